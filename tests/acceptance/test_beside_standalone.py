@@ -39,6 +39,13 @@ with DAG("slow", schedule=None, params={"seconds": 60}):
         time.sleep(params["seconds"])
     sleep()
 """
+DOUBTFUL = """\
+from triggerer import DAG
+from triggerer.timetables import CronDataIntervalTimetable
+
+with DAG("from_nowhere", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), catchup=True):
+    pass
+"""
 BROKEN = "from triggerer import DAG\n\nraise ValueError('not today')\n"
 
 
@@ -154,6 +161,16 @@ def test_a_broken_file_is_shown_and_breaks_nothing_else(standalone: Standalone) 
     assert len(standalone.json("dags", "list")) == 3
     (standalone.folder / "dags" / "broken.py").unlink()
     assert standalone.run("check").returncode == 0
+
+
+def test_what_is_doubtful_is_shown_with_the_dag(standalone: Standalone) -> None:
+    (standalone.folder / "dags" / "doubtful.py").write_text(DOUBTFUL)
+    standalone.until("SELECT count(*) FROM dag WHERE dag_id = 'from_nowhere'")
+    reason = "with catchup=True its timetable asks for no run"
+    shown = standalone.run("dags", "show", "from_nowhere")
+    assert f"warning: doubtful.py:4: DAG 'from_nowhere': {reason}" in shown.stderr
+    assert reason in standalone.json("dags", "show", "from_nowhere")["file_warnings"][0]["reason"]
+    assert "a start_date has to say" in standalone.run("why-not", "from_nowhere").stdout
 
 
 def test_a_second_standalone_is_refused_with_the_first_ones_process(

@@ -342,6 +342,19 @@ async def test_only_files_with_errors_are_broken(database: Database) -> None:
         assert (broken.path, broken.errors) == ("bad.py", [error])
 
 
+async def test_a_dag_is_listed_with_the_warnings_of_its_file(database: Database) -> None:
+    warning = {"file": "d.py", "line": 3, "reason": "hardly meant"}
+    await add_dag(database, "d", None)
+    await add_dag(database, "e", None)
+    async with database.transaction() as session:
+        session.add(
+            DagFile(path="d.py", parsed_at=NOW, parse_seconds=0.1, errors=[], warnings=[warning])
+        )
+    async with database.reading() as session:
+        found = await definitions.list_dags(session)
+    assert [one.file_warnings for one in found] == [[warning], []]
+
+
 async def test_tasks_are_listed_in_the_order_in_which_they_began(database: Database) -> None:
     await seed(database)
     async with database.transaction() as session:

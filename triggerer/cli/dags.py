@@ -128,6 +128,8 @@ def show(dag_id: DagId, json: options.Json = False, config: options.Config = Non
             ("tasks", "\n".join(_readable_task(task) for task in row.tasks)),
         ]
     )
+    for warning in row.file_warnings:
+        print_note(f"warning: {readable_error(warning)}")
 
 
 @app.command("next")

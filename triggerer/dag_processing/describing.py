@@ -24,7 +24,7 @@ from triggerer.domain.parsed import (
     WatcherKey,
 )
 from triggerer.domain.runs import RunState
-from triggerer.domain.schedules import OnPartitions, timetable_in
+from triggerer.domain.schedules import OnPartitions, next_info, timetable_in
 from triggerer.domain.storable import strings_with_nul
 from triggerer.domain.tasks import Task
 from triggerer.errors import DagFileError, PluginError, TemplateError
@@ -102,22 +102,36 @@ def _describe(
 def _doubts(loaded: LoadedFile) -> Iterator[Problem]:
     """Yield what is allowed, and hardly meant."""
     for dag in loaded.dags.values():
-        timetable = timetable_in(dag.schedule)
-        if not isinstance(dag.schedule, OnPartitions) and not (timetable and timetable.partitioned):
-            continue
+        line = dag.defined_at.line if dag.defined_at else None
+        for what, doubts in (("partition keys", _doubted_keys), ("timetable", _doubted_start)):
+            try:
+                for sentence in doubts(dag):
+                    yield Problem(loaded.path, line, f"DAG {dag.dag_id!r}: {sentence}")
+            except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
+                reason = f"its {what} could not be looked at: {error!r}"
+                yield Problem(loaded.path, line, f"DAG {dag.dag_id!r}: {reason}")
+
+
+def _doubted_keys(dag: DAG) -> Iterator[str]:
+    timetable = timetable_in(dag.schedule)
+    if isinstance(dag.schedule, OnPartitions) or (timetable and timetable.partitioned):
         # Imported here: with the parser of cron expressions it takes a tenth of a second.
         from triggerer.domain.repeated_hours import repeated_keys
 
-        line = dag.defined_at.line if dag.defined_at else None
-        try:
-            for sentence in repeated_keys(dag.schedule, now=datetime.now(UTC)):
-                yield Problem(loaded.path, line, f"DAG {dag.dag_id!r}: {sentence}")
-        except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
-            yield Problem(
-                loaded.path,
-                line,
-                f"DAG {dag.dag_id!r}: its partition keys could not be looked at: {error!r}",
-            )
+        yield from repeated_keys(dag.schedule, now=datetime.now(UTC))
+
+
+def _doubted_start(dag: DAG) -> Iterator[str]:
+    if not dag.catchup or dag.start_date is not None or timetable_in(dag.schedule) is None:
+        return
+    from triggerer.domain.timetables import TimeRestriction
+
+    with_catchup, without = (
+        next_info(dag.schedule, None, TimeRestriction(None, dag.end_date, catchup))
+        for catchup in (True, False)
+    )
+    if with_catchup is None and without is not None:
+        yield "with catchup=True its timetable asks for no run unless a start_date says where to begin"
 
 
 def _check_templates(loaded: LoadedFile) -> None:

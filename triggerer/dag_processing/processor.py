@@ -20,7 +20,7 @@ from triggerer.dag_processing.scanning import Scanned, outdated, scan_again
 from triggerer.dag_processing.unreadable import as_broken_files, log_changes
 from triggerer.dag_processing.watching import FolderWatch
 from triggerer.domain.merging import Incumbents, defining_less, merge
-from triggerer.domain.parsed import ParsedFile
+from triggerer.domain.parsed import ParsedFile, Problem
 from triggerer.errors import RowRefused, TransientStoreError
 from triggerer.logging_setup import names_if_few
 from triggerer.plugins import DagsFolder
@@ -312,9 +312,10 @@ class DagProcessor:
         if deleted := missing.deleted & changed.files:
             _log.info("DAG files are deleted", files=len(deleted), **names_if_few(paths=deleted))
         self._away = away
-        for path in sorted(changed.files):
-            for problem in file.errors if (file := self._parsed.get(path)) else ():
-                _log.error("DAG file", file=problem.file, line=problem.line, reason=problem.reason)
+        for problem in sorted(changed.errors, key=_place):
+            _log.error("DAG file", **problem.to_json())
+        for problem in sorted(changed.warnings, key=_place):
+            _log.warning("DAG file", **problem.to_json())
         if changed.dag_ids or changed.stream_digests:
             _log.info(
                 "DAG files stored",
@@ -322,3 +323,7 @@ class DagProcessor:
                 streams=len(changed.stream_digests),
                 **names_if_few(dag_ids=changed.dag_ids),
             )
+
+
+def _place(problem: Problem) -> tuple[str, int]:
+    return problem.file, problem.line or 0

@@ -311,7 +311,7 @@ def _missing(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue) -> Iterator[H
     condition = condition_of(dag.schedule)
     has_time = timetable_in(dag.schedule) is not None
     if has_time and not upcoming.is_due:
-        yield Hold.no_time() if upcoming.info is None else Hold.time(upcoming.info.run_after)
+        yield _no_time(dag) if upcoming.info is None else Hold.time(upcoming.info.run_after)
     if condition is None:
         return
     if not isinstance(dag.schedule, OnBoth) and (season := _out_of_season(dag)):
@@ -320,6 +320,14 @@ def _missing(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue) -> Iterator[H
         yield Hold.assets(tuple(dict.fromkeys(_lacking(condition, queue))))
     elif quiet := _quiet(dag):
         yield quiet
+
+
+def _no_time(dag: DagSnapshot) -> Hold:
+    earliest, latest, catchup = dag.restriction
+    is_over = latest is not None and dag.now > latest
+    if catchup and earliest is None and dag.last_interval is None and not is_over:
+        return Hold.no_start()
+    return Hold.no_time()
 
 
 def _lacking(condition: Condition, queue: _Queue) -> Iterator[str]:

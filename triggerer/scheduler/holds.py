@@ -89,6 +89,11 @@ class Hold:
         return cls(HoldKind.TIME, "its timetable asks for no further run")
 
     @classmethod
+    def no_start(cls) -> Hold:
+        reason = "its timetable asks for no run: with catchup=True a start_date has to say where to begin"
+        return cls(HoldKind.TIME, reason)
+
+    @classmethod
     def not_begun(cls, start: datetime) -> Hold:
         return cls(HoldKind.TIME, "its start_date has not come", start)
 

@@ -94,6 +94,30 @@ with DAG("doubtful", schedule=hourly): pass
     assert "DAG 'doubtful': when clocks are set back in Europe/Berlin" in warning.reason
 
 
+async def test_a_dag_that_catches_up_from_nowhere_is_a_warning(tmp_path: Path) -> None:
+    parsed = await parse(
+        tmp_path,
+        a="""
+from datetime import datetime
+from triggerer import DAG
+from triggerer.timetables import CronDataIntervalTimetable, CronTriggerTimetable
+daily = CronDataIntervalTimetable("@daily", timezone="UTC")
+ticks = CronTriggerTimetable("@daily", timezone="UTC")
+with DAG("silent", schedule=daily, catchup=True): pass
+with DAG("begun", schedule=daily, catchup=True, start_date=datetime(2026, 1, 1)): pass
+with DAG("ahead", schedule=daily): pass
+with DAG("ticks", schedule=ticks, catchup=True): pass
+with DAG("over", schedule=ticks, catchup=True, end_date=datetime(2020, 1, 1)): pass
+""",
+    )
+    assert parsed.errors == ()
+    (warning,) = parsed.warnings
+    assert (warning.file, warning.line) == ("a.py", 7)
+    assert warning.reason.startswith(
+        "DAG 'silent': with catchup=True its timetable asks for no run"
+    )
+
+
 async def test_an_end_before_the_start_is_an_error_with_its_line(tmp_path: Path) -> None:
     error = await only_error(
         tmp_path,

@@ -46,6 +46,27 @@ async def test_the_log_counts_dags_and_names_those_that_are_few(
     assert lines == [{"event": "DAG files stored", "log_level": "info", "streams": 0, **told}]
 
 
+async def test_the_log_tells_what_is_wrong_and_what_is_doubtful_once(
+    database: Database, folder: Path
+) -> None:
+    doubtful = "import warnings\n\nwarnings.warn('hardly meant')\n"
+    (folder / "a.py").write_text(f"{doubtful}{DAG_FILE}")
+    (folder / "b.py").write_text("raise ValueError('not today')\n")
+    (folder / "c.py").write_text("from triggerer import DAG\nwith DAG('d'): pass\n")
+    with capture_logs() as lines:
+        async with processing(database, folder):
+            with anyio.fail_after(60):
+                while len(lines) < 4:  # noqa: ASYNC110  (the processor logs what it has stored)
+                    await anyio.sleep(0.02)
+            (folder / "e.py").write_text("")
+            await until(database, DagFile, lambda rows: len(rows) == 4)
+    told = [(one["log_level"], one["file"], one["line"]) for one in lines if "file" in one]
+    assert told == [("error", "b.py", 1), ("error", "c.py", 2), ("warning", "a.py", 3)]
+    assert [one["reason"] for one in lines if one.get("file") == "a.py"] == [
+        "UserWarning: hardly meant"
+    ]
+
+
 @pytest.mark.parametrize(
     ("count", "told"), [(2, {"files": 2, "paths": ["f0.py", "f1.py"]}), (30, {"files": 30})]
 )

@@ -389,6 +389,18 @@ def test_a_timetable_that_asks_for_the_same_run_for_ever_gets_it_once(
     assert dag.run(MIDNIGHT) == []
 
 
+def test_who_catches_up_from_nowhere_is_told_that_a_start_is_missing(
+    host: time_machine.Traveller,
+) -> None:
+    def told(**columns: Any) -> str:
+        (hold,) = Dag(host, OnTime(HOURLY), **columns).at(MIDNIGHT).holds
+        return hold.reason
+
+    assert "a start_date has to say where to begin" in told(catchup=True)
+    over = told(catchup=True, start=MIDNIGHT - DAY, end=MIDNIGHT - DAY - HOUR)
+    assert over == "its timetable asks for no further run"
+
+
 def test_each_run_that_a_timetable_with_partition_keys_asks_for_has_its_key(
     host: time_machine.Traveller,
 ) -> None:

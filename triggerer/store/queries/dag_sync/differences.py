@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from triggerer.domain.missing_files import MissingFiles
+from triggerer.domain.parsed import Problem
 from triggerer.store.queries.opening import Openings
 
 
@@ -14,6 +15,9 @@ class Changed:
     """What was written; all empty if nothing was."""
 
     files: set[str] = field(default_factory=set)
+    errors: list[Problem] = field(default_factory=list)
+    """All of the files whose errors or warnings are others than before."""
+    warnings: list[Problem] = field(default_factory=list)
     dag_ids: set[str] = field(default_factory=set)
     stream_digests: set[str] = field(default_factory=set)
     openings: Openings = field(default_factory=Openings)

@@ -131,6 +131,8 @@ async def _sync_files(
         if assign(row, **values):
             assign(row, parsed_at=now, parse_seconds=file.parse_seconds)
             changed.files.add(path)
+            changed.errors += errors
+            changed.warnings += file.warnings
     gone = {path: row.missing_since for path, row in rows.items() if path not in files}
     # A folder that could not be read was listed as a file, and can be read now.
     folders = {path for path in gone if not path.endswith(".py")}

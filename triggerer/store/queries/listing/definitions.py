@@ -105,7 +105,7 @@ async def list_dags(
         .scalar_subquery()
     )
     query = (
-        select(Dag, DagFile.missing_since, DagRun.run_id, DagRun.state)
+        select(Dag, DagFile.missing_since, DagFile.warnings, DagRun.run_id, DagRun.state)
         .select_from(Dag)
         .outerjoin(DagRun, DagRun.id == newest)
         .outerjoin(DagFile, DagFile.path == Dag.path)
@@ -130,13 +130,14 @@ async def list_dags(
             row,
             DagView,
             file_missing_since=missing_since,
+            file_warnings=warnings or [],
             queued_events=waiting[row.dag_id].events,
             is_counted_short=waiting[row.dag_id].is_counted_short,
             last_run_id=last_run_id,
             last_run_state=last_run_state,
             next_run_after=None if row.next_run_after == NEVER else row.next_run_after,
         )
-        for row, missing_since, last_run_id, last_run_state in found
+        for row, missing_since, warnings, last_run_id, last_run_state in found
         # It may have been deleted since.
         if row.dag_id in waiting
     ]

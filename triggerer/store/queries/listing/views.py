@@ -111,6 +111,8 @@ class DagView:
     """When its timetable makes it due next, as of the last run or change; None: never."""
     is_counted_short: bool = False
     """More events may be queued than were counted."""
+    file_warnings: list[dict[str, Any]] = field(default_factory=list)
+    """Of its file: [{"file", "line", "reason"}]."""
 
 
 @dataclass(frozen=True, slots=True)
