@@ -16,6 +16,7 @@ from tests.store.test_plan import HEADER
 from triggerer.dag_processing import parse_once
 from triggerer.operations import plan as module
 from triggerer.operations.plan import DagPlan, plan_folder
+from triggerer.partitions import FanOutMapper, QuarterWindow, StartOfQuarterMapper
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.database import Database
 from triggerer.store.models import AssetAliasMember, AssetEvent, QueuedAssetEvent
@@ -95,6 +96,34 @@ async def test_what_waits_counts_for_an_alias_that_is_new(
     file = 'from triggerer import AssetAlias\nwith DAG("d", schedule=AssetAlias("found")): pass\n'
     found = await _plan(database, tmp_path, file)
     assert (found.due_before, found.due_after, found.dropped) == (0, 1, 0)
+
+
+FANNED_OUT = """
+from triggerer.partitions import FanOutMapper, QuarterWindow, StartOfQuarterMapper
+quarters = StartOfQuarterMapper(input_format="%Y-Q{quarter}")
+months = FanOutMapper(upstream_mapper=quarters, window=QuarterWindow())
+schedule = PartitionedAssetTimetable(assets=a | b, default_partition_mapper=months)
+with DAG("d", schedule=schedule): pass
+"""
+
+
+async def test_what_a_run_has_taken_of_an_event_for_several_keys_is_not_due_once_more(
+    database: Database, tmp_path: Path
+) -> None:
+    await add_asset(database, 1, "a")
+    quarters = StartOfQuarterMapper(input_format="%Y-Q{quarter}")
+    months = FanOutMapper(upstream_mapper=quarters, window=QuarterWindow())
+    schedule = partitioned(asset("a"), default_partition_mapper=months)
+    await add_dag(database, "d", schedule, assets=[1], max_active_runs=1)
+    await emit_keys(database, ["2026-Q1"])
+    await Scheduler(database).run_once()
+    await end(database, *await runs_of(database, "d"))
+    found = await _plan(database, tmp_path, FANNED_OUT)
+    assert (found.change, found.queued, found.due_before) == (module.Change.CHANGED, 1, 1)
+    assert found.due_after == 2
+    await Scheduler(database).run_once()
+    await end(database, *await runs_of(database, "d"))
+    assert (await _plan(database, tmp_path, FANNED_OUT)).due_after == 1
 
 
 async def _move(database: Database, by: timedelta) -> None:

@@ -251,16 +251,13 @@ class _Asked:
         return _looked(dag)
 
     def _mapped_anew(self, old: PresentDag | None, after: Definition) -> PartitionQueue:
-        """Return how the keys stand once what waits is mapped by the new definition.
-
-        Of an event for several keys of which some have run, those count as well; in force they do not.
-        """
+        """Return how the keys stand once what waits is mapped by the new definition."""
         if old is None or not isinstance(after.schedule, OnPartitions):
             return PartitionQueue()
         keys = KeysInMemory(partitioner_of(after.schedule), after.quiet_period, self.members)
-        for key in old.keys:
+        for key in old.past.have_run:
             keys.note_run(key, self.since)
-        keys.add(old.waiting, self.until)
+        keys.add(old.waiting, self.until, past=old.past)
         return keys.queue(self.until)
 
     def _replay(self, definition: Definition | None) -> Replayed | None:

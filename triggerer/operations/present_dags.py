@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,12 +11,17 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.parsed import ParsedDag
-from triggerer.domain.partitions.dividing import KeyedEvent
+from triggerer.domain.partitions.dividing import KeyedEvent, Share
 from triggerer.domain.runs import RunType
-from triggerer.domain.schedules import schedule_from_json
+from triggerer.domain.schedules import OnPartitions, schedule_from_json
 from triggerer.errors import DagError, PluginError
-from triggerer.scheduler.dividing import is_partitioned
-from triggerer.scheduler.explaining_partitions import waiting_partitions
+from triggerer.scheduler.dividing import is_partitioned, partitioner_of
+from triggerer.scheduler.explaining_partitions import (
+    NOTHING_TAKEN,
+    KeyedPast,
+    past_of,
+    waiting_partitions,
+)
 from triggerer.scheduler.looks import DagSnapshot, LastRun, WaitingAsset
 from triggerer.scheduler.replay import Definition
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
@@ -25,7 +31,6 @@ from triggerer.store.queries.listing.what_waits import (
     Counts,
     count_queued,
     count_shared,
-    keys_that_have_run,
     last_runs,
     newest_queued,
     waiting_events,
@@ -53,8 +58,8 @@ class PresentDag:
     """More may wait."""
     waiting: tuple[KeyedEvent, ...] = ()
     """The events that wait, as many as are looked at; only where the definition changes from or to partitions."""
-    keys: tuple[str, ...] = ()
-    """The partition keys that have had a run, likewise."""
+    past: KeyedPast = NOTHING_TAKEN
+    """What runs have had, of the keys for which the new definition has these events."""
     error: str | None = None
 
 
@@ -106,12 +111,22 @@ async def _present(
     present = PresentDag(path, snapshot.is_stale, snapshot, total, is_short)
     if new is None or _is_same(snapshot, new):
         return present
-    waiting, keys = [], []
+    waiting, past = [], NOTHING_TAKEN
     if queue is not None or is_partitioned(new.schedule):
         waiting = await perform(session, waiting_events(dag_id, limit=_MOST_EVENTS))
-        keys = await perform(session, keys_that_have_run(dag_id, limit=_MOST_EVENTS))
+        past = await perform(session, past_of(dag_id, _divided(new, waiting)))
     facts = await perform(session, _facts(snapshot, waiting, rows[0].now + CLOCK_STEP))
-    return replace(present, snapshot=facts, waiting=tuple(waiting), keys=tuple(keys))
+    return replace(present, snapshot=facts, waiting=tuple(waiting), past=past)
+
+
+def _divided(new: ParsedDag, waiting: Sequence[KeyedEvent]) -> Sequence[Share]:
+    try:
+        schedule = definition_in(new).schedule
+        if not isinstance(schedule, OnPartitions):
+            return ()
+        return partitioner_of(schedule).divide(waiting, most=sys.maxsize).shares
+    except Exception:  # noqa: BLE001  (the boundary to users' timetables; the plan of the DAG says why)
+        return ()
 
 
 def _facts(

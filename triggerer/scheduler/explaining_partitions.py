@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -36,6 +36,23 @@ from triggerer.store.queries.scheduling.partitions import (
 from triggerer.store.queries.scheduling.reading import CLOCK_STEP, DagRow
 
 _MOST_KEYS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPast:
+    """What runs have had, of some partition keys."""
+
+    have_run: frozenset[str] = frozenset()
+    """The keys for which a scheduler has made a run."""
+    taken: frozenset[tuple[str, int]] = frozenset()
+    """(partition key, event) that a run of the key has taken."""
+
+    def without_taken(self, shares: Iterable[Share]) -> list[Share]:
+        """Leave out what runs have taken."""
+        return [one for one in shares if (one.partition_key, one.event.id) not in self.taken]
+
+
+NOTHING_TAKEN: Final = KeyedPast()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +96,8 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
     queued = yield from undivided(dag_id, limit=MOST_EVENTS)
     aliases = (yield from alias_names(dag_id)) if has_aliases else {}
     shares = partitioner.divide(queued, most=len(queued) * _MOST_KEYS).shares
-    fresh = _parts(aliases, (yield from _without_taken(dag_id, shares)))
+    past = yield from past_of(dag_id, shares)
+    fresh = _parts(aliases, past.without_taken(shares))
     soon = row.now + CLOCK_STEP
     anew = set((yield from keys_noted_after(dag_id, soon, limit=MOST_EVENTS)))
     keys = sorted({*fresh, *anew, *(yield from waiting_keys(dag_id, limit=_MOST_KEYS))})
@@ -114,13 +132,15 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
     return WaitingPartitions(queue_at(row.now, in_order), tuple(found[:_MOST_KEYS]), refusals)
 
 
-def _without_taken(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
-    """Leave out what runs have taken: of an event that is mapped anew some keys may have had theirs."""
+def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
+    """Return what runs have had of the keys of these shares.
+
+    Of an event that is mapped anew some keys may have had theirs.
+    """
     known = yield from known_keys(dag_id, {one.partition_key for one in shares})
-    have_run = {key for key, one in known.items() if one.runs}
+    have_run = frozenset(key for key, one in known.items() if one.runs)
     asked = {(one.partition_key, one.event.id) for one in shares if one.partition_key in have_run}
-    taken = yield from taken_by_runs(dag_id, sorted(asked))
-    return [one for one in shares if (one.partition_key, one.event.id) not in taken]
+    return KeyedPast(have_run, (yield from taken_by_runs(dag_id, sorted(asked))))
 
 
 def _parts(aliases: Mapping[int, frozenset[str]], shares: Sequence[Share]) -> dict[str, list[Part]]:

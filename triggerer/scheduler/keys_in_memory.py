@@ -11,6 +11,7 @@ from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import aliases_of
 from triggerer.domain.partitions.dividing import KeyedEvent, Part, Partitioner, Share
 from triggerer.scheduler.dividing import begun_by, newest_at, noted_key, queue_at
+from triggerer.scheduler.explaining_partitions import NOTHING_TAKEN, KeyedPast
 from triggerer.scheduler.looks import PartitionQueue
 from triggerer.store.queries.scheduling.partitions import KnownKey
 
@@ -43,10 +44,17 @@ class KeysInMemory:
     members: Mapping[str, frozenset[Asset]]
     _keys: dict[str, _Key] = field(default_factory=dict)
 
-    def add(self, events: Sequence[KeyedEvent], now: datetime) -> None:
-        """Divide some events that are there at the same look."""
+    def add(
+        self, events: Sequence[KeyedEvent], now: datetime, *, past: KeyedPast = NOTHING_TAKEN
+    ) -> None:
+        """Divide some events that are there at the same look.
+
+        Args:
+            past: What runs have taken of them is theirs.
+        """
         touched: dict[str, list[Share]] = {}
-        for share in self.partitioner.divide(events, most=sys.maxsize).shares:
+        division = self.partitioner.divide(events, most=sys.maxsize)
+        for share in past.without_taken(division.shares):
             touched.setdefault(share.partition_key, []).append(share)
         for name, shares in touched.items():
             key = self._keys.setdefault(name, _Key())

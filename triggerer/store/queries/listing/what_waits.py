@@ -104,12 +104,6 @@ ORDER BY w.id LIMIT {limit}
                     WHERE o.id = w.id LIMIT 1) AS e""",
     ),
 )
-_HAVE_RUN: Final = Statement(
-    """
-SELECT partition_key FROM dag_partition WHERE dag_id = {dag_id} AND runs > 0
-ORDER BY partition_key LIMIT {limit}
-"""
-)
 # One lookup for each row: PostgreSQL might read all that the DAG's runs ever had, for a join.
 _TAKEN: Final = Statement(
     """
@@ -183,11 +177,6 @@ def count_shared(dag_id: str, *, bound: int) -> Script[Counts]:
 def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
     """Return some of the events that wait for the DAG, each once, whether or not they were divided; in order."""
     return keyed_events((yield _SOME(dag_id=dag_id, limit=limit)))
-
-
-def keys_that_have_run(dag_id: str, *, limit: int) -> Script[list[str]]:
-    """Return the first keys for which a scheduler has made a run."""
-    return [key for (key,) in (yield _HAVE_RUN(dag_id=dag_id, limit=limit))]
 
 
 def taken_by_runs(
