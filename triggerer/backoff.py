@@ -8,9 +8,9 @@ most of our loops need.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
+
+_RANDOM: Final = Random()
+"""Shared: to seed one costs more than what it is made for, a request that succeeds."""
 
 
 @dataclass(slots=True)
@@ -34,7 +37,7 @@ class Backoff:
     first: float = 1.0
     longest: float = 60.0
     healthy_after: float = 60.0
-    random: Random = field(default_factory=Random)
+    random: Random = _RANDOM
     failures: int = 0
 
     def next_delay(self, ran_for: float = 0.0) -> float:

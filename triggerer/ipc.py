@@ -15,7 +15,6 @@ from typing import Any, Final, Self
 import anyio
 import orjson
 from anyio.abc import SocketAttribute, UNIXSocketStream
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from triggerer.lifelines import die_with_writer, open_again
 
@@ -94,7 +93,7 @@ class Channel:
 
     def __init__(self, stream: UNIXSocketStream) -> None:
         self._stream = stream
-        self._reader = BufferedByteReceiveStream(stream)
+        self._received = bytearray()
         self._sending = anyio.Lock()
 
     @classmethod
@@ -132,14 +131,16 @@ class Channel:
 
     async def receive_bytes(self) -> bytes:
         """Like `receive`, for bytes that are not JSON."""
+        received = self._received
         try:
-            size = _size_in(await self._reader.receive_exactly(_HEADER.size))
-            if len(self._reader.buffer) < size:
-                await self._await_rest(size)
-            return await self._reader.receive_exactly(size)
+            if not received:
+                received += await self._stream.receive()
+            await self._await(_HEADER.size)
+            size = _size_in(self._take(_HEADER.size))
+            await self._await(size)
+            return self._take(size)
         except (
             anyio.EndOfStream,
-            anyio.IncompleteRead,
             anyio.BrokenResourceError,
             anyio.ClosedResourceError,
         ) as error:
@@ -147,15 +148,22 @@ class Channel:
             unread = isinstance(error.__cause__, ConnectionResetError)
             raise ChannelClosed(unread=unread) from error
 
-    async def _await_rest(self, size: int) -> None:
-        while (there := len(self._reader.buffer)) < size:
+    async def _await(self, size: int) -> None:
+        """Wait until so many bytes of a frame that has begun are there."""
+        received = self._received
+        while (there := len(received)) < size:
             with anyio.move_on_after(_STALL_S) as patience:
-                chunk = await self._stream.receive()
+                received += await self._stream.receive()
             if patience.cancelled_caught:
                 raise MalformedFrame(
                     f"of a frame of {size:,} bytes {there:,} came, and nothing more for {_STALL_S:g} s"
                 )
-            self._reader.feed_data(chunk)
+
+    def _take(self, size: int) -> bytes:
+        with memoryview(self._received) as view:
+            taken = bytes(view[:size])
+        del self._received[:size]
+        return taken
 
     def shut_down(self) -> None:
         """Receive only what was sent already, even if some process still holds the other end. May be repeated."""

@@ -3,14 +3,18 @@
 Version 13 (KIP-516, Kafka 3.1) names topics by their ids; aiokafka ends at version 11. Version 12 (KIP-595) added the
 epoch of what was fetched last, which the broker compares with its log.
 Source: https://kafka.apache.org/protocol.html, Fetch and the flexible encoding of KIP-482.
+
+A fetch names all partitions that are read from a broker, and its answer too, however few messages come. So what is said
+of one is packed and unpacked at once: field by field, it was a tenth of what a message costs that comes alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import struct
 from io import BytesIO
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
+from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.types import (
@@ -33,6 +37,40 @@ _DIVERGING_EPOCH = 0
 """The tag of the field that says where the broker's log parts from what was fetched."""
 
 
+class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
+    """What a response says of a partition; as a tuple.
+
+    Its number (int32), error (int16), high watermark, last stable and first offset (int64), the aborted transactions
+    (writer, first offset, tags), preferred replica (int32), batches, tags.
+    """
+
+    _HEAD: Final = struct.Struct(">ihqqq")
+    _REPLICA: Final = struct.Struct(">i")
+    _ABORTED: Final = CompactArray(
+        ("producer_id", Int64), ("first_offset", Int64), ("tags", TaggedFields)
+    )
+
+    @classmethod
+    def encode(cls, value: tuple[Any, ...]) -> bytes:
+        *head, aborted, replica, batches, tags = value
+        return b"".join(
+            (
+                cls._HEAD.pack(*head),
+                cls._ABORTED.encode(aborted),
+                cls._REPLICA.pack(replica),
+                CompactBytes.encode(batches),
+                TaggedFields.encode(tags),
+            )
+        )
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> tuple[Any, ...]:
+        head = cls._HEAD.unpack(data.read(cls._HEAD.size))
+        aborted = cls._ABORTED.decode(data)
+        (replica,) = cls._REPLICA.unpack(data.read(cls._REPLICA.size))
+        return *head, aborted, replica, CompactBytes.decode(data), TaggedFields.decode(data)
+
+
 class FetchByIdResponse(Response):  # type: ignore[misc]
     """Fetch response, version 13."""
 
@@ -46,32 +84,42 @@ class FetchByIdResponse(Response):  # type: ignore[misc]
             "topics",
             CompactArray(
                 ("topic_id", Uuid),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("highwater_offset", Int64),
-                        ("last_stable_offset", Int64),
-                        ("log_start_offset", Int64),
-                        (
-                            "aborted_transactions",
-                            CompactArray(
-                                ("producer_id", Int64),
-                                ("first_offset", Int64),
-                                ("tags", TaggedFields),
-                            ),
-                        ),
-                        ("preferred_read_replica", Int32),
-                        ("message_set", CompactBytes),
-                        ("tags", TaggedFields),
-                    ),
-                ),
+                ("partitions", CompactArray(PartitionAnswer)),
                 ("tags", TaggedFields),
             ),
         ),
         ("tags", TaggedFields),
     )
+
+
+class WantedPartition(NamedTuple):
+    """What is asked of one partition. `last_epoch`: of the message before `offset`; None asks for no comparison."""
+
+    partition: int
+    offset: int
+    max_bytes: int
+    last_epoch: int | None
+
+
+class _WantedPartition(AbstractType[WantedPartition]):  # type: ignore[misc]
+    """The same as bytes.
+
+    Its number (int32), the leader's epoch (int32), offset (int64), the epoch of what was read last (int32), the first
+    offset of a follower (int64), bytes at most (int32), and no tags.
+    """
+
+    _FIELDS: Final = struct.Struct(">iiqiqiB")
+
+    @classmethod
+    def encode(cls, value: WantedPartition) -> bytes:
+        number, offset, max_bytes, epoch = value
+        epoch = _UNKNOWN if epoch is None else epoch
+        return cls._FIELDS.pack(number, _UNKNOWN, offset, epoch, _UNKNOWN, max_bytes, 0)
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> WantedPartition:
+        number, _, offset, epoch, _, max_bytes, _ = cls._FIELDS.unpack(data.read(cls._FIELDS.size))
+        return WantedPartition(number, offset, max_bytes, None if epoch == _UNKNOWN else epoch)
 
 
 class FetchByIdRequest_v13(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as the SDK names them
@@ -93,18 +141,7 @@ class FetchByIdRequest_v13(RequestStruct):  # type: ignore[misc]  # noqa: N801 -
             "topics",
             CompactArray(
                 ("topic_id", Uuid),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("current_leader_epoch", Int32),
-                        ("fetch_offset", Int64),
-                        ("last_fetched_epoch", Int32),
-                        ("log_start_offset", Int64),
-                        ("max_bytes", Int32),
-                        ("tags", TaggedFields),
-                    ),
-                ),
+                ("partitions", CompactArray(_WantedPartition)),
                 ("tags", TaggedFields),
             ),
         ),
@@ -117,16 +154,6 @@ class FetchByIdRequest_v13(RequestStruct):  # type: ignore[misc]  # noqa: N801 -
         ("rack_id", CompactString("utf-8")),
         ("tags", TaggedFields),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class WantedPartition:
-    """What is asked of one partition. `last_epoch`: of the message before `offset`; None asks for no comparison."""
-
-    partition: int
-    offset: int
-    max_bytes: int
-    last_epoch: int | None
 
 
 class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
@@ -145,8 +172,7 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
     def build(self, request_struct_class: type[FetchByIdRequest_v13]) -> FetchByIdRequest_v13:
         request = self._request
         topics: list[tuple[Any, ...]] = [
-            (topic_id, [_fields(partition) for partition in partitions], {})
-            for topic_id, partitions in self._topics.items()
+            (topic_id, partitions, {}) for topic_id, partitions in self._topics.items()
         ]
         return request_struct_class(
             _UNKNOWN,  # replica_id: a consumer
@@ -160,11 +186,6 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
             request._rack_id,  # noqa: SLF001
             {},
         )
-
-
-def _fields(wanted: WantedPartition) -> tuple[Any, ...]:
-    epoch = _UNKNOWN if wanted.last_epoch is None else wanted.last_epoch
-    return wanted.partition, _UNKNOWN, wanted.offset, epoch, _UNKNOWN, wanted.max_bytes, {}
 
 
 class Divergence(NamedTuple):

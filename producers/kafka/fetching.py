@@ -187,7 +187,7 @@ def _wanted(
 
 def _look(lane: Lane, error: int, batches: bytes | None, tags: dict[int, bytes]) -> int:
     """Note what an answer says of the partition's leaders; return the error that aiokafka is to see."""
-    if (parted := divergence(tags)) is not None:
+    if tags and (parted := divergence(tags)) is not None:
         lane.parted = parted
         return int(sdk.OffsetOutOfRangeError.errno)
     lane.epochs.note(batches)
