@@ -69,9 +69,12 @@ class SqliteRunner(ScriptRunner):
         with anyio.move_on_after(seconds, shield=True):
             try:
                 with translated(self._name):
-                    return await call_in_thread(
+                    result = await call_in_thread(
                         connection, lambda sqlite: self._transact(sqlite, script, announced)
                     )
+                # Here, not in the thread: there it would wait for the interpreter's lock once more.
+                self._file.check_committed()
+                return result
             except _CommitFailed as failed:
                 self._drop()
                 error = failed.__cause__
@@ -104,7 +107,6 @@ class SqliteRunner(ScriptRunner):
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise _CommitFailed from error
-        self._file.check_committed()
         return result
 
     async def _open(self) -> aiosqlite.Connection:
