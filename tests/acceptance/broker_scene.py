@@ -106,6 +106,13 @@ class BrokerScene:
         time.sleep(self.random.uniform(0.2, 2.0))
         self.proxy.heal()
 
+    def make_trouble(self) -> None:
+        """The flaky watchers fail for a while."""
+        self.trouble.touch()
+        # How long they do.
+        time.sleep(self.random.uniform(0.5, 3.0))
+        self.trouble.unlink()
+
     def go_through(self, acts: Sequence[Callable[[], None]], *, messages: int) -> None:
         """Start the service, and do these in any order, with messages before, between and after them."""
         self.publish(messages // 4)
@@ -149,6 +156,17 @@ class BrokerScene:
 
     def numbers(self) -> dict[str, Counter[int]]:
         return {name: Counter(one["n"] for one in found) for name, found in self.events().items()}
+
+    def check_numbers(self, expected: dict[str, Counter[int]]) -> None:
+        """Wait until as many events, those of the sick ones too, are in runs that ended: it has to be these."""
+        count = sum(map(Counter.total, expected.values()))
+        self.until(
+            lambda: sum(map(len, self.events().values())) >= count,
+            "all events are there",
+            within_s=240,
+        )
+        self.until_all_ran()
+        assert self.numbers() == expected
 
     def check_order(self, asset: str, key: str) -> None:
         """Within each key, of which an event says the value, numbers have to grow."""

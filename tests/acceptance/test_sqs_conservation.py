@@ -87,12 +87,13 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 
 
 def _prove(scene: Scene, *, messages: int, kills: int, cuts: int, restarts: int) -> None:
-    acts = [scene.kill] * kills + [scene.cut] * cuts + [scene.restart_server] * restarts
+    acts = [scene.kill] * kills + [scene.cut, scene.make_trouble] * cuts
+    acts += [scene.restart_server] * restarts
     scene.go_through(acts, messages=messages)
     scene.until_empty()
-    scene.until_all_ran()
-    assert scene.numbers() == _expected(messages)
-    # A server that was restarted hands a group out before it has found all of its messages again.
+    scene.check_numbers(_expected(messages))
+    # ElasticMQ that was restarted hands a group out before it has found all of its messages again. One by the service's
+    # rules is restarted in `test_sqs_fifo_conservation`.
     if not restarts:
         scene.check_order("ordered", "group")
     scene.end()
@@ -126,9 +127,7 @@ def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
     assert Counter(one["n"] for one in found) == Counter(range(200))
     assert {one["times"] for one in found} == {1}
     scene.trouble.unlink()
-    scene.until(lambda: len(scene.events()["evens"]) == 100, "the sick one has caught up")
-    scene.until_all_ran()
-    assert scene.numbers() == _expected(200)
+    scene.check_numbers(_expected(200))
     assert {one["times"] for one in scene.events()["evens"]} == {1}
     scene.end()
 

@@ -85,6 +85,10 @@ class FifoDouble:
         self._attempts.clear()
 
     @property
+    def port(self) -> int:
+        return self._port
+
+    @property
     def url(self) -> str:
         return f"{self.endpoint}/123456789012/ordered.fifo"
 
