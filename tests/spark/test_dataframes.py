@@ -3,6 +3,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from triggerer.execution.events import TriggeringAssetEvents
 from triggerer.spark import EVENT_COLUMNS, is_alive, to_dataframe, warm_up
 
 
@@ -92,3 +93,21 @@ def test_thirty_thousand_events_take_about_a_second(spark: Any) -> None:
 
 def test_a_shared_session_is_alive(spark: Any) -> None:
     assert is_alive(spark)
+
+
+def test_spark_reads_the_objects_that_uris_names_and_no_other(spark: Any, tmp_path: Path) -> None:
+    landed = ["a b.json", "r[1].json", "st*r.json", "wh?t.json", "x{y,z}.json", "p%20c#.json"]
+    others = ["r1.json", "star.json", "what.json", "xy.json", "xz.json"]
+    for name in [*landed, *others]:
+        (tmp_path / name).write_text(f'{{"of": "{name}"}}\n')
+
+    def execute(what: str, **_: Any) -> list[dict[str, Any]]:
+        if what == "triggering":
+            return [{"name": "in", "uri": "x-in", "total": len(landed), "last_id": len(landed)}]
+        return [
+            event(number) | {"extra": {"uri": f"file://{tmp_path}/{name}"}}
+            for number, name in enumerate(landed, 1)
+        ]
+
+    found = spark.read.json(TriggeringAssetEvents(execute)["in"].uris()).collect()
+    assert sorted(row["of"] for row in found) == sorted(landed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,9 @@ from triggerer.execution.protocol import PAGE_SIZE
 
 _CACHED_PAGES: Final = 8
 """Enough for a loop, or two side by side; a sequence of millions does not stay in memory."""
+
+_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
+"""What makes a path a pattern for Hadoop's file systems, which is how Spark takes the paths that it is given."""
 
 
 class QueryEvents(Protocol):
@@ -217,7 +221,9 @@ class AssetEvents(Sequence[AssetEvent]):
     def uris(self) -> list[str]:
         """The `uri` of each event's `extra`, each once, in the order of the events: `spark.read.json(events.uris())`.
 
-        Of objects that landed in a bucket, for example. One that was written twice is named once.
+        Of objects that landed in a bucket, for example. One that was written twice is named once. Characters that Spark
+        would take for a pattern of names (`[`, `{`, `*`, `?`, a backslash) have a backslash before them, so that it
+        reads this object and no other; the events' own `extra["uri"]` have none.
 
         Raises:
             ValueError: An event has none.
@@ -229,7 +235,7 @@ class AssetEvents(Sequence[AssetEvent]):
             if not isinstance(uri, str):
                 raise ValueError(f"asset event {row['id']} has no text `uri` in its extra")
             found[uri] = None
-        return list(found)
+        return [_literal(uri) for uri in found]
 
     def _at(self, index: int) -> _Row | None:
         if isinstance(self._total, int) and self._total // 2 < index < self._total:
@@ -256,6 +262,13 @@ class AssetEvents(Sequence[AssetEvent]):
             rows = self._oldest.rows(first, count)
         _expect(len(rows), count)
         return rows[::step]
+
+
+def _literal(uri: str) -> str:
+    """As Spark reads it and nothing else; those of the web, which Spark does not read, as they are."""
+    if uri.startswith(("http:", "https:")):
+        return uri
+    return _PATTERN.sub(r"\\\g<0>", uri)
 
 
 def _expect(found: int, wanted: int) -> None:

@@ -242,10 +242,8 @@ def test_inlet_events_are_those_of_declared_inlets_only() -> None:
         inlets["x-other"]
 
 
-def test_uris_name_each_object_once_in_the_order_of_the_events(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    uris = ["s3://b/1", "s3://b/2", "s3://b/1"]
+def _uris(monkeypatch: pytest.MonkeyPatch, *uris: str) -> list[str]:
+    """`uris()` of one event for each of these."""
     ordinary = FakeExecutor._page
 
     def page(self: FakeExecutor, **arguments: Any) -> list[dict[str, Any]]:
@@ -253,7 +251,26 @@ def test_uris_name_each_object_once_in_the_order_of_the_events(
         return [{**row, "extra": {"uri": uris[row["id"] - 1]}} for row in rows]
 
     monkeypatch.setattr(FakeExecutor, "_page", page)
-    assert TriggeringAssetEvents(FakeExecutor(3))["in"].uris() == ["s3://b/1", "s3://b/2"]
+    return TriggeringAssetEvents(FakeExecutor(len(uris)))["in"].uris()
+
+
+def test_uris_name_each_object_once_in_the_order_of_the_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = _uris(monkeypatch, "s3://b/1", "s3://b/2", "s3://b/1")
+    assert found == ["s3://b/1", "s3://b/2"]
+
+
+def test_what_spark_would_take_for_a_pattern_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _uris(
+        monkeypatch, "s3://b/r [1].json", r"gs://b/{x}*?\y", "https://b/x?y=[1]", "s3://b/%3F#ü"
+    )
+    assert found == [
+        r"s3://b/r \[1\].json",
+        r"gs://b/\{x\}\*\?\\y",
+        "https://b/x?y=[1]",
+        "s3://b/%3F#ü",
+    ]
 
 
 def test_an_event_without_a_uri_is_named_and_not_left_out() -> None:
