@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.parsed import ParsedWatcher, Problem
@@ -42,26 +43,33 @@ async def check_sources(
     is among the problems, and does not affect the others.
 
     Args:
-        deadline: A source that takes longer counts as one that does not answer.
+        deadline: A source that takes longer counts as one that does not answer. It runs from when all have begun: each
+            broker's client is imported then, on this event loop, and is no part of anybody's answer.
     """
     streams: dict[str, ParsedWatcher] = {}
     for watcher in watchers:
         streams.setdefault(watcher.stream_digest, watcher)
     failures: dict[str, Exception] = {}
+    limits = [anyio.CancelScope() for _ in streams]
 
-    async def ask(watcher: ParsedWatcher) -> None:
+    async def ask(watcher: ParsedWatcher, limit: anyio.CancelScope) -> None:
         try:
             kind = load_trigger_class(
                 watcher.classpath, dags_folder=dags_folder, allowed_modules=allowed_modules
             )
-            await _look(kind, watcher.kwargs, deadline.total_seconds())
+            await _look(kind, watcher.kwargs, limit, deadline.total_seconds())
         except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
             failures[watcher.stream_digest] = error
         await take_back_stray_cancellations()
 
     async with anyio.create_task_group() as tasks:
-        for watcher in streams.values():
-            tasks.start_soon(ask, watcher)
+        for watcher, limit in zip(streams.values(), limits, strict=True):
+            tasks.start_soon(ask, watcher, limit)
+        # In this turn of the loop each of them gets to where it first waits.
+        await checkpoint()
+        ends_at = anyio.current_time() + deadline.total_seconds()
+        for limit in limits:
+            limit.deadline = ends_at
     found = [(streams[digest], failures[digest]) for digest in streams if digest in failures]
     return CheckedSources(
         errors=tuple(
@@ -73,8 +81,10 @@ async def check_sources(
     )
 
 
-async def _look(kind: type[BaseEventTrigger], kwargs: dict[str, Any], seconds: float) -> None:
-    with anyio.move_on_after(seconds) as scope:
+async def _look(
+    kind: type[BaseEventTrigger], kwargs: dict[str, Any], scope: anyio.CancelScope, seconds: float
+) -> None:
+    with scope:
         try:
             with plugin_code("check_source()"):
                 await kind(**kwargs).check_source()

@@ -11,6 +11,7 @@ from triggerer.dag_processing import CheckedSources, check_sources
 
 _TRIGGERS = """
 import asyncio
+import time
 import anyio
 from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 
@@ -46,6 +47,11 @@ class Late(Base):
     async def check_source(self):
         await anyio.sleep(0.2)
         raise BrokerRefused("there is no queue 'late'")
+
+class Importing(Base):
+    async def check_source(self):
+        time.sleep(0.3)
+        await anyio.sleep(0.01)
 
 class CancelledByItsClient(Base):
     async def check_source(self):
@@ -122,6 +128,12 @@ async def test_those_that_hang_share_one_deadline(tmp_path: Path) -> None:
     assert found.unavailable[0].reason == (
         "watcher 'w' of asset 'a0': its source did not answer within 1 s"
     )
+
+
+async def test_what_clients_take_to_import_is_no_part_of_the_time_to_answer(tmp_path: Path) -> None:
+    importing = {f"a{number}": f"Importing('{number}')" for number in range(3)}
+    found = await checked(tmp_path, importing, deadline=timedelta(seconds=0.25))
+    assert found == CheckedSources()
 
 
 @pytest.mark.parametrize(
