@@ -4,12 +4,13 @@ import sqlite3
 import time
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.services.postgres import PostgresServer
@@ -27,7 +28,7 @@ from tests.store.seeding import (
     recording,
     until,
 )
-from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
+from triggerer.errors import Conflict, OutcomeUnknown, StoreRefused, StoreUnavailable
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.script import Row, Script, Step
@@ -316,3 +317,27 @@ async def test_a_full_disk_loses_nothing_and_says_what_to_do(sqlite: Database) -
         await _until_well(recorder)
     assert [event.error for event in events] == [None] * 200
     assert [row.extra["n"] for row in await events_in(sqlite)] == list(range(200))
+
+
+@pytest.mark.parametrize("by", ["script", "session"])
+async def test_a_sqlite_file_that_goes_during_a_commit_is_an_unknown_outcome(
+    sqlite_url: str, by: str
+) -> None:
+    path = Path(str(make_url(sqlite_url).database))
+    async with open_database(sqlite_url) as database:
+
+        def remove() -> Script[None]:
+            path.unlink()
+            return
+            yield
+
+        async def write_by_session() -> None:
+            async with database.transaction() as session:
+                session.add(AssetAlias(name="lost"))
+                path.unlink()
+
+        with pytest.raises(OutcomeUnknown, match=r"is gone: .* while it was written"):
+            await (database.perform(remove()) if by == "script" else write_by_session())
+        with pytest.raises(StoreRefused, match="is gone"):
+            await database.perform(remove())
+    assert not path.exists()
