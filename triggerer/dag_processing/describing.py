@@ -103,7 +103,11 @@ def _doubts(loaded: LoadedFile) -> Iterator[Problem]:
     """Yield what is allowed, and hardly meant."""
     for dag in loaded.dags.values():
         line = dag.defined_at.line if dag.defined_at else None
-        for what, doubts in (("partition keys", _doubted_keys), ("timetable", _doubted_start)):
+        for what, doubts in (
+            ("partition keys", _doubted_keys),
+            ("roll-ups", _doubted_roll_ups),
+            ("timetable", _doubted_start),
+        ):
             try:
                 for sentence in doubts(dag):
                     yield Problem(loaded.path, line, f"DAG {dag.dag_id!r}: {sentence}")
@@ -119,6 +123,13 @@ def _doubted_keys(dag: DAG) -> Iterator[str]:
         from triggerer.domain.repeated_hours import repeated_keys
 
         yield from repeated_keys(dag.schedule, now=datetime.now(UTC))
+
+
+def _doubted_roll_ups(dag: DAG) -> Iterator[str]:
+    if isinstance(dag.schedule, OnPartitions):
+        from triggerer.domain.vain_roll_ups import vain_roll_ups
+
+        yield from vain_roll_ups(dag.schedule, now=datetime.now(UTC))
 
 
 def _doubted_start(dag: DAG) -> Iterator[str]:

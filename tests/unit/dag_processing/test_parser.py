@@ -118,6 +118,24 @@ with DAG("over", schedule=ticks, catchup=True, end_date=datetime(2020, 1, 1)): p
     )
 
 
+async def test_a_roll_up_that_never_runs_is_a_warning(tmp_path: Path) -> None:
+    parsed = await parse(
+        tmp_path,
+        a="""
+from triggerer import DAG, Asset
+from triggerer.partitions import QuarterWindow, RollupMapper, StartOfDayMapper
+from triggerer.timetables import PartitionedAssetTimetable
+never = RollupMapper(upstream_mapper=StartOfDayMapper(), window=QuarterWindow())
+schedule = PartitionedAssetTimetable(assets=Asset("x"), default_partition_mapper=never)
+with DAG("d", schedule=schedule): pass
+""",
+    )
+    assert parsed.errors == ()
+    (warning,) = parsed.warnings
+    assert (warning.file, warning.line) == ("a.py", 7)
+    assert warning.reason.startswith("DAG 'd': the run of the partition key ")
+
+
 async def test_an_end_before_the_start_is_an_error_with_its_line(tmp_path: Path) -> None:
     error = await only_error(
         tmp_path,
