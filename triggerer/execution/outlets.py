@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -24,7 +26,7 @@ class OutletEvent:
         """The event's `extra`; for assets."""
         self.partition_key = partition_key
         """The event's, at first the run's; None: it has none. An alias has one for all events that are added to it."""
-        self._added: list[tuple[Asset, dict[str, Any]]] = []
+        self._added: dict[Hashable, tuple[Asset, dict[str, Any]]] = {}
 
     def add(self, asset: Asset, extra: Mapping[str, Any] | None = None) -> None:
         """Attach an event of `asset` to this alias.
@@ -34,12 +36,11 @@ class OutletEvent:
         if not isinstance(self.outlet, AssetAlias):
             raise TypeError(f"{self.outlet!r} is no alias: set .extra, or yield Metadata")
         entry = (asset, dict(extra or {}))
-        if entry not in self._added:
-            self._added.append(entry)
+        self._added.setdefault((asset, _digest(entry[1])), entry)
 
     @property
-    def added(self) -> Sequence[tuple[Asset, dict[str, Any]]]:
-        return self._added
+    def added(self) -> Collection[tuple[Asset, dict[str, Any]]]:
+        return self._added.values()
 
 
 class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
@@ -83,31 +84,54 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
         Raises:
             RowRefused: An extra, or a partition key, cannot be stored.
         """
-        found: list[tuple[Asset, dict[str, Any], str | None, list[str]]] = []
+        found: list[_Found] = []
+        by_content: dict[Hashable, _Found] = {}
         for outlet, entry in self._entries.items():
             if isinstance(outlet, Asset):
-                found.append((outlet, entry.extra, entry.partition_key, []))
+                one = _Found(outlet, checked(outlet, entry.extra), entry.partition_key)
+                by_content.setdefault(one.content, one)
+                found.append(one)
         for outlet, entry in self._entries.items():
             for asset, extra in entry.added:
-                for known, known_extra, key, aliases in found:
-                    if (known, known_extra, key) == (asset, extra, entry.partition_key):
-                        aliases.append(outlet.name)
-                        break
-                else:
-                    found.append((asset, extra, entry.partition_key, [outlet.name]))
-        counts: dict[Asset, int] = {}
+                one = _Found(asset, checked(asset, extra), entry.partition_key)
+                if (known := by_content.setdefault(one.content, one)) is one:
+                    found.append(one)
+                known.aliases.append(outlet.name)
+        counts: Counter[Asset] = Counter()
         events = []
-        for asset, extra, key, aliases in found:
+        for one in found:
+            asset, key = one.asset, one.partition_key
             if key is not None:
                 check_partition_key(key)
-            ordinal = counts.get(asset, 0)
-            counts[asset] = ordinal + 1
             events.append(
                 EmittedEvent(
-                    asset.name, asset.uri, checked(asset, extra), ordinal, tuple(aliases), key
+                    asset.name, asset.uri, one.extra, counts[asset], tuple(one.aliases), key
                 )
             )
+            counts[asset] += 1
         return tuple(events)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An event that a task emits, and the aliases that name it."""
+
+    asset: Asset
+    extra: dict[str, Any]
+    partition_key: str | None
+    aliases: list[str] = field(default_factory=list)
+
+    @property
+    def content(self) -> Hashable:
+        return self.asset, _digest(self.extra), self.partition_key
+
+
+def _digest(extra: Mapping[str, Any]) -> Hashable:
+    """The same for equal extras. What JSON cannot hold is equal to nothing; `checked` refuses it."""
+    try:
+        return orjson.dumps(extra, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return object()
 
 
 def checked(asset: Asset, extra: Mapping[str, Any]) -> dict[str, Any]:

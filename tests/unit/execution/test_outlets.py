@@ -99,3 +99,34 @@ def test_the_runs_partition_key_is_that_of_its_events_unless_the_task_sets_anoth
         ("x-b", None),
         ("x-a", "2026-01-01"),
     ]
+
+
+def test_what_an_event_costs_does_not_grow_with_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = 0
+    equal = Asset.__eq__
+
+    def counted(self: Asset, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return equal(self, other)
+
+    monkeypatch.setattr(Asset, "__eq__", counted)
+    alias = AssetAlias("many")
+    events = OutletEvents([alias])
+    for number in range(1_000):
+        events[alias].add(Asset("x-test://a"), {"number": number})
+    assert [event.ordinal for event in events.emitted()] == list(range(1_000))
+    assert compared < 10_000
+
+
+def test_equal_extras_are_one_event_in_whatever_order_their_keys_are() -> None:
+    alias, other = AssetAlias("one"), AssetAlias("other")
+    events = OutletEvents([alias, other])
+    nested = {"b": [1], "a": {"y": 1, "x": 2}}
+    events[alias].add(Asset("x-test://a"), nested)
+    events[alias].add(Asset("x-test://a"), {"a": {"x": 2, "y": 1}, "b": [1]})
+    events[other].add(Asset("x-test://a"), {"a": {"x": 2, "y": 1}, "b": [1]})
+    (event,) = events.emitted()
+    assert (event.extra, event.aliases) == (nested, ("one", "other"))
