@@ -13,6 +13,7 @@ from triggerer.domain.lane_positions import (
     is_before,
     is_same_log,
 )
+from triggerer.errors import LeaseLost
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.state import GroupState
 
@@ -118,8 +119,12 @@ class SetBack:
 
     def _enter(self, new: Lag, error: Exception | None) -> None:
         """Count the watcher as behind: its position is durable."""
-        if error is not None or not self._is_watched():
+        if error is not None:
             self._on_stored(error)
+            return
+        if not self._is_watched():
+            # Its stream has ended. A place where it has fallen behind meanwhile is stored after this one.
+            self._on_stored(LeaseLost("the stream ended before the watcher was set back"))
             return
         place = self._state.place_in(self._lane)
         is_known = self._state.lags.find(self._lane, self._watcher.watcher_id) is not None
@@ -133,5 +138,5 @@ class SetBack:
         self._on_stored(None)
 
     def _is_watched(self) -> bool:
-        """Whether the watcher has not been deleted meanwhile."""
+        """Whether it still has a trigger here."""
         return self._state.source_of(self._watcher) is not None

@@ -302,6 +302,38 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
     assert sink.keys(scene) == ["0", "0#r7", "1", "1#r7", "2", "2#r7", "3", "4"]
 
 
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
+async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_place_is_known(
+    scene: Scene,
+) -> None:
+    """Its watcher has fallen behind at what came meanwhile, and the place of that is stored after it."""
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, hosted):
+        manager.add([_spec(scene, "other", 2, sink)])
+        scene.publish(*range(3))
+        await sink.until(lambda: len(sink.events) == 6)
+        sink.held = []
+        manager.set_back(hosted, [AGAIN])
+        await sink.until(lambda: bool(sink.held))
+        scene.fails["one"] = lambda event: event == 3
+        scene.publish(3)
+        await sink.until(lambda: len(sink.held or ()) == 2)
+        manager.abandon(hosted)
+        late, sink.held = sink.held, None
+        for change in late:
+            sink.submit_nowait(change)
+        assert not sink.ended
+    scene.fails.clear()
+    async with hosting(scene, sink) as (manager, hosted):
+        manager.set_back(hosted, [AGAIN])
+        await sink.until(lambda: sink.ended == {7})
+        scene.publish(4)
+        await sink.until(lambda: (1, f"{scene.broker.identity}/0/4", 0) in sink.events)
+    made = [key for watcher, key, _ in sink.events if watcher == 1]
+    begins = f"{scene.broker.identity}/0/"
+    assert {f"{begins}{number}#r7" for number in range(3)} < set(made)
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_it_read_again(
     scene: Scene, again: bool
