@@ -119,6 +119,9 @@ class WatchersBehind:
     def note_open(self, state: GroupState) -> None:
         """The group's producer is known, and nothing was pulled yet."""
         begin_group(self.lags, state, self._members)
+        for lag in self.lags.all():
+            # The group before may have ended just when the broker was advanced to where it stands.
+            state.end_if_advanced(lag)
         for member in self._members:
             self.start(member)
 

@@ -355,6 +355,56 @@ async def test_a_group_that_restarts_waits_for_the_position_that_is_being_writte
                 await anyio.lowlevel.checkpoint()
 
 
+class Late(Sink):
+    """Does not answer for the first event of one watcher until it is told to."""
+
+    def __init__(self, watcher_id: int) -> None:
+        super().__init__()
+        self.late: list[tuple[Any, ...]] = []
+        self._watcher_id = watcher_id
+
+    def submit_nowait(self, *given: Any) -> None:
+        is_other = isinstance(given[0], PositionChange) or self.late
+        if is_other or given[2].watchers[0].watcher_id != self._watcher_id:
+            super().submit_nowait(*given)
+        else:
+            self.changed.notify_all()
+            self.late.append(given)
+
+    def answer(self) -> None:
+        for given in self.late:
+            super().submit_nowait(*given)
+
+
+@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_is_durable(
+    scene: Scene,
+) -> None:
+    """No message of the lane comes, with which it could go."""
+    sink = Late(1)
+    scene.fails["sick"] = lambda event: event == "a"
+    context = RuntimeContext(sink, sink, restart_first=0.2, restart_longest=0.2)
+    async with Manager(context) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", lane=0)
+        await sink.until(lambda: scene.broker.committed(0) == 1)
+        scene.fails.clear()
+        await sink.until(lambda: len(sink.late) == 1)
+        (stream,) = manager.streams.values()
+        with anyio.fail_after(10):
+            while not all(lag.is_live for lag in stream.behind.lags.all()):
+                await anyio.lowlevel.checkpoint()
+        scene.is_breaking = True
+        scene.publish("other", lane=1)
+        with anyio.fail_after(10):
+            while stream.group is not None:
+                await anyio.lowlevel.checkpoint()
+        scene.is_breaking = False
+        sink.answer()
+        assert sink.positions[1, "0"] is not None
+        await sink.until(lambda: sink.positions[1, "0"] is None)
+
+
 @pytest.mark.rule("18: it goes on live without a gap")
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
