@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.synchronization import AutoResetEvent
@@ -30,6 +32,8 @@ class Lane:
     messages: list[Message] = field(default_factory=list)
     published: list[datetime] = field(default_factory=list)
     """When each was, by the clock of the database."""
+    starts: list[int] = field(default_factory=lambda: [0])
+    """Where each incarnation begins, of which only the last is still there. Offsets go on from one to the next."""
     position: int = 0
     """A log's committed position: the broker delivers nothing before it again."""
     acked: set[int] = field(default_factory=set)
@@ -44,8 +48,16 @@ class Lane:
 
     def find(self, start: datetime) -> int:
         """The offset of the first message that was published then or later."""
-        found = (offset for offset, at in enumerate(self.published) if at >= start)
+        found = (
+            offset
+            for offset, at in enumerate(self.published)
+            if offset >= self.starts[-1] and at >= start
+        )
         return next(found, len(self.messages))
+
+    def incarnation_of(self, offset: int) -> int:
+        """The number of the incarnation that has, or had, this offset."""
+        return bisect_right(self.starts, offset) - 1
 
     @property
     def is_finished(self) -> bool:
@@ -63,6 +75,8 @@ class Broker:
         self.faults = faults
         self.checker = checker
         self._sizes = sizes_of(scenario.seed, topic)
+        self.refusing = Random(f"{scenario.seed}/{topic}/refusing")
+        """Which messages cannot be written as bytes now, or not read."""
         self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.is_shared = scenario.is_log and is_shared(scenario.seed, topic)
         self.session: Session | None = None
@@ -127,6 +141,18 @@ class Broker:
         if self.scenario.is_log:
             self._assign(lane)
 
+    def recreate(self) -> None:
+        """Delete a log and make it anew: what was in it is gone, and whoever is connected has to connect again."""
+        for number, lane in enumerate(self.lanes):
+            lane.starts.append(len(lane.messages))
+            lane.position = len(lane.messages)
+            self._assign(number)
+        for session in self._members:
+            session.is_void = True
+            session.wake()
+        for arrived in self.readers:
+            arrived.set()
+
     def _assign(self, lane: int) -> None:
         consumer = self.lanes[lane].consumer
         if consumer is not None:
@@ -178,6 +204,8 @@ class Session(Consumer):
         super().__init__(owner, number)
         self.broker = broker
         self.lane_checker: LaneChecker | None = None
+        self.is_void = False
+        """Whether what it reads is gone."""
         self._pauses: dict[int, Pause] = {}
         self._next = [0] * len(broker.lanes)
         self._generations = [0] * len(broker.lanes)
@@ -294,7 +322,7 @@ class Session(Consumer):
 
     async def wait(self) -> None:
         """Return when something may be due."""
-        if self._backlog():
+        if self._backlog() or self.is_void:
             return
         self._arrived.clear()
         loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from triggerer.abc import AdvanceOutcome
 from triggerer.runtime.ledger import IDLE
 from triggerer.testing.simulation.lagging_checker import Identity, LaggingChecker
+from triggerer.testing.simulation.parked_checker import ParkedChecker
 from triggerer.testing.simulation.replay_checker import ReplayChecker
 from triggerer.testing.simulation.rest_checker import RestChecker
 from triggerer.testing.simulation.scenario import SIZES
@@ -47,11 +48,13 @@ class Checker:
         made_again = set[Identity]()
         self.lagging = LaggingChecker(self.fail, (self.durable, self.refused, made_again))
         """Off, unless watchers fall behind alone."""
-        self.replays = ReplayChecker(self.lagging, made_again)
+        self.replays = ReplayChecker(self.fail, self.lagging, made_again)
         self.trials = TrialChecker(self.fail)
+        self.parked = ParkedChecker(self.fail, self.lagging.is_hopeless)
         self.rest = RestChecker(self.fail)
         self.deleted: set[int] = set()
         """Watchers that were deleted on purpose: they need not see anything any more."""
+        self.replays.deleted = self.deleted
         self.is_taken_over: Callable[[Fence], bool] = lambda _: False
         self.is_owner: Callable[[Owner], bool] = lambda _: True
         self._owed: dict[str, set[int]] = {}
@@ -70,7 +73,7 @@ class Checker:
     def on_broadcast(self, delivery: Delivery) -> None:
         if not delivery.is_under_lease:
             self._fail_for_lease(delivery, "broadcasts")
-        self.lagging.note_broadcast(delivery)
+        self.lagging.broadcasts.note_broadcast(delivery)
         self.trace(
             "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
         )
@@ -121,7 +124,10 @@ class Checker:
             # It is given it once more.
             and not (self.lagging.is_on and self.lagging.is_behind(watcher, delivery.message))
         }
-        if outcome.failed > len(cohort) - len(healthy):
+        if self.lagging.is_on and outcome.failed == len(cohort):
+            self.lagging.broadcasts.note_failed(delivery)
+        fails_too = self.lagging.broadcasts.fails_too(delivery)
+        if outcome.failed > len(cohort) - len(healthy) and not fails_too:
             self.fail("S8", f"{name}, but {sorted(healthy)} did nothing wrong")
         if not outcome.failed and outcome.acked + outcome.rejected:
             self._settled.add(_assignment(delivery))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from triggerer.domain.parked import ParkedState
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from triggerer.domain.events import Fence
     from triggerer.domain.lane_positions import Again, Position
     from triggerer.runtime.subscriber import Subscriber
+
+
+_AGAIN: Final = "#"
+"""Comes before what a key has where events are made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,22 @@ class LaneOfBroker(Protocol):
 
     messages: list[Message]
     position: int
+    starts: list[int]
+    """Where each incarnation begins; what lies before the last is gone."""
+
+    def incarnation_of(self, offset: int) -> int: ...
+
+
+def position_in(lane: LaneOfBroker, topic: str, offset: int) -> Position:
+    """How a producer tells a place of the lane: each incarnation begins with 0."""
+    incarnation = lane.incarnation_of(offset)
+    return [f"{topic}+{incarnation}", offset - lane.starts[incarnation]]
+
+
+def offset_of(lane: LaneOfBroker, position: Position) -> int:
+    """The offset that such a place means."""
+    _, incarnation = position[0].rsplit("+", 1)
+    return int(lane.starts[int(incarnation)] + position[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +85,32 @@ class PositionRow:
 
 def plain_key(key: str) -> str:
     """The key of the message itself, where its events are made again under another."""
-    return key.partition("#")[0]
+    return key.partition(_AGAIN)[0]
+
+
+class ParkedBody(NamedTuple):
+    """The bytes of a parked message."""
+
+    digest: str
+    """Of its stream."""
+    key: str
+    """Under which it is parked."""
+    data: str
+    """Its own key: what it is stored as."""
+
+
+def size_of_bodies(bodies: Iterable[ParkedBody]) -> int:
+    """How many bytes they have."""
+    return sum(len(body.data) for body in bodies)
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedRow:
-    """A message of a watcher, with the key of its bytes, which are that key."""
+    """A message of a watcher."""
 
     id: int
     watcher: int
-    body: tuple[str, str]
-    """The stream's digest, and the message's key."""
+    body: ParkedBody
     lane: str
     key: str
     state: str
@@ -83,6 +118,16 @@ class ParkedRow:
     parked_at: datetime
     was_set_aside: bool = False
     """Whether it is, or was, set aside: then it is kept because somebody replays it."""
+
+    @property
+    def message(self) -> str:
+        """The key of the message itself."""
+        return self.body.data
+
+    @property
+    def is_again(self) -> bool:
+        """Whether what derives from it is to be made again, under another key."""
+        return _AGAIN in self.key
 
     @property
     def is_kept(self) -> bool:

@@ -30,10 +30,15 @@ class ExampleTrigger(BaseEventTrigger):
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Half of the watchers select two of three kinds of events."""
-        watcher = self.watcher_id
-        if watcher % 2:
-            return None
-        return SharedStreamSelector("kind", _kind, frozenset({watcher % 3, (watcher + 1) % 3}))
+        wanted = _wanted_by(self.watcher_id)
+        return None if wanted is None else SharedStreamSelector("kind", _kind, wanted)
+
+    @classmethod
+    def derives(cls, watcher: int, event: str) -> bool:
+        """Whether something derives from an event, or it is rejected."""
+        wanted = _wanted_by(watcher)
+        is_wanted = wanted is None or _kind(event) in wanted
+        return is_wanted and _draw(watcher, event) < cls.takes
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[str]
@@ -43,7 +48,7 @@ class ExampleTrigger(BaseEventTrigger):
         async for event in shared_stream:
             if selector is not None and _kind(event) not in selector.values:
                 continue
-            drawn = crc32(f"{event} {watcher}".encode()) % 100
+            drawn = _draw(watcher, event)
             if drawn < 5:
                 reject_shared_stream_event()
             elif drawn < 8:
@@ -57,6 +62,14 @@ class SparingTrigger(ExampleTrigger):
     """Takes little, so that most messages are done with in a few turns of the loop."""
 
     takes: ClassVar[int] = 12
+
+
+def _draw(watcher: int, event: str) -> int:
+    return crc32(f"{event} {watcher}".encode()) % 100
+
+
+def _wanted_by(watcher: int) -> frozenset[int] | None:
+    return None if watcher % 2 else frozenset({watcher % 3, (watcher + 1) % 3})
 
 
 def _kind(event: str) -> int:

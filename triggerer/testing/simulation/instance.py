@@ -164,7 +164,7 @@ class SimulatedParkedWriter(ParkedWriter):
         async with self._database.reading() as session:
             rows = cast("Any", session).store.parked.values()
             found = [
-                KeptMessage(row.id, row.lane, row.key, row.key.encode(), row.failures)
+                KeptMessage(row.id, row.lane, row.key, row.message.encode(), row.failures)
                 for row in sorted(rows, key=attrgetter("id"))
                 if row.watcher == watcher_id
                 and row.id > after
@@ -217,7 +217,7 @@ class Instance:
             runtime=RuntimeContext(
                 self,
                 positions=self.positions if world.lagging.is_on else None,
-                parked=self.parked if lagging.is_on and lagging.is_queue else None,
+                parked=self.parked if lagging.sets_aside else None,
                 parked_at_bound="dead_letter" if lagging.hands_over else "hold",
                 falls_behind=world.falls_behind,
                 clock=LoopClock(loop),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, Literal, get_args
 from zlib import crc32
 
+from triggerer.testing.simulation.poison import Poison
 from triggerer.testing.simulation.scenario import (
     has_busy_queue,
     has_instant_answers,
     has_outages,
+    has_poison,
+    has_setting_aside,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ AMPLE_PARKED_BYTES = 1_000_000
 """Likewise."""
 
 
+MOST_DELIVERIES: Final = 10
+"""Of those that are ever reached."""
 _OUTAGE_S: Final = 4.0
 """How long an outage lasts at most."""
 
@@ -53,8 +58,10 @@ class Lagging:
     longest_s: float
     outage_every_s: float | None
     """How long it takes on average until all watchers of a stream fall ill at once; None: they never do."""
+    sets_aside: bool
+    """Whether messages can be stored for single watchers; of a log, those that are set aside."""
     max_messages: int
-    """What may be parked for each watcher of a queue."""
+    """What may be parked for each watcher."""
     max_bytes: int
     """Of these; what a message is stored as has some twelve."""
     total_bytes: int
@@ -65,13 +72,19 @@ class Lagging:
     is_unordered: bool
     """Whether each message of a queue is a lane of its own; otherwise they have the lanes of the broker."""
     tidied_every_s: float
-    """How long it takes on average until a person decides about what is parked, for queues."""
+    """How long it takes on average until a person decides about what is parked."""
     replay_share: float
     """How much of that is replayed; the rest is discarded."""
     flooded_every_s: float | None
     """How long it takes on average until many messages of one lane arrive at once; None: they never do."""
     most_in_floods: int
     """Of a seed: each may mean a run, and runs take their time."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether no bound of what is parked is ever reached."""
+        is_ample = self.max_bytes == self.total_bytes == AMPLE_PARKED_BYTES
+        return is_ample and self.max_messages == AMPLE_MESSAGES
 
 
 def draw_lagging(scenario: Scenario) -> Lagging:
@@ -81,14 +94,15 @@ def draw_lagging(scenario: Scenario) -> Lagging:
     is_busy, is_instant = has_busy_queue(scenario), has_instant_answers(scenario)
     bounds, queues = Random(f"{scenario.seed}/parked"), Random(f"{scenario.seed}/queues")
     has_some = has_outages(scenario)
-    return Lagging(
+    drawn = Lagging(
         is_on=is_on,
         is_queue=not scenario.is_log,
+        sets_aside=is_on and (not scenario.is_log or has_setting_aside(scenario)),
         max_messages=bounds.choice(
             (2, 3, 10, AMPLE_MESSAGES) if is_busy else (2, 10, AMPLE_MESSAGES, AMPLE_MESSAGES)
         ),
         hands_over=bounds.random() < 0.5,
-        max_deliveries=bounds.choice((2, 10, 10_000)),
+        max_deliveries=bounds.choice((2, MOST_DELIVERIES, 10_000)),
         is_unordered=queues.random() < 0.35 and not scenario.is_log,
         tidied_every_s=queues.choice((2.0, 10.0, 60.0)),
         replay_share=queues.choice((0.0, 0.5, 0.9)),
@@ -102,6 +116,23 @@ def draw_lagging(scenario: Scenario) -> Lagging:
         outage_every_s=Random(f"{scenario.seed}/how often").choice((2.0, 5.0))
         if has_some
         else None,
+    )
+    return _with_poison(scenario, drawn) if has_poison(scenario) else drawn
+
+
+def _with_poison(scenario: Scenario, drawn: Lagging) -> Lagging:
+    """Most of it is found to be poison, and is replayed: each takes many steps."""
+    logs = Random(f"{scenario.seed}/set aside in logs")
+    return replace(
+        drawn,
+        max_deliveries=logs.choice((2, 2, 2, MOST_DELIVERIES)),
+        tidied_every_s=logs.choice((1.0, 5.0)),
+        replay_share=0.95,
+        redeliver_share=logs.choice((0.0, 0.0, 0.0, 0.5)),
+        interval_s=logs.choice((5.0, 20.0)),
+        longest_s=5.0,
+        flooded_every_s=logs.choice((0.5, 3.0)),
+        most_in_floods=60,
     )
 
 
@@ -119,10 +150,18 @@ class Health:
         self.lagging = lagging
         self.are_over = False
         """From now on all are well."""
+        self.poison = Poison(scenario) if lagging.is_on and has_poison(scenario) else None
+        """Single messages that somebody cannot take."""
         self.random = Random(f"{scenario.seed}/health")
         self.now: Callable[[], float] = lambda: 0.0
         self._unwell: dict[int, tuple[Sickness, float]] = {}
         self._outages = Random(f"{scenario.seed}/what is away")
+
+    def end(self) -> None:
+        """From now on nobody falls ill."""
+        self.are_over = True
+        if self.poison is not None:
+            self.poison.are_over = True
 
     def sicken(self, watcher: int) -> Sickness:
         """Have the watcher be unwell for a while."""
@@ -169,6 +208,8 @@ class Health:
         Raises:
             Unwell: The filter raises.
         """
+        if self.poison is not None and not self.poison.takes(watcher, message):
+            raise Unwell("on this message, each time")
         match self.of(watcher):
             case "raises":
                 raise Unwell("on each message")

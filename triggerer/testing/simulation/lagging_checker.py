@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from triggerer.testing.simulation.broadcasts import Broadcasts, LaneOfSession, lane_of
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.delivery import (
         Delivery,
         LaneOfBroker,
         Message,
-        ParkedBounds,
         ParkedRow,
         PositionRow,
     )
@@ -27,21 +28,21 @@ class LaggingChecker:
         self, fail: Callable[[str, str], None], answered: tuple[set[Identity], ...]
     ) -> None:
         self.is_on = False
+        self.broadcasts = Broadcasts()
         self.falls_behind = False
         """Whether `on_failure` is "catch_up" in the process that runs; otherwise what fails comes again behind what was
         outstanding."""
         self.rows: dict[tuple[int, int], PositionRow] = {}
         """By watcher and lane, where it stands: the rows of the store."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
-        """By watcher and message what is parked for it, of queues: the rows of the store."""
-        self.bounds: ParkedBounds | None = None
-        """Of what is parked."""
+        """By watcher and key what is parked for it: the rows of the store."""
+        self.is_log = False
         self.is_ordered = True
         """Whether the messages of a lane of the broker have an order."""
-        self.has_one_stream = False
-        """Then nobody else parks anything, and the bound of all is exact."""
         self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
         """Of a topic."""
+        self.may_stand: Callable[[int, Message], bool] = lambda *_: False
+        """Whether a watcher may stand at a message for ever: it cannot be set aside."""
         self.is_asked: Callable[[int], bool] = lambda _: False
         """Whether somebody has asked to have a watcher read again, and that is not done."""
         self.is_selected: dict[int, Callable[[Any], bool]] = {}
@@ -61,19 +62,19 @@ class LaggingChecker:
         """When it was kept last, in the order of what is noted here."""
         self._given_at: dict[tuple[int, str], int] = {}
         """When it was first given to a filter of the watcher's, in the same order."""
+        self._behind_since: dict[tuple[int, int], int] = {}
+        """By watcher and lane, when it was durable last that it is behind, or is set back, in the same order."""
         self._set_aside: set[tuple[int, str]] = set()
         """It is for a person to decide about them."""
+        self._replayed: set[tuple[int, str]] = set()
+        """A person has had the watcher be given them once more."""
         self._rejected: set[tuple[int, str]] = set()
         """Rejected while catching up."""
-        self._outstanding: dict[tuple[str, int, int], dict[int, Delivery]] = {}
-        """By topic, session and lane what was broadcast, and is in no advance, by number."""
         self._told: dict[tuple[str, int], set[int]] = {}
         """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
         self._comes_again: set[str] = set()
         """Messages of logs that failed for all who had to see them: the broker delivers them again to all."""
-        self._last_broadcast: dict[tuple[str, int, int], int] = {}
-        """By topic, session and lane the number of what was broadcast last."""
-        self._behind_to: dict[tuple[int, tuple[str, int, int]], int] = {}
+        self._behind_to: dict[tuple[int, LaneOfSession], int] = {}
         """By watcher and lane the number of what was broadcast last while something before it was kept for it."""
 
     # What filters do
@@ -105,11 +106,9 @@ class LaggingChecker:
         if not self.falls_behind:
             return
         message = delivery.message
-        lane = self._outstanding.get(_lane_of(delivery), {})
-        for number, earlier in lane.items():
+        for earlier in self.broadcasts.outstanding_before(delivery):
             if (
-                number < delivery.number
-                and watcher in earlier.cohort
+                watcher in earlier.cohort
                 and earlier.message.offset < message.offset
                 and not self._has_passed(watcher, earlier.message)
             ):
@@ -128,15 +127,6 @@ class LaggingChecker:
         self._rejected.add((watcher, message.key))
 
     # What the broker is told
-
-    def note_outstanding(self, delivery: Delivery) -> None:
-        """It is about to be broadcast, or was."""
-        if not delivery.is_broadcast:
-            self._outstanding.setdefault(_lane_of(delivery), {})[delivery.number] = delivery
-
-    def note_decided(self, delivery: Delivery) -> None:
-        """It is in an advance."""
-        self._outstanding.get(_lane_of(delivery), {}).pop(delivery.number, None)
 
     def note_told(self, delivery: Delivery) -> None:
         """It was in an advance that has returned."""
@@ -168,11 +158,7 @@ class LaggingChecker:
 
     def was_behind(self, watcher: int, delivery: Delivery) -> bool:
         """Whether the watcher was to be given something else of the lane first: what it answered live counts not."""
-        return delivery.number <= self._behind_to.get((watcher, _lane_of(delivery)), 0)
-
-    def note_broadcast(self, delivery: Delivery) -> None:
-        """It is given to the live filters."""
-        self._last_broadcast[_lane_of(delivery)] = delivery.number
+        return delivery.number <= self._behind_to.get((watcher, lane_of(delivery)), 0)
 
     # What becomes durable
 
@@ -192,6 +178,12 @@ class LaggingChecker:
         row = self.rows.get((watcher, int(lane)))
         if row is None or row.topic != topic or row.set_back_to is not None:
             return
+        if (watcher, key) in self._replayed:
+            # Its lane has gone on without it.
+            return
+        if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
+            # It was given it live before that, and the store is slow.
+            return
         for earlier in self._between(row, int(offset)):
             # What the store refuses it never gets: nothing can come before that.
             if not (self._is_settled(watcher, earlier) or self._is_refused(watcher, earlier)):
@@ -205,6 +197,8 @@ class LaggingChecker:
         self, watcher: int, lane: int, before: PositionRow | None, after: PositionRow | None
     ) -> None:
         """The row of a watcher was written; None: there is none."""
+        if after is not None and (before is None or after.set_back_to == after.position):
+            self._behind_since[watcher, lane] = self._count()
         if before is None or (before.set_back_to is not None and self.is_asked(watcher)):
             # Its owner counts it as set back when all is durable that was asked, or the next one does it again.
             return
@@ -236,14 +230,16 @@ class LaggingChecker:
                 f" {sorted(early)}",
             )
 
-    def on_row_gone(self, watcher: int, key: str) -> None:
-        """A message is not kept any more: what the watcher has derived from it is durable."""
+    def on_row_gone(self, row: ParkedRow) -> None:
+        """A message is not parked any more: what the watcher has derived from it is durable."""
+        watcher, key = row.watcher, row.message
         topic, lane, _ = key.rsplit("/", 2)
-        for at, number in self._last_broadcast.items():
-            if (at[0], at[2]) == (topic, int(lane)):
+        if not self.is_log:
+            for at, number in self.broadcasts.last_of(topic, int(lane)):
                 self._behind_to[watcher, at] = number
+        self._set_aside.discard((watcher, key))
         if not self._is_settled_key(watcher, key):
-            self._fail("S13", f"{key} is kept for watcher {watcher} no more, and is not durable")
+            self._fail("S13", f"{key} is parked for watcher {watcher} no more, and is not durable")
 
     def note_place(self, row: ParkedRow) -> None:
         """A message is parked in this place; if it is given once more when it is gone, that is no other place."""
@@ -265,6 +261,7 @@ class LaggingChecker:
     def on_replayed(self, watcher: int, key: str) -> None:
         """Somebody has decided that the watcher is to be given it once more."""
         self._set_aside.discard((watcher, key))
+        self._replayed.add((watcher, key))
 
     def on_discarded(self, watcher: int, key: str) -> None:
         """Somebody has decided that the watcher need not see it."""
@@ -280,34 +277,20 @@ class LaggingChecker:
         """At a bound the producer was handed it in the watcher's place."""
         self._excused.add((watcher, message.key))
 
-    def check_bounds(self, before: Mapping[tuple[int, str], ParkedRow]) -> None:
-        """What has been parked since is within the bounds."""
-        bounds, after = self.bounds, self.parked
-        assert bounds is not None
-        for watcher in {at[0] for at in after.keys() - before.keys()}:
-            sizes = [len(row.key) for at, row in after.items() if at[0] == watcher]
-            if len(sizes) > bounds.max_messages or sum(sizes) > bounds.max_bytes:
-                self._fail(
-                    "S9",
-                    f"{len(sizes)} messages with {sum(sizes)} bytes are parked for watcher {watcher}, of"
-                    f" {bounds.max_messages} and {bounds.max_bytes}",
-                )
-        total, was = (sum(len(key) for _, key in _bodies(rows)) for rows in (after, before))
-        if self.has_one_stream and total > max(was, bounds.total_bytes):
-            self._fail("S9", f"{total} bytes are parked of {bounds.total_bytes}")
-
     # At the end
 
     def find_unread(self, topic: str) -> str | None:
         """Who has not caught up in the topic; None: everybody has."""
         for kept in self.parked.values():
             if kept.is_kept and kept.body[0] == topic:
-                return f"{kept.key} is kept for watcher {kept.watcher}"
+                return f"{kept.message} is kept for watcher {kept.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
-            messages = self.lanes(topic)[lane].messages
-            if row.topic != topic or row.offset >= len(messages):
+            messages, starts = self.lanes(topic)[lane].messages, self.lanes(topic)[lane].starts
+            # What it has missed of a log that was made anew is gone; its row may stay until the lane's next message.
+            offset = max(row.offset, starts[-1])
+            if row.topic != topic or offset >= len(messages):
                 continue
-            if not self._is_refused(watcher, messages[row.offset]):
+            if not self.may_stand(watcher, messages[offset]):
                 return f"watcher {watcher} stands at {row.offset} of {len(messages)} in lane {lane} of {topic}"
         return None
 
@@ -374,8 +357,22 @@ class LaggingChecker:
         return bool(self._derived.get((watcher, key))) and not is_refused
 
     def is_excused(self, watcher: int, key: str) -> bool:
-        """Whether the watcher need not see it: it was rejected, dead-lettered, discarded, or is set aside."""
-        return (watcher, key) in self._excused or (watcher, key) in self._set_aside
+        """Whether the watcher need not see it now: it was rejected, dead-lettered, discarded, is set aside, or gone.
+
+        A log goes on behind what is replayed, too.
+        """
+        at = watcher, key
+        if at in self._excused or at in self._set_aside:
+            return True
+        return self.is_log and (
+            self._is_gone(key)
+            or any((row.watcher, row.message) == at for row in self.parked.values())
+        )
+
+    def _is_gone(self, key: str) -> bool:
+        """Whether its log was made anew."""
+        topic, lane, offset = key.rsplit("/", 2)
+        return int(offset) < self.lanes(topic)[int(lane)].starts[-1]
 
     def is_left_out(self, watcher: int, message: Message) -> bool:
         """Whether the watcher's selector leaves it out."""
@@ -383,15 +380,11 @@ class LaggingChecker:
         return is_selected is not None and not is_selected(message.event)
 
     def _is_refused(self, watcher: int, message: Message) -> bool:
+        return self.is_hopeless(watcher, message.key)
+
+    def is_hopeless(self, watcher: int, key: str) -> bool:
+        """Whether the watcher has rejected it while it caught up, or the store has refused what derives from it."""
         refused = self._answered[1]
-        if (watcher, message.key) in self._rejected:
+        if (watcher, key) in self._rejected:
             return True
-        return any(one[:2] == (watcher, message.key) for one in refused)
-
-
-def _bodies(rows: Mapping[tuple[int, str], ParkedRow]) -> set[tuple[str, str]]:
-    return {row.body for row in rows.values()}
-
-
-def _lane_of(delivery: Delivery) -> tuple[str, int, int]:
-    return delivery.message.topic, delivery.consumer.number, delivery.message.lane
+        return any(one[:2] == (watcher, key) for one in refused)

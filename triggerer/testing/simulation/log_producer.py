@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from triggerer.abc import AdvanceItem
 from triggerer.errors import BrokerUnavailable
 from triggerer.synchronization import AutoResetEvent
-from triggerer.testing.simulation.delivery import Delivery, Reread
+from triggerer.testing.simulation.delivery import Delivery, Reread, offset_of, position_in
 from triggerer.testing.simulation.producer import SimulatedProducer
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class SimulatedLog(SimulatedProducer):
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
         lane = super().get_advance_lane(broker_payload)
-        self._log.checker.lagging.note_outstanding(broker_payload)
+        self._log.checker.lagging.broadcasts.note_outstanding(broker_payload)
         return lane
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         for item in batch:
-            self._log.checker.lagging.note_decided(item.broker_payload)
+            self._log.checker.lagging.broadcasts.note_decided(item.broker_payload)
         await super().advance(batch)
         for item in batch:
             self._log.checker.lagging.note_told(item.broker_payload)
@@ -54,14 +54,14 @@ class SimulatedLog(SimulatedProducer):
 
     def get_position(self, broker_payload: Delivery | Reread) -> list[Any]:
         message = broker_payload.message
-        return [message.topic, message.offset]
+        return position_in(self._log.lanes[message.lane], message.topic, message.offset)
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         await self._ask()
-        found: dict[Hashable, list[Any]] = {
-            number: [self._log.topic, 0 if start is None else lane.find(start)]
-            for number, lane in enumerate(self._log.lanes)
-        }
+        found: dict[Hashable, list[Any]] = {}
+        for number, lane in enumerate(self._log.lanes):
+            offset = lane.starts[-1] if start is None else lane.find(start)
+            found[number] = position_in(lane, self._log.topic, offset)
         await self._ask()
         return found
 
@@ -69,22 +69,28 @@ class SimulatedLog(SimulatedProducer):
         self, lane: Hashable, position: list[Any]
     ) -> AsyncIterator[tuple[Any, Reread]]:
         assert isinstance(lane, int)
-        log, (_, offset) = self._log, position
+        log = self._log
+        offset = max(offset_of(log.lanes[lane], position), log.lanes[lane].starts[-1])
         arrived = AutoResetEvent()
         log.checker.trace("read_lane", stream=log.topic, lane=lane, offset=offset)
         self._readers += 1
         if self._readers > _READERS:
             log.checker.fail("S9", f"{self._readers} lanes are read beside the poll")
         log.readers[arrived] = None
-        messages = log.lanes[lane].messages
+        messages, starts = log.lanes[lane].messages, log.lanes[lane].starts
+        incarnations = len(starts)
         try:
             await self._ask()
             while True:
+                if len(starts) > incarnations:
+                    raise BrokerUnavailable("the topic was made anew")
                 if offset >= len(messages):
                     await arrived.wait()
                     continue
                 await self._ask()
                 for message in messages[offset:]:
+                    if len(starts) > incarnations:
+                        break
                     yield message.event, Reread(message)
                     offset += 1
         finally:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from triggerer.domain.parked import ParkedState
 from triggerer.store.queries import parked
-from triggerer.store.queries.parked import PARKING
-from triggerer.testing.simulation.delivery import ParkedRow
+from triggerer.store.queries.parked import PARKING, drop_parked
+from triggerer.testing.simulation.delivery import ParkedBody, ParkedRow, size_of_bodies
 
 if TYPE_CHECKING:
-    from triggerer.store.engine.script import Row
+    from triggerer.store.engine.script import Row, Script
     from triggerer.store.engine.statement import Statement
     from triggerer.testing.simulation.store import Store
 
 PARKED: Final = PARKING
 """The statements."""
 _KEPT: Final = ParkedState.KEPT.value
+_OF_BYTES: Final = {parked.DROP, parked.DROP_BODIES}
+"""What follows other statements, and takes no time of its own."""
 
+_Result = TypeVar("_Result")
 
 Decision = Literal["replay", "discard"] | None
 """What a person does about a parked message; None: nothing now."""
@@ -32,6 +35,8 @@ class Locks(Protocol):
 
     async def lock_row(self, name: str) -> None: ...
 
+    async def perform(self, script: Script[_Result]) -> _Result: ...
+
 
 class ParkedWrites:
     """Durable, all at once, when `apply` is called. Locked as a whole: transactions on it come one after another."""
@@ -39,8 +44,10 @@ class ParkedWrites:
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], ParkedRow] | None = None
         """By watcher and key, as this transaction sees them; None: it has not looked."""
-        self._bodies: dict[int, tuple[str, str]] = {}
-        """By the id that this transaction was given."""
+        self._bodies: dict[ParkedBody, int] = {}
+        """Their bytes, likewise, with the ids."""
+        self._set_aside: dict[tuple[int, str], ParkedRow] = {}
+        """What the owner of the stream sets aside."""
         self._discarded: set[tuple[int, str]] = set()
 
     async def perform(
@@ -48,58 +55,96 @@ class ParkedWrites:
     ) -> list[Row]:
         store = session.store
         rows = await self._lock(session)
+        if statement not in _OF_BYTES:
+            await store.faults.delay()
         if statement is parked.TOTAL:
-            return [(sum(len(key) for _, key in {row.body for row in rows.values()}),)]
+            return [(size_of_bodies({row.body for row in rows.values()}),)]
         if statement is parked.USAGE:
             return [(one, *self._usage(one)) for one in values["watchers"]]
         if statement is parked.USED:
-            others = {row.body for row in rows.values()} - {(values["digest"], values["key"])}
-            total = sum(len(key) for _, key in others)
+            one, all_ = (values["digest"], values["key"]), {row.body for row in rows.values()}
+            total = size_of_bodies(body for body in all_ if body[:2] != one)
             return [(*self._usage(values["watcher_id"], but=values["key"]), total)]
         if statement is parked.KEEP_BODY:
-            id_ = store.next_id()
-            self._bodies[id_] = values["digest"], values["key"]
-            return [(id_,)]
+            body = ParkedBody(values["digest"], values["key"], values["data"].decode())
+            return [(self._bodies.setdefault(body, store.next_id()),)]
         if statement is parked.KEEP:
-            for _, watcher, body, lane, key, parked_at in sorted(values["rows"].rows):
+            for _, watcher, body_id, lane, key, parked_at in sorted(values["rows"].rows):
                 at = watcher, key
                 if at not in rows:
+                    body = self._body(body_id)
                     rows[at] = ParkedRow(
-                        store.next_id(), watcher, self._bodies[body], lane, key, _KEPT, 0, parked_at
+                        store.next_id(), watcher, body, lane, key, _KEPT, 0, parked_at
                     )
         elif statement is parked.KNOWN:
             return [at for at in values["rows"].rows if tuple(at) in rows]
         elif statement is parked.PASS:
-            for watcher, key in values["rows"].rows:
-                row = rows.get((watcher, key))
-                if row is not None and row.is_kept:
-                    del rows[watcher, key]
+            return [
+                self._drop(at)
+                for at in map(tuple, values["rows"].rows)
+                if at in rows and rows[at].is_kept
+            ]
         elif statement is parked.NOTE_FAILURES:
             at = values["watcher_id"], values["key"]
             if at in rows and rows[at].is_kept:
                 rows[at] = replace(rows[at], failures=values["failures"])
         elif statement is parked.SET_ASIDE:
-            at = values["watcher_id"], values["key"]
-            known = rows.get(at)
-            rows[at] = ParkedRow(
-                known.id if known is not None else store.next_id(),
-                values["watcher_id"],
-                self._bodies[values["body_id"]],
-                values["lane"],
-                values["key"],
-                values["state"],
-                values["failures"],
-                values["parked_at"],
-                was_set_aside=True,
-            )
+            self._note_set_aside(store, rows, values)
+        else:
+            return self._perform_by_id(rows, statement, values)
         return []
+
+    def _note_set_aside(
+        self, store: Store, rows: dict[tuple[int, str], ParkedRow], values: Mapping[str, Any]
+    ) -> None:
+        at = values["watcher_id"], values["key"]
+        known = rows.get(at)
+        rows[at] = self._set_aside[at] = ParkedRow(
+            known.id if known is not None else store.next_id(),
+            values["watcher_id"],
+            self._body(values["body_id"]),
+            values["lane"],
+            values["key"],
+            values["state"],
+            values["failures"],
+            values["parked_at"],
+            was_set_aside=True,
+        )
+
+    def _perform_by_id(
+        self,
+        rows: dict[tuple[int, str], ParkedRow],
+        statement: Statement,
+        values: Mapping[str, Any],
+    ) -> list[Row]:
+        """What is done about rows that somebody has read before, and bytes without a row."""
+        if statement is parked.RETURN:
+            for at, row in rows.items():
+                if row.id == values["id"]:
+                    rows[at] = replace(row, state=values["state"], failures=row.failures + 1)
+        elif statement is parked.DROP:
+            chosen = [at for at, row in rows.items() if row.id in values["ids"]]
+            return [self._drop(at) for at in chosen]
+        elif statement is parked.DROP_BODIES:
+            used = {row.body for row in rows.values()}
+            for body in [body for body, id_ in self._bodies.items() if id_ in values["ids"]]:
+                if body not in used:
+                    del self._bodies[body]
+        return []
+
+    def _drop(self, at: tuple[int, str]) -> Row:
+        assert self._rows is not None
+        return (self._bodies[self._rows.pop(at).body],)
+
+    def _body(self, body_id: int) -> ParkedBody:
+        return next(body for body, id_ in self._bodies.items() if id_ == body_id)
 
     async def _lock(self, session: Locks) -> dict[tuple[int, str], ParkedRow]:
         """All of them are locked until the end of the transaction."""
         if self._rows is None:
             await session.lock_row("parked messages")
             self._rows = dict(session.store.parked)
-        await session.store.faults.delay()
+            self._bodies = dict(session.store.parked_bodies)
         return self._rows
 
     # What a person decides
@@ -107,22 +152,23 @@ class ParkedWrites:
     async def decide(self, session: Locks, decide: Callable[[ParkedRow], Decision]) -> set[str]:
         """Replay or discard what is parked; the digests of the streams of what is replayed."""
         rows, replayed = await self._lock(session), set[str]()
+        await session.store.faults.delay()
         for at, row in list(rows.items()):
             decision = decide(row)
             if decision == "discard":
-                del rows[at]
                 self._discarded.add(at)
             elif decision == "replay" and not row.is_kept:
                 rows[at] = replace(row, state=_KEPT)
                 replayed.add(row.body[0])
+        await session.perform(drop_parked([rows[at].id for at in self._discarded]))
         return replayed
 
     def _usage(self, watcher: int, but: str | None = None) -> tuple[int, int]:
         assert self._rows is not None
-        sizes = [
-            len(row.key) for row in self._rows.values() if row.watcher == watcher and row.key != but
+        bodies = [
+            row.body for row in self._rows.values() if row.watcher == watcher and row.key != but
         ]
-        return len(sizes), sum(sizes)
+        return len(bodies), size_of_bodies(bodies)
 
     def apply(self, store: Store) -> None:
         """The transaction commits."""
@@ -141,17 +187,19 @@ class ParkedWrites:
             now = store.parked[at] = replace(row, state=state)
             was_kept = at not in before or before[at].is_kept
             if was_kept and not now.is_kept:
-                lagging.on_set_aside(row.watcher, row.key)
+                lagging.on_set_aside(row.watcher, row.message)
             elif now.is_kept and not was_kept:
-                lagging.on_replayed(row.watcher, row.key)
-        lagging.check_bounds(before)
+                lagging.on_replayed(row.watcher, row.message)
+        store.parked_bodies.clear()
+        store.parked_bodies.update(self._bodies)
         for at in before.keys() | self._rows.keys():
             if before.get(at) != self._rows.get(at):
                 store.checker.trace("parked", row=self._rows.get(at) or f"{at} is gone")
         for at, row in before.items():
             if at in self._discarded:
-                lagging.on_discarded(row.watcher, row.key)
-            elif at not in self._rows and row.is_kept:
-                lagging.on_row_gone(row.watcher, row.key)
+                lagging.on_discarded(row.watcher, row.message)
+            elif at not in self._rows:
+                lagging.on_row_gone(row)
         for row in self._rows.values():
             lagging.note_place(row)
+        store.checker.parked.check(before, self._set_aside.values(), store.parked_bodies)

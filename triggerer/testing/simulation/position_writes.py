@@ -10,7 +10,7 @@ import orjson
 from triggerer.domain.lane_positions import Again
 from triggerer.store.queries.held_fences import HELD
 from triggerer.store.queries.positions import DROP, END, SAVE
-from triggerer.testing.simulation.delivery import PositionRow
+from triggerer.testing.simulation.delivery import PositionRow, offset_of
 
 if TYPE_CHECKING:
     from triggerer.store.engine.script import Row
@@ -59,14 +59,14 @@ class PositionWrites:
         for watcher, lane, *saved in rows:
             standing = None
             if saved:
-                digest, position, since, _, failures, again, set_back_to = saved
-                topic, offset = orjson.loads(position)
-                assert topic == digest
+                digest, text, since, _, failures, again, set_back_to = saved
+                position = orjson.loads(text)
+                found = session.store.checker.lagging.lanes(digest)[int(lane)]
                 standing = PositionRow(
-                    topic,
+                    digest,
                     int(lane),
-                    offset,
-                    [topic, offset],
+                    offset_of(found, position),
+                    position,
                     since,
                     failures,
                     None if again is None else Again(*orjson.loads(again)),

@@ -99,10 +99,12 @@ class Process:
                 tasks.start_soon(self._suffer_outages)
             if self.world.lagging.is_on and self.world.lagging.flooded_every_s is not None:
                 tasks.start_soon(self.world.person.flood)
-            if self.world.lagging.is_on and self.world.lagging.is_queue:
+            if self.world.lagging.sets_aside:
                 tasks.start_soon(self.world.person.tidy, self.database)
             if self.world.lagging.is_on and self.world.replaying is not None:
                 tasks.start_soon(self.world.replaying.run, self.database)
+            if self.world.recreations is not None:
+                tasks.start_soon(self.world.recreations.run)
             if self.world.deployments is not None:
                 tasks.start_soon(self.world.deployments.run, self._announce)
             async with anyio.create_task_group() as hosts:

@@ -95,6 +95,8 @@ class SimulatedProducer(SharedStreamProducer):
         while True:
             await faults.delay()
             _fail_sometimes(faults, rate / 4)
+            if session.is_void:
+                raise BrokerUnavailable("the topic was made anew")
             delivery = session.take()
             if delivery is not None:
                 delivery.confirm_broadcast = self._lane_checker.note_broadcast

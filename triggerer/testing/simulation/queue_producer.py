@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from triggerer.testing.simulation.producer import SimulatedProducer
+from triggerer.testing.simulation.stored_messages import StoresMessages
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
@@ -14,8 +13,8 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.delivery import Message, Owner
 
 
-class SimulatedQueue(SimulatedProducer):
-    """A message is stored as its key: the broker's model keeps for ever what was published.
+class SimulatedQueue(StoresMessages):
+    """What somebody misses of it is stored.
 
     Args:
         is_unordered: Each message is a lane of its own, as it is with a queue that keeps no order.
@@ -38,23 +37,3 @@ class SimulatedQueue(SimulatedProducer):
         if self._is_unordered:
             return f"{message.lane}/{message.offset}"
         return super().lane_of(message)
-
-    def dump_event(self, event: Any) -> bytes:
-        return self._broker.message_of(event).key.encode()
-
-    def load_event(self, data: bytes) -> Any:
-        topic, lane, offset = data.decode().rsplit("/", 2)
-        assert topic == self._broker.topic
-        return self._broker.lanes[int(lane)].messages[int(offset)].event
-
-    async def dead_letter(self, event: Any, reason: str) -> None:
-        lagging = self._broker.checker.lagging
-        message = self._broker.message_of(event)
-        found = re.search(r"watcher (\d+)", reason)
-        assert found is not None
-        watcher = int(found[1])
-        if reason.startswith("no more messages can be kept"):
-            lagging.check_not_parked(watcher, message)
-        await self._simulate_io()
-        lagging.on_handed_over(watcher, message)
-        await self._simulate_io()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from triggerer.testing.simulation.delivery import plain_key
+from triggerer.testing.simulation.delivery import offset_of, plain_key
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.delivery import LaneOfBroker, Message, PositionRow
@@ -16,15 +16,24 @@ class ReplayChecker:
     """Notes which places were stored since somebody asked, and what was given and made again since.
 
     Args:
+        fail: Called with the rule that was broken, and how.
         lagging: Is told what is made again as if it were made for the first time.
         made_again: Filled with what was made again, as if it had its ordinary key.
     """
 
-    def __init__(self, lagging: LaggingChecker, made_again: set[Identity]) -> None:
+    def __init__(
+        self,
+        fail: Callable[[str, str], None],
+        lagging: LaggingChecker,
+        made_again: set[Identity],
+    ) -> None:
+        self._fail = fail
         self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
         """Of a topic."""
         self.rows: Mapping[tuple[int, int], PositionRow] = {}
         """By watcher and lane, where it stands: the rows of the store."""
+        self.deleted: Collection[int] = ()
+        """Watchers whose requests went with them."""
         self._lagging = lagging
         self._made_again = made_again
         self._counted = 0
@@ -55,16 +64,36 @@ class ReplayChecker:
                 self._set_back[at] = row.offset, end, self._count()
         if row.again is not None:
             request, start, until = row.again
-            self._again.setdefault((*at, request, start[1], until[1]), self._count())
+            lane = self.lanes(row.topic)[row.lane]
+            asked = request, offset_of(lane, start), offset_of(lane, until)
+            self._again.setdefault((*at, *asked), self._count())
 
     def on_stored(self, watcher: int, key: str, ordinal: int) -> None:
         """An event of a message is durable for the first time."""
         plain = plain_key(key)
+        if watcher not in self.deleted and not self._may_derive(watcher, plain, key[len(plain) :]):
+            self._fail("S4", f"an event of watcher {watcher} is made again under the key {key}")
+            return
         if plain == key:
             self._lagging.on_stored(watcher, key)
             return
         self._made[watcher, plain] = self._count()
         self._made_again.add((watcher, plain, ordinal))
+
+    def _may_derive(self, watcher: int, key: str, again: str) -> bool:
+        """Whether there is a message with this key, and, if it has another besides, somebody has asked for that."""
+        topic, *place = key.rsplit("/", 2)
+        if len(place) != 2 or not all(map(str.isdigit, place)):
+            return False
+        lane, offset = map(int, place)
+        if offset >= len(self.lanes(topic)[lane].messages):
+            return False
+        return not again or any(
+            asked[:3] == (watcher, topic, lane)
+            and again == f"#r{asked[3]}"
+            and asked[4] <= offset < asked[5]
+            for asked in self._again
+        )
 
     def find_missed(self, deleted: set[int]) -> str | None:
         """What was to be read or made again, and was not; None: nothing."""
@@ -90,4 +119,5 @@ class ReplayChecker:
 
     def _is_due(self, watcher: int, message: Message) -> bool:
         """Whether something derives from it that the store takes."""
-        return self._lagging.derives(watcher, message.key)
+        is_excused = self._lagging.is_excused(watcher, message.key)
+        return not is_excused and self._lagging.derives(watcher, message.key)

@@ -83,7 +83,11 @@ class RestChecker:
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
         # What the store refuses of the message at which they stand, they never get.
-        standing = {at for at, row in rows.items() if row.offset < len(lanes[at[1]].messages)}
+        standing = {
+            at
+            for at, row in rows.items()
+            if max(row.offset, lanes[at[1]].starts[-1]) < len(lanes[at[1]].messages)
+        }
         found = (
             *self._rows_left(owner, rows, standing),
             *self._states_left(owner.fence, watchers, {watcher for watcher, _ in standing}),

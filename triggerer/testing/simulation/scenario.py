@@ -113,6 +113,31 @@ def has_replays(scenario: Scenario) -> bool:
     return is_log and random.Random(f"{scenario.seed}/replays").random() < 0.25
 
 
+def has_setting_aside(scenario: Scenario) -> bool:
+    """Whether the messages of a log can be stored for single watchers, in six of ten of the seeds with one.
+
+    Elsewhere a lane stands at what its watcher cannot take, as with a producer that has no `dump_event`.
+    """
+    is_log = scenario.is_acknowledged and scenario.is_log
+    return is_log and random.Random(f"{scenario.seed}/set aside").random() < 0.6
+
+
+def has_poison(scenario: Scenario) -> bool:
+    """Whether single messages of a log are such that somebody never takes them, in a third of the seeds that set aside.
+
+    There is one stream with three watchers then, and little else goes wrong: steps go to what is set aside.
+    """
+    is_other = has_outages(scenario) or has_instant_answers(scenario)
+    is_possible = has_setting_aside(scenario) and not is_other
+    return is_possible and random.Random(f"{scenario.seed}/poisons").random() < 1 / 3
+
+
+def has_recreations(scenario: Scenario) -> bool:
+    """Whether the topic of a log is deleted and made anew, in a fifth of the seeds with one."""
+    is_log = scenario.is_acknowledged and scenario.is_log
+    return is_log and random.Random(f"{scenario.seed}/successors").random() < 0.2
+
+
 def is_shared(seed: int, topic: str) -> bool:
     """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5
@@ -219,6 +244,31 @@ def draw_scenario(seed: int) -> Scenario:
             broker_fault_rate=0.0,
             slow_rate=bounds.choice((0.0, 0.05, 0.1)),
             action_interval=bounds.choice((0.2, 1.0)),
+            capacity=AMPLE,
+            has_files=False,
+        )
+    if has_poison(scenario):
+        bounds = random.Random(f"{seed}/bounds with poison")
+        return replace(
+            scenario,
+            streams=1,
+            lanes=bounds.choice((1, 1, 2)),
+            watchers=3,
+            crash_rate=bounds.choice((0.0, 0.001, 0.002)),
+            redelivery_delay=0.1,
+            restart_longest=1.0,
+            action_interval=bounds.choice((5.0, 20.0)),
+            latency=0.01,
+            lease=15.0,
+            store_fault_rate=bounds.choice((0.0, 0.0, 0.1)),
+            broker_fault_rate=bounds.choice((0.0, 0.0, 0.02)),
+            filter_fault_rate=bounds.choice((0.0, 0.02)),
+            constructor_fault_rate=0.0,
+            slow_rate=bounds.choice((0.0, 0.05)),
+            max_outstanding=200,
+            max_outstanding_per_lane=10_000,
+            max_outstanding_bytes=AMPLE_BYTES,
+            max_outstanding_bytes_per_lane=AMPLE_BYTES,
             capacity=AMPLE,
             has_files=False,
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from triggerer.domain.lane_positions import ReplayRequest
     from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
     from triggerer.testing.simulation.checker import Checker
-    from triggerer.testing.simulation.delivery import ParkedRow, PositionRow
+    from triggerer.testing.simulation.delivery import ParkedBody, ParkedRow, PositionRow
     from triggerer.testing.simulation.faults import FaultInjector
     from triggerer.testing.simulation.partition_model import Keyed
     from triggerer.testing.simulation.scenario import Scenario
@@ -168,6 +168,8 @@ class Store:
         """By id what is asked of watchers of logs."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
         """By watcher and key."""
+        self.parked_bodies: dict[ParkedBody, int] = {}
+        """Their bytes, with the ids."""
         self.watcher_states: dict[int, WatcherState] = {}
         """By watcher how it is shown."""
         self.closed_until: dict[str, datetime | None] = {}

@@ -154,7 +154,7 @@ class Supervisor:
         world = self.world
         world.trace("from here on nothing goes wrong")
         world.faults.are_over = True
-        world.health.are_over = True
+        world.health.end()
         for instance in process.instances:
             instance.connection.restore()
         self._faults_ended_at = process.loop.now

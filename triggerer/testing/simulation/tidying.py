@@ -1,4 +1,4 @@
-"""What happens to a queue besides: many messages arrive at once, and a person decides about what is parked."""
+"""What happens besides: many messages arrive at once, and a person decides about what is parked."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ class Person:
     """
 
     def __init__(self, world: TidiedWorld) -> None:
-        self.random = Random(f"{world.scenario.seed}/person")
+        self._random = Random(f"{world.scenario.seed}/person")
+        is_queue = world.lagging.is_queue
+        self._deciding = (
+            self._random if is_queue else Random(f"{world.scenario.seed}/what is tidied")
+        )
         self._world = world
         self._flooded = 0
         self._replayed: Counter[tuple[int, str]] = Counter()
@@ -55,13 +59,13 @@ class Person:
         """Have many messages of one lane arrive at once, again and again."""
         every_s = self._world.lagging.flooded_every_s
         while every_s is not None and self._flooded < self._world.lagging.most_in_floods:
-            await asyncio.sleep(self.random.expovariate(1.0 / every_s))
+            await asyncio.sleep(self._random.expovariate(1.0 / every_s))
             if self._world.faults.are_over:
                 return
-            stream = self.random.choice(self._world.streams)
-            lane = self.random.randrange(self._world.scenario.lanes)
+            stream = self._random.choice(self._world.streams)
+            lane = self._random.randrange(self._world.scenario.lanes)
             self._world.trace("flood", stream=stream.key, lane=lane)
-            count = self.random.randint(2, _MOST_AT_ONCE)
+            count = self._random.randint(2, _MOST_AT_ONCE)
             self._flooded += count
             for _ in range(count):
                 self._world.publish_in(stream, lane)
@@ -71,7 +75,7 @@ class Person:
         while True:
             is_over = self._world.faults.are_over
             every_s = _AFTER_FAULTS_S if is_over else self._world.lagging.tidied_every_s
-            await asyncio.sleep(self.random.expovariate(1.0 / every_s))
+            await asyncio.sleep(self._deciding.expovariate(1.0 / every_s))
             if not self._world.store.parked:
                 continue
             try:
@@ -85,13 +89,13 @@ class Person:
         world, at = self._world, (row.watcher, row.key)
         if row.is_kept:
             # What the watcher is to be given by itself is discarded seldom.
-            is_discarded = not world.faults.are_over and self.random.random() < 0.02
+            is_discarded = not world.faults.are_over and self._deciding.random() < 0.02
             return "discard" if is_discarded else None
-        if self.random.random() < 0.3:
+        if self._deciding.random() < 0.3:
             return None
         is_declared = any(row.watcher in stream.watchers for stream in world.streams)
         may_replay = is_declared and not (world.faults.are_over and self._replayed[at])
-        if may_replay and self.random.random() < world.lagging.replay_share:
+        if may_replay and self._deciding.random() < world.lagging.replay_share:
             self._replayed[at] += world.faults.are_over
             return "replay"
         return "discard"

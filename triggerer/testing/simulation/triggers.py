@@ -18,11 +18,12 @@ from triggerer.abc import (
 from triggerer.abc import is_acknowledged as is_acknowledging
 from triggerer.runtime.selection import is_selecting
 from triggerer.runtime.subscriber import Subscriber
-from triggerer.runtime.taken import Trial
+from triggerer.runtime.taken import TakenAgain, TakenFromLane, Trial
 from triggerer.testing.simulation.delivery import Answer, Delivery
 from triggerer.testing.simulation.log_producer import SimulatedLog
 from triggerer.testing.simulation.producer import SimulatedProducer, read_unacknowledged
 from triggerer.testing.simulation.queue_producer import SimulatedQueue
+from triggerer.testing.simulation.stored_messages import SettingAsideLog
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.delivery import Message
@@ -111,7 +112,8 @@ class Acknowledged(SimulatedTrigger):
         if not lagging.is_on:
             return SimulatedProducer(broker, leased, leased.cohort)
         if leased.scenario.is_log:
-            return SimulatedLog(broker, leased, leased.cohort)
+            kind = SettingAsideLog if leased.health.lagging.sets_aside else SimulatedLog
+            return kind(broker, leased, leased.cohort)
         is_unordered = not lagging.is_ordered
         return SimulatedQueue(broker, leased, leased.cohort, is_unordered=is_unordered)
 
@@ -207,19 +209,20 @@ class RereadingProbe:
         self._leased = leased
         self._watcher = watcher
         self._open: Message | None = None
-        self._is_trial = False
+        self._taken: TakenFromLane | TakenAgain | Trial | None = None
+        self._is_rejected = False
 
     @property
     def _is_noted(self) -> bool:
         """Whether what the filter does with its message counts: what it is tried with is no evidence."""
-        return self._leased.is_alive and not self._is_trial
+        return self._leased.is_alive and not isinstance(self._taken, Trial)
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
         leased, watcher = self._leased, self._watcher
         async for event in shared_stream:
             message = self._open = leased.stream.broker.message_of(event)
             leased.checker.trace("opened again", message=message.key, watcher=watcher)
-            self._is_trial = isinstance(self._subscriber.open_message, Trial)
+            self._taken, self._is_rejected = self._subscriber.open_message, False
             if leased.is_alive and leased.checker.is_owner(leased):
                 self._note_opened(message)
             self.yielded = 0
@@ -232,24 +235,36 @@ class RereadingProbe:
             self.note_answer()
 
     def _note_opened(self, message: Message) -> None:
-        checker, watcher = self._leased.checker, self._watcher
-        if self._is_trial:
+        checker, watcher, taken = self._leased.checker, self._watcher, self._taken
+        if isinstance(taken, Trial):
             checker.trials.on_tried(self._leased, watcher)
-        else:
+            checker.parked.on_tried(taken.lag, watcher, message)
+            return
+        if isinstance(taken, TakenFromLane):
+            # What was set aside is given whatever lies before it.
             checker.lagging.on_opened(watcher, message)
-            checker.rest.on_given(watcher, message)
-            checker.replays.on_given(watcher, message)
-            checker.trials.on_given(self._leased, watcher, message)
+            checker.parked.on_given(taken.lag, watcher, message)
+        checker.rest.on_given(watcher, message)
+        checker.replays.on_given(watcher, message)
+        checker.trials.on_given(self._leased, watcher, message)
 
     def _note_rejection(self) -> None:
+        self._is_rejected = True
         if self._open is not None and self._is_noted:
             self._leased.checker.lagging.on_rejected(self._watcher, self._open)
 
     def note_answer(self) -> None:
         """The filter is done with the message that it has open, if any."""
         message, self._open = self._open, None
-        if message is not None and self._is_noted:
+        if message is None:
+            return
+        if self._is_noted:
             self._leased.checker.lagging.on_passed(self._watcher, message, self.yielded)
+        elif isinstance(self._taken, Trial):
+            is_evidence = self.yielded > 0 or self._is_rejected
+            self._leased.checker.parked.on_passed(
+                self._taken.lag, self._watcher, is_evidence=is_evidence
+            )
 
 
 async def inject_fault(leased: LeasedStream, watcher: int, name: str, message: Message) -> bool:

@@ -18,13 +18,16 @@ from triggerer.testing.simulation.deployments import Deployments
 from triggerer.testing.simulation.example import ExampleTrigger, SparingTrigger
 from triggerer.testing.simulation.faults import FaultInjector
 from triggerer.testing.simulation.files import Files
-from triggerer.testing.simulation.lagging import Health, draw_lagging
+from triggerer.testing.simulation.lagging import MOST_DELIVERIES, Health, draw_lagging
+from triggerer.testing.simulation.poison import Poison
+from triggerer.testing.simulation.recreations import Recreations
 from triggerer.testing.simulation.replaying import Replaying
 from triggerer.testing.simulation.scenario import (
     AMPLE,
     Scenario,
     has_deployments,
     has_instant_answers,
+    has_recreations,
     has_replays,
     has_slow_modules,
     has_standstills,
@@ -35,7 +38,7 @@ from triggerer.testing.simulation.stream import Declared, Stream, WatcherTemplat
 from triggerer.testing.simulation.tidying import Person
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.delivery import Owner
+    from triggerer.testing.simulation.delivery import Message, Owner
 
 
 class World:
@@ -60,23 +63,31 @@ class World:
         if trace is not None:
             self.checker.trace = self.trace
         self.store = Store(scenario, self.faults, self.checker)
+        self._example = SparingTrigger if has_instant_answers(scenario) else ExampleTrigger
         self.lagging = draw_lagging(scenario)
         self.health = Health(scenario, self.lagging)
         self.health.now = lambda: self.time()  # noqa: PLW0108  (it is replaced for each process)
         self.checker.lagging.is_on = self.lagging.is_on
         self.checker.lagging.rows = self.store.positions
         self.checker.lagging.parked = self.store.parked
-        self.checker.lagging.bounds = self.lagging
+        self.checker.lagging.is_log = scenario.is_log
+        self.checker.lagging.may_stand = self._may_stand
+        self.checker.parked.bounds = self.lagging
+        self.checker.parked.rows = self.store.parked
+        self.checker.parked.has_one_stream = scenario.streams == 1
+        self.checker.parked.has_room = self.lagging.has_room
+        self.checker.parked.max_deliveries = self.lagging.max_deliveries
         self.checker.rest.rows = self.checker.replays.rows = self.store.positions
         self.checker.rest.replays = self.store.replays
         self.checker.rest.states = self.store.watcher_states
         self.checker.trials.parked = self.store.parked
         self.checker.trials.max_deliveries = self.lagging.max_deliveries
         self.checker.lagging.is_ordered = not self.lagging.is_unordered
-        self.checker.lagging.has_one_stream = scenario.streams == 1
         self.checker.lagging.lanes = lambda topic: self.stream(topic).broker.lanes
         self.checker.lagging.is_asked = self._is_asked
         self.checker.replays.lanes = self.checker.lagging.lanes
+        if self.health.poison is not None:
+            self._expose_to(self.health.poison)
         self.checker.is_taken_over = self.store.is_taken_over
         self.streams: list[Stream] = []
         self._classes: dict[int, type[BaseEventTrigger]] = {}
@@ -84,6 +95,7 @@ class World:
         self.processes = 0
         self.person = Person(self)
         self.replaying = Replaying(self) if has_replays(scenario) else None
+        self.recreations = Recreations(self) if has_recreations(scenario) else None
         self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
         """What changes watchers besides; None: nothing does."""
         self._standstills = Standstills(scenario) if has_standstills(scenario) else None
@@ -103,6 +115,26 @@ class World:
             self._put_into_files(self.files)
 
     # Before it starts
+
+    def _expose_to(self, poison: Poison) -> None:
+        poison.lanes = self.checker.lagging.lanes
+        poison.derives = lambda watcher, message: self._example.derives(watcher, message.event)
+        poison.is_incurable = self._is_incurable
+        poison.now = self.health.now
+        poison.count_failed = self.checker.parked.count_failed
+        poison.was_tried = self.checker.parked.was_tried
+
+    def _may_stand(self, watcher: int, message: Message) -> bool:
+        poison = self.health.poison
+        if poison is None:
+            return self.checker.lagging.is_hopeless(watcher, message.key)
+        return poison.may_stand(watcher, message)
+
+    def _is_incurable(self, watcher: int) -> bool:
+        """Whether what the watcher cannot take can be set aside: it falls behind alone, and others are tried."""
+        siblings = next(stream.watchers for stream in self.streams if watcher in stream.watchers)
+        falls_behind = self.checker.lagging.falls_behind and len(siblings) > 1
+        return falls_behind and self.lagging.max_deliveries <= MOST_DELIVERIES
 
     def _draw_dags(self) -> None:
         rng = self.faults.random
@@ -137,8 +169,7 @@ class World:
             key = f"stream {number}"
             broker = Broker(key, self.scenario, self.faults, self.checker)
             broker.now = self.store.now
-            cls = SparingTrigger if has_instant_answers(self.scenario) else ExampleTrigger
-            template = WatcherTemplate(cls, {})
+            template = WatcherTemplate(self._example, {})
             stream = Stream(key, broker, (template,), lambda number, *_: f"message {number}")
             self.add_stream(stream)
             # Where capacity is limited, streams have different sizes.
@@ -165,7 +196,7 @@ class World:
 
     def forget_streams(self) -> None:
         """Remove those that the seed drew, and their files."""
-        self.files = None
+        self.files = self.health.poison = None
         self.streams.clear()
         self.store.owners.leases.clear()
         self.store.triggers.clear()

@@ -1,0 +1,64 @@
+"""What was broadcast of each lane, by the numbers of deliveries, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.delivery import Delivery
+
+LaneOfSession = tuple[str, int, int]
+"""Topic, session, and lane: numbers grow within."""
+
+
+def lane_of(delivery: Delivery) -> LaneOfSession:
+    """Where the number of a delivery counts."""
+    return delivery.message.topic, delivery.consumer.number, delivery.message.lane
+
+
+class Broadcasts:
+    """Filled by the models of the broker."""
+
+    def __init__(self) -> None:
+        self._outstanding: dict[LaneOfSession, dict[int, Delivery]] = {}
+        """What was broadcast, and is in no advance, by number."""
+        self._last: dict[LaneOfSession, int] = {}
+        """The number of what was broadcast last."""
+        self._failed: dict[LaneOfSession, list[tuple[int, int]]] = {}
+        """The numbers of what has failed for all, and of what had been broadcast last then."""
+
+    def note_outstanding(self, delivery: Delivery) -> None:
+        """It is about to be broadcast, or was."""
+        if not delivery.is_broadcast:
+            self._outstanding.setdefault(lane_of(delivery), {})[delivery.number] = delivery
+
+    def note_broadcast(self, delivery: Delivery) -> None:
+        """It is given to the live filters."""
+        self._last[lane_of(delivery)] = delivery.number
+
+    def note_decided(self, delivery: Delivery) -> None:
+        """It is in an advance."""
+        self._outstanding.get(lane_of(delivery), {}).pop(delivery.number, None)
+
+    def note_failed(self, delivery: Delivery) -> None:
+        """All have failed it: what is outstanding behind it in its lane fails too."""
+        at = lane_of(delivery)
+        self._failed.setdefault(at, []).append((delivery.number, self._last.get(at, 0)))
+
+    def fails_too(self, delivery: Delivery) -> bool:
+        """Whether a message before it in its lane has failed for all while it was outstanding."""
+        failed = self._failed.get(lane_of(delivery), ())
+        return any(first < delivery.number <= last for first, last in failed)
+
+    def outstanding_before(self, delivery: Delivery) -> Iterator[Delivery]:
+        """What was broadcast before it in its lane, and is in no advance."""
+        for number, earlier in self._outstanding.get(lane_of(delivery), {}).items():
+            if number < delivery.number:
+                yield earlier
+
+    def last_of(self, topic: str, lane: int) -> Iterator[tuple[LaneOfSession, int]]:
+        """By session the number of what was broadcast last of a lane."""
+        for at, number in self._last.items():
+            if (at[0], at[2]) == (topic, lane):
+                yield at, number
