@@ -13,7 +13,7 @@ from triggerer.dag_processing import DagProcessor
 from triggerer.store.engine.database import Database
 from triggerer.store.models import Asset, AssetAlias, Dag
 from triggerer.store.queries.execution.aliases import ensure_aliases
-from triggerer.store.recording.emitting import ensure_asset
+from triggerer.store.recording.undeclared import ensure_asset
 
 FILE = """\
 from triggerer import DAG, Asset, AssetAlias

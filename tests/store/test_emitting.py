@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from tests.store.seeding import (
@@ -9,10 +11,13 @@ from tests.store.seeding import (
     events_in,
     queue_of,
 )
+from triggerer.domain.assets import Asset
 from triggerer.errors import AssetConflict, DagError, RowRefused
 from triggerer.store.engine.database import Database
+from triggerer.store.engine.statement import BoundStatement, Statement
 from triggerer.store.models import AssetAliasMember
-from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.recording.undeclared import ensure_asset, ensure_assets
 from triggerer.store.wakeups.signals import Signal
 
 
@@ -78,6 +83,33 @@ async def test_an_event_on_an_alias_queues_for_who_waits_for_the_alias(
         assert await session.get(AssetAliasMember, (5, 1)) is not None
 
 
+async def test_many_events_on_aliases_cost_no_statement_each(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_asset(database, 1, "report")
+    await add_alias(database, 5, "results")
+    await add_alias(database, 6, "unread")
+    await add_dag(database, "by-alias", {"alias": "results"}, aliases=[5])
+    statements = 0
+    perform_step = Statement.__call__
+
+    def counted(self: Statement, **values: Any) -> BoundStatement:
+        nonlocal statements
+        statements += 1
+        return perform_step(self, **values)
+
+    monkeypatch.setattr(Statement, "__call__", counted)
+    new = [NewAssetEvent(1, {}, "key", number, alias_ids=(5, 6)) for number in range(300)]
+    ids = await _record(database, *new[:100])
+    # The first hundred again: they are repeats, and queued once.
+    ids += await _record(database, *new)
+    assert len(ids) == 300
+    assert statements < 10
+    assert await queue_of(database, "by-alias") == [(event_id, None) for event_id in ids]
+    async with database.reading() as session:
+        assert await session.get(AssetAliasMember, (6, 1)) is not None
+
+
 async def test_an_emitted_event_may_have_a_partition_key(database: Database) -> None:
     await add_asset(database, 1, "report")
     await _record(database, NewAssetEvent(1, partition_key="2026-01-01"), NewAssetEvent(1))
@@ -101,6 +133,33 @@ async def test_an_asset_that_nobody_declares_is_made(database: Database) -> None
         assert await ensure_asset(session, name="x-test://new") == made
         assert await ensure_asset(session, name="x-test://new", uri="x-test://new") == made
     assert await emit(database, made.id)
+
+
+async def test_assets_that_nobody_declares_are_made_together(database: Database) -> None:
+    await add_asset(database, 1_000, "flights")
+    new = [Asset(f"x-test://{number}", name=str(number)) for number in range(30)]
+    known = Asset("x-test://flights", name="flights")
+    async with database.transaction() as session:
+        made = await ensure_assets(session, [*new, known])
+        assert await ensure_assets(session, [known, *new]) == made
+    assert made[known].id == 1_000
+    assert {(row.name, row.uri) for row in made.values()} == {(a.name, a.uri) for a in made}
+    assert len({row.id for row in made.values()}) == 31
+
+
+@pytest.mark.parametrize("other", [("flights", "x-test://other"), ("other", "x-test://flights")])
+async def test_one_of_many_assets_whose_name_or_uri_is_taken_is_refused(
+    database: Database, other: tuple[str, str]
+) -> None:
+    await add_asset(database, 1_000, "flights")
+    name, uri = other
+    with pytest.raises(AssetConflict, match="'flights' is 'x-test://flights'"):
+        async with database.transaction() as session:
+            await ensure_assets(session, [Asset("x-test://new"), Asset(uri, name=name)])
+    twice = [Asset("x-test://a", name="one"), Asset("x-test://b", name="one")]
+    with pytest.raises(AssetConflict, match="'one' is 'x-test://a'"):
+        async with database.transaction() as session:
+            await ensure_assets(session, twice)
 
 
 async def test_an_asset_is_found_by_name_or_by_uri(database: Database) -> None:

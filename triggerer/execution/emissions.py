@@ -7,12 +7,14 @@ from hashlib import sha256
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.assets import Asset
 from triggerer.domain.attempts import EmittedEvent, RunOrder
 from triggerer.errors import AssetConflict, RowRefused
 from triggerer.store.queries.execution.aliases import ensure_aliases
 from triggerer.store.queries.execution.results import AttemptUpdate
-from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
 from triggerer.store.recording.encoding import MAX_KEY_BYTES
+from triggerer.store.recording.undeclared import ensure_assets
 
 
 async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]) -> None:
@@ -29,15 +31,15 @@ async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]
     ]
     if not emitted:
         return
-    identities = {(event.asset_name, event.asset_uri) for _, _, event in emitted}
+    declared = {
+        (name, uri): Asset(name=name, uri=uri)
+        for name, uri in {(event.asset_name, event.asset_uri) for _, _, event in emitted}
+    }
     try:
-        # Sorted, so that two transactions that create the same assets cannot deadlock.
-        assets = {
-            (name, uri): (await ensure_asset(session, name=name, uri=uri)).id
-            for name, uri in sorted(identities)
-        }
+        stored = await ensure_assets(session, declared.values())
     except AssetConflict as error:
         raise RowRefused(str(error)) from error
+    assets = {identity: stored[asset].id for identity, asset in declared.items()}
     aliases = await ensure_aliases(
         session, sorted({name for _, _, event in emitted for name in event.aliases})
     )

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.assets import Asset
 from triggerer.store.queries.listing.asset_events import list_asset_events
 from triggerer.store.queries.listing.definitions import list_assets
-from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.recording.undeclared import ensure_asset
 
 
 async def emit_event(
