@@ -355,6 +355,14 @@ async def test_a_dag_is_listed_with_the_warnings_of_its_file(database: Database)
     assert [one.file_warnings for one in found] == [[warning], []]
 
 
+async def test_a_dag_that_is_gone_from_its_file_has_no_next_run(database: Database) -> None:
+    await add_dag(database, "there", None, next_run_after=NOW)
+    await add_dag(database, "gone", None, next_run_after=NOW, is_stale=True)
+    async with database.reading() as session:
+        found = await definitions.list_dags(session)
+    assert [(one.dag_id, one.next_run_after) for one in found] == [("gone", None), ("there", NOW)]
+
+
 async def test_tasks_are_listed_in_the_order_in_which_they_began(database: Database) -> None:
     await seed(database)
     async with database.transaction() as session:

@@ -135,7 +135,9 @@ async def list_dags(
             is_counted_short=waiting[row.dag_id].is_counted_short,
             last_run_id=last_run_id,
             last_run_state=last_run_state,
-            next_run_after=None if row.next_run_after == NEVER else row.next_run_after,
+            next_run_after=None
+            if row.is_stale or row.next_run_after == NEVER
+            else row.next_run_after,
         )
         for row, missing_since, warnings, last_run_id, last_run_state in found
         # It may have been deleted since.

@@ -108,7 +108,7 @@ class DagView:
     pools: str | None = None
     """With commas between."""
     next_run_after: datetime | None = None
-    """When its timetable makes it due next, as of the last run or change; None: never."""
+    """When its timetable makes it due next, as of the last run or change; None: never, or it is stale."""
     is_counted_short: bool = False
     """More events may be queued than were counted."""
     file_warnings: list[dict[str, Any]] = field(default_factory=list)
