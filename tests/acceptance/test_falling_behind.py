@@ -74,6 +74,24 @@ class Scene(WatchingScene):
             )
         }
 
+    def until_shown(self, name: str, *, state: str, least_behind: int, error: str) -> None:
+        """Wait until a watcher is shown so far behind, for that reason, and with where it stands."""
+
+        def is_shown() -> bool:
+            shown = json.loads(
+                self.instance.cli("watchers", "show", f"x-test://{name}", "w", "--json")
+            )
+            return (
+                (shown["state"], shown["set_aside"]) == (state, 0)
+                and (shown["behind"] or 0) >= least_behind
+                and shown["behind_since"] is not None
+                and error in shown["error"]
+                and error in shown["traceback"]
+                and shown["behind"] == sum(one["behind"] for one in shown["positions"])
+            )
+
+        wait_until(is_shown, within_s=60, what=f"{name} is shown as behind", of=self.instance)
+
     def order(self, name: str) -> list[tuple[int, int]]:
         extras = [extra for (extra,) in self.records.rows(ORDER.format(name=name))]
         extras = [json.loads(extra) if isinstance(extra, str) else extra for extra in extras]
@@ -104,10 +122,12 @@ def test_the_sick_harm_nobody_and_miss_nothing(scene: Scene) -> None:
     )
     scene.produce(500)
     scene.until_counted(well=1_500, within_s=30)
+    scene.until_shown("raising", state="failing", least_behind=1_500, error="cannot take this")
     scene.instance.kill()
     scene.instance.start()
     scene.produce(500)
     scene.until_counted(well=2_000, within_s=60)
+    scene.until_shown("absent", state="failing", least_behind=500, error="cannot be made")
     scene.sick.unlink()
     scene.until_counted(well=2_000, **dict.fromkeys(SICK, 2_000))
     scene.produce(100)

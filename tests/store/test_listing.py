@@ -1,6 +1,7 @@
 """What the commands ask, on each database."""
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from triggerer.store.models import (
     TaskRun,
     Trigger,
     Watcher,
+    WatcherPosition,
 )
 from triggerer.store.queries.listing import asset_events, dag_runs, definitions
 from triggerer.store.queries.listing.counts import count_all, count_asset, events_in_runs
@@ -330,6 +332,66 @@ async def test_watchers_are_listed_with_stream_and_error(database: Database) -> 
         assert [row.asset_name for row in await definitions.list_watchers(session, dag="on_a")] == [
             "a"
         ]
+
+
+@pytest.mark.rule("18: how far a watcher is behind is shown, and since when")
+async def test_of_a_watcher_that_is_behind_in_a_log_its_places_are_shown(
+    database: Database,
+) -> None:
+    await seed(database)
+    await add_stream(database)
+    later = NOW + timedelta(minutes=1)
+    async with database.transaction() as session:
+        session.add(
+            Trigger(id=1, digest="d", classpath="m.Kafka", kwargs={}, stream_digest="stream")
+        )
+        await session.flush()
+        for id_, name, state in (
+            (1, "far", "failing"),
+            (2, "near", "catching_up"),
+            (3, "at", "running"),
+        ):
+            session.add(
+                Watcher(
+                    id=id_,
+                    asset_id=1,
+                    name=name,
+                    trigger_id=1,
+                    path="f.py",
+                    state=state,
+                    error="ValueError: 7" if state == "failing" else None,
+                    traceback="in filter" if state == "failing" else None,
+                    updated_at=NOW,
+                )
+            )
+        await session.flush()
+        for watcher_id, lane, number, head, since in (
+            (1, '["t",0]', 5, 25, later),
+            (1, '["t",1]', 0, 7, NOW),
+            (2, '["t",0]', 5, None, NOW),
+            # Caught up: only the broker was not advanced to there.
+            (3, '["t",0]', 25, 25, NOW),
+        ):
+            session.add(
+                WatcherPosition(
+                    watcher_id=watcher_id,
+                    lane=lane,
+                    stream_digest="stream",
+                    position=["id", number],
+                    since=since,
+                    head=head,
+                )
+            )
+    async with database.reading() as session:
+        at, far, near = await definitions.list_watchers(session)
+    assert (far.state, far.behind, far.behind_since) == ("failing", 27, NOW)
+    assert [(one.lane, one.position, one.behind) for one in far.positions] == [
+        ('["t",0]', ["id", 5], 20),
+        ('["t",1]', ["id", 0], 7),
+    ]
+    assert (far.error, far.traceback) == ("ValueError: 7", "in filter")
+    assert (near.state, near.behind, near.behind_since) == ("catching_up", None, NOW)
+    assert (at.behind, at.behind_since, at.positions) == (0, None, [])
 
 
 async def test_only_files_with_errors_are_broken(database: Database) -> None:

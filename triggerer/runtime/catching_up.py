@@ -205,9 +205,12 @@ class CatchingUp:
             self._note_failure(error)
             if failed is not None:
                 self._settlement.fail(failed, error)
-            if failed is None and self._context.restarts:
+            elif self._context.restarts:
+                for lag in self._state.lags.to_catch_up(self.watcher.watcher_id):
+                    # How far it is behind by now: no message moves its positions.
+                    self._state.store_position(lag)
                 await self._wait_before_next(started)
-            elif failed is None:
+            else:
                 self._hosted.is_held = True
                 self._life.cancel()
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -353,6 +354,45 @@ async def test_a_group_that_restarts_waits_for_the_position_that_is_being_writte
         with anyio.fail_after(10):
             while scene.broker.committed(0) < 2:
                 await anyio.lowlevel.checkpoint()
+
+
+class Unmakeable(Watching):
+    """Cannot be made while its scene says so."""
+
+    def __init__(self, scene: str, name: str) -> None:
+        super().__init__(scene, name)
+        if name in Scene.by_name[scene].fails:
+            raise RuntimeError("cannot be made")
+
+
+@pytest.mark.rule("18: how far a watcher is behind is shown, and since when")
+async def test_how_far_one_is_behind_that_cannot_be_made_is_stored_while_more_comes(
+    scene: Scene,
+) -> None:
+    heads: list[int | None] = []
+
+    class Noting(Sink):
+        def submit_nowait(self, *given: Any) -> None:
+            if isinstance(given[0], PositionChange):
+                heads.append(given[0].head)
+            super().submit_nowait(*given)
+
+    sink = Noting()
+    away, well = scene.specs("away", "well")
+    context = RuntimeContext(sink, sink, restart_first=0.01, restart_longest=0.01)
+    async with Manager(context) as manager:
+        manager.add([replace(away, make=partial(Unmakeable, **away.kwargs)), well])
+        scene.publish("first", "second")
+        await sink.until(lambda: len(sink.taken(1)) == len(sink.taken(2)) == 2)
+        scene.fails["away"] = always
+        scene.publish(*range(10))
+        await sink.until(lambda: len(sink.taken(2)) == 12 and (1, "0") in sink.positions)
+        scene.publish(*range(10, 50))
+        await sink.until(lambda: len(sink.taken(2)) == 52)
+        with anyio.fail_after(10):
+            while heads[-1] != 52:
+                await checkpoint()
+    assert sink.taken(1) == ["first", "second"]
 
 
 class Late(Sink):
