@@ -77,7 +77,7 @@ class CatchingUp:
         self._context = context
         self._on_change = on_change
         taken = self._taken = TakenMessages()
-        self._seam = Seam(watcher, hosted, state, partial(on_change, watcher), taken.forget)
+        self._seam = Seam(watcher, hosted, state, partial(on_change, watcher), self._forget)
         self._missed = MissedMessages(
             watcher, state, context, readers, self._seam, self._note_failure
         )
@@ -217,6 +217,11 @@ class CatchingUp:
             self._taken.open = None
             if trigger is not None:
                 await self._hosted.clean_up(trigger)
+
+    def _forget(self, lag: Lag) -> None:
+        """What was taken from a lane, or tried for it, counts no more."""
+        self._taken.forget(lag)
+        self._trials.forget(lag)
 
     async def _wait_before_next(self, started: float) -> None:
         clock = self._context.clock

@@ -11,6 +11,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from triggerer.domain.events import WatcherRef
+from triggerer.domain.lane_positions import is_same_log
 from triggerer.errors import StoreError
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.kept_reader import KeptReader, QueueMessage
@@ -239,6 +240,9 @@ class MissedMessages:
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0
+                if messages and not is_same_log(messages[0].position, reached):
+                    self._seam.begin_anew(lag, messages[0].position)
+                    reached = lag.read_to
                 if messages:
                     continue
                 if reader.error is not None:

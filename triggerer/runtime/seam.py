@@ -76,11 +76,12 @@ class Seam:
                 continue
             if not is_same_log(end, lag.read_to):
                 first = first or await find_positions(state.producer, None)
-                self._begin_anew(lag, first.get(lag.lane, end))
+                self.begin_anew(lag, first.get(lag.lane, end))
             lag.end, lag.head = end, end[1]
             state.lags.move(lag)
 
-    def _begin_anew(self, lag: Lag, first: Position) -> None:
+    def begin_anew(self, lag: Lag, first: Position) -> None:
+        """The lane was made anew: it is read from its first message, and what was counted before counts no more."""
         _log.error(
             "a lane was made anew while a watcher was behind in it: what it had missed is gone, and it is read from"
             " its beginning",
@@ -90,6 +91,7 @@ class Seam:
         )
         self._on_recreated(lag)
         lag.position = lag.read_to = first
+        lag.end = None
         lag.failures = 0
         lag.again = None
 

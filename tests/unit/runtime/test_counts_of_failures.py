@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.unit.runtime.scene import Scene, Sink, hosting
+from tests.unit.runtime.scene import Scene, Sink, always, hosting
 from triggerer.domain.events import PendingEvent, WatcherRef
 from triggerer.domain.lane_positions import PositionChange
 from triggerer.errors import RowRefused
@@ -79,3 +79,20 @@ async def test_another_trigger_begins_to_count_where_it_begins_to_read(scene: Sc
         await sink.until(lambda: other.catching_up.get(SICK) is not None)
         await sink.until(lambda: (1, 1) in sink.counted)
     assert max(failures for offset, failures in sink.counted if offset == 1) < 6
+
+
+async def test_a_message_of_a_lane_that_is_made_anew_has_not_failed_as_often_as_one_before(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: bool(event == "b")
+    async with hosting(scene, sink, max_deliveries=100):
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.failures.get((SICK, "0"), 0) > 3)
+        before = scene.opened.count(("sick", "a"))
+        # It stands at "b" of a log that is gone, and reads "a" of the next.
+        scene.broker.identity = "again"
+        scene.fails["sick"] = always
+        await sink.until(lambda: sink.positions[SICK, "0"] == ["again", 0])
+        given = scene.opened.count(("sick", "a")) - before
+        assert 0 < sink.failures[SICK, "0"] <= given
