@@ -86,7 +86,6 @@ RULES: dict[str, str] = {
     "the_next_message_is_blamed_too": "S13",
     "what_fails_again_is_gone": "S13",
     "what_is_replayed_is_made_again": "S4",
-    "what_is_to_be_replayed_is_lost_at_a_change_of_owner": "L1|L5",
     "a_due_moment_goes_before_its_run_is_stored": "T5|T2|L2",
     "a_due_moment_is_lost_at_the_cap": "T5|T2|L2",
     "a_due_moment_is_read_from_the_wrong_clock": "T3|T5",

@@ -37,6 +37,8 @@ class LaggingChecker:
         self.parked: dict[tuple[int, str], ParkedRow] = {}
         """By watcher and key what is parked for it: the rows of the store."""
         self.is_log = False
+        self.sets_aside = False
+        """Whether what a watcher of a log cannot take is set aside, and filters do the same each time."""
         self.is_ordered = True
         """Whether the messages of a lane of the broker have an order."""
         self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
@@ -205,7 +207,9 @@ class LaggingChecker:
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
             for message in messages[before.offset : after.offset]:
-                if not self._is_settled(watcher, message):
+                if self._is_to_be_set_aside(watcher, message.key) or not self._is_settled(
+                    watcher, message
+                ):
                     self._fail(
                         "S13",
                         f"watcher {watcher} goes on to {after.offset}, and {message.key} is not durable",
@@ -381,6 +385,10 @@ class LaggingChecker:
 
     def _is_refused(self, watcher: int, message: Message) -> bool:
         return self.is_hopeless(watcher, message.key)
+
+    def _is_to_be_set_aside(self, watcher: int, key: str) -> bool:
+        hopeless = self.sets_aside and self.is_hopeless(watcher, key)
+        return hopeless and not self.is_excused(watcher, key)
 
     def is_hopeless(self, watcher: int, key: str) -> bool:
         """Whether the watcher has rejected it while it caught up, or the store has refused what derives from it."""

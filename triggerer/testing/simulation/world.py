@@ -71,6 +71,7 @@ class World:
         self.checker.lagging.rows = self.store.positions
         self.checker.lagging.parked = self.store.parked
         self.checker.lagging.is_log = scenario.is_log
+        self.checker.lagging.sets_aside = self.lagging.sets_aside and scenario.is_log
         self.checker.lagging.may_stand = self._may_stand
         self.checker.parked.bounds = self.lagging
         self.checker.parked.rows = self.store.parked
@@ -197,6 +198,7 @@ class World:
     def forget_streams(self) -> None:
         """Remove those that the seed drew, and their files."""
         self.files = self.health.poison = None
+        self.checker.lagging.sets_aside = False
         self.streams.clear()
         self.store.owners.leases.clear()
         self.store.triggers.clear()
