@@ -387,8 +387,10 @@ class LaggingChecker:
         return self.is_hopeless(watcher, message.key)
 
     def _is_to_be_set_aside(self, watcher: int, key: str) -> bool:
-        hopeless = self.sets_aside and self.is_hopeless(watcher, key)
-        return hopeless and not self.is_excused(watcher, key)
+        """Whether the store has refused what derives from it each time."""
+        is_refused = any(one[:2] == (watcher, key) for one in self._answered[1])
+        is_taken = self._derived.get((watcher, key)) == 0
+        return self.sets_aside and is_refused and not (is_taken or self.is_excused(watcher, key))
 
     def is_hopeless(self, watcher: int, key: str) -> bool:
         """Whether the watcher has rejected it while it caught up, or the store has refused what derives from it."""

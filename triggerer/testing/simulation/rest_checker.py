@@ -89,7 +89,7 @@ class RestChecker:
             if max(row.offset, lanes[at[1]].starts[-1]) < len(lanes[at[1]].messages)
         }
         found = (
-            *self._rows_left(owner, rows, standing),
+            *self._rows_left(owner, rows, standing, lanes),
             *self._states_left(owner.fence, watchers, {watcher for watcher, _ in standing}),
             *self._replays_left(watchers),
             *_lags_left(stream, rows, standing),
@@ -101,6 +101,7 @@ class RestChecker:
         owner: Owner,
         rows: Mapping[tuple[int, int], PositionRow],
         standing: set[tuple[int, int]],
+        lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
         """Positions to which the broker was advanced by this owner, since it opened the stream and the row is there.
 
@@ -110,7 +111,9 @@ class RestChecker:
             since = self._begun.get((watcher, lane), 0)
             advances = self._told.get((owner, lane), [])
             told = max((offset for at, offset in advances if at > since), default=-1)
-            if (watcher, lane) not in standing and told >= row.offset:
+            # Not by what was told of the end of a log that was made anew.
+            is_known = told >= row.offset and told > lanes[lane].starts[-1]
+            if (watcher, lane) not in standing and is_known:
                 yield (
                     f"the position {row.offset} of watcher {watcher} in lane {lane} of {row.topic} stays, and the"
                     f" broker was advanced to {told}"
