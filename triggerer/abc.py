@@ -70,16 +70,27 @@ class TriggerEvent:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceOutcome:
-    """How the subscribers that had to resolve an event resolved it; each is counted once."""
+    """How the subscribers that had to resolve an event resolved it; each is counted once.
+
+    Attributes:
+        unread: How many of those that failed it had not pulled it when their filters raised, or ended, at another
+            event. Where that is so of all of them, the failure is none of the event: see `blames_event`.
+    """
 
     acked: int
     failed: int
     rejected: int
+    unread: int = field(default=0, compare=False)
 
     @property
     def is_clean(self) -> bool:
         """Whether nobody failed or rejected it and somebody acked it; an event without subscribers is not clean."""
         return self.acked > 0 and not self.failed and not self.rejected
+
+    @property
+    def blames_event(self) -> bool:
+        """Whether somebody failed it who had it open, or was not there: what a limit of deliveries counts."""
+        return self.failed > self.unread
 
 
 class AdvanceItem(NamedTuple):

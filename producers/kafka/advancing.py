@@ -82,7 +82,7 @@ class Advancing:
         """Return how often the failed message has failed. A delivery that nobody saw is no failure of the message."""
         before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
         assert verdict.failed is not None
-        return before + (1 if verdict.failed[1].failed else 0)
+        return before + (1 if verdict.failed[1].blames_event else 0)
 
     async def _commit(self, lane: Lane, position: CommittedPosition) -> bool:
         """Commit the position; return whether it is committed."""
@@ -117,7 +117,7 @@ class Advancing:
         """Return whether the message went to the dead-letter topic; a commit may pass it then."""
         assert verdict.failed is not None
         message, outcome = verdict.failed
-        if not outcome.failed or not self._policy.is_exhausted(failures):
+        if not outcome.blames_event or not self._policy.is_exhausted(failures):
             return False
         try:
             members = outcome.acked + outcome.failed + outcome.rejected

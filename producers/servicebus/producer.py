@@ -157,8 +157,8 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
                     description=f"rejected by {outcome.rejected} of the watchers, taken by {outcome.acked}",
                 )  # fmt: skip
         deliveries = delivery.deliveries
-        if not outcome.failed:
-            # Nobody was there to see it: no fault of the message, and no delivery is counted.
+        if not outcome.blames_event:
+            # Nobody has seen it: no fault of the message, and no delivery is counted.
             return Order(delivery, Settlement.RELEASE, done, delay_s=self._policy.delay(1))
         if self._policy.is_exhausted(deliveries):
             return Order(

@@ -166,6 +166,32 @@ async def test_what_follows_a_failed_message_of_a_session_comes_after_it(session
     assert set(later) - {1} <= {1} or "other" in driver.values
 
 
+@pytest.mark.parametrize("session", [None, "one"])
+async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
+    make_queue: MakeQueue, session: str | None
+) -> None:
+    """They failed at another message."""
+    queue = make_queue(max_delivery_count=1, requires_session=session is not None)
+    values = numbered(9)
+    queue.send(*values, session=session)
+    left = {"m000": 3, "m004": 1}
+
+    def resolve(delivery: Delivery) -> AdvanceOutcome:
+        if left.get(delivery.value, 0):
+            left[delivery.value] -= 1
+            return AdvanceOutcome(acked=0, failed=1, rejected=0, unread=1)
+        return ACKED
+
+    async with drive(queue.producer(max_deliveries=1), resolve) as driver:
+        await driver.until(lambda: set(values) == acked(driver), "all are taken")
+        await driver.until(lambda: queue.values == [], "all are completed")
+        assert driver.values.count("m000") == 4
+        done = [one.value for one, outcome in driver.advanced if outcome is ACKED]
+        # What was behind m004 in the session was taken, and not completed: it came again.
+        assert session is None or done[-5:] == values[4:]
+    assert queue.server.dead_letters(queue.path) == []
+
+
 @pytest.mark.rule("a lost session lock never heals; no session available is a failure")
 async def test_a_session_whose_lock_is_lost_is_accepted_again(sessions: Queue) -> None:
     sessions.send("a", "b", session="one")

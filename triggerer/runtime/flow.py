@@ -48,6 +48,7 @@ class Flow:
         self._yield_at = 0
         self._free_until = 0
         self._is_stopping = False
+        self._awaits_members = False
         self._paused: set[Lane] = set()
         """The lanes whose `pause_lane` was called last, not their `resume_lane`."""
         self._to_resume: deque[Lane] = deque()
@@ -81,6 +82,7 @@ class Flow:
         if (
             self._ledger.head >= self._free_until
             or self._is_stopping
+            or self._awaits_members
             or self._state.holders
             or self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes
             or lane in self._lanes.full
@@ -90,6 +92,8 @@ class Flow:
                 await self._pause_until_free(lane)
                 # Others ran while resume() was awaited, and may have reached a bound.
                 self._free_until = self._first_not_free()
+        # It is free, so somebody has come.
+        self._awaits_members = False
         must_check = self._lanes.full or self._is_stopping or self._state.holders
         self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
 
@@ -105,6 +109,7 @@ class Flow:
             self._state.is_closed
             or self._state.holders
             or (self._is_stopping and self._state.is_acknowledged)
+            or self._is_deserted
         ):
             return head
         if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
@@ -113,6 +118,11 @@ class Flow:
         # A subscriber that joins or becomes active before the next check starts at the head or later.
         lowest = min((one.pulled for one in self._subscribers), default=head)
         return min(free, min(lowest, head) + self._settings.subscriber_queue_size)
+
+    @property
+    def _is_deserted(self) -> bool:
+        """Whether what is broadcast now would fail for all, again and again, until its deliveries are spent."""
+        return self._awaits_members and self._state.is_acknowledged and not len(self._subscribers)
 
     def _is_free(self, lane: Hashable) -> bool:
         return self._ledger.head < self._free_until and not self._is_held(lane)
@@ -293,6 +303,11 @@ class Flow:
                         await self._state.producer.resume_lane(lane.key)
 
     # Stopping
+
+    def await_members(self) -> None:
+        """Broadcast nothing more (ack mode) until a member is present: all wait to be started again."""
+        self._awaits_members = True
+        self.check_at = 0
 
     def hold(self) -> None:
         """Look before the next broadcast whether the stream is held, see `GroupState.holders`."""

@@ -374,6 +374,15 @@ class Group:
         """First stage of a shutdown: pull nothing more, and let what is outstanding resolve."""
         self._flow.stop_pulling()
 
+    def await_members(self) -> None:
+        """Pull nothing more until a member has joined, if none is present; see `note_joined`."""
+        if not len(self.subscribers):
+            self._flow.await_members()
+
+    def note_joined(self) -> None:
+        """A member is present that was not."""
+        self.state.progress.note()
+
     def start_pulling(self) -> None:
         """Pull again: a member has joined after all."""
         self._flow.start_pulling()

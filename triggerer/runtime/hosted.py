@@ -248,6 +248,7 @@ class HostedTrigger:
         self.is_absent = False
         self.error = None
         self._enter(HostedState.RUNNING)
+        group.note_joined()
         return True
 
     async def serve(self, group: Group) -> None:
@@ -289,6 +290,8 @@ class HostedTrigger:
                 _log.warning("trigger failed", trigger=self.name, error=repr(error))
                 group.subscribers.fail(subscriber, error)
                 self.is_absent = True
+                if self._context.restarts:
+                    group.await_members()
             self.note_failure(error)
             return
         # The filter returned. It is started again; what is broadcast meanwhile counts as failed, and is redelivered.
@@ -297,6 +300,7 @@ class HostedTrigger:
             if self._context.restarts:
                 group.subscribers.add_absent(self.source.watchers)
                 self.is_absent = True
+                group.await_members()
         self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)
 
     def restart(self) -> None:
@@ -315,6 +319,7 @@ class HostedTrigger:
         return not group.is_ending and self.make() and self.join(group)
 
     async def _rejoin_later(self, group: Group, started: float) -> bool:
+        group.await_members()
         while True:
             now = self._context.clock.monotonic()
             await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))

@@ -358,7 +358,10 @@ def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
     acked = min(count, outcome.acked)
     rejected = min(count - acked, outcome.rejected)
     return AdvanceOutcome(
-        outcome.acked - acked, outcome.failed + acked + rejected, outcome.rejected - rejected
+        outcome.acked - acked,
+        outcome.failed + acked + rejected,
+        outcome.rejected - rejected,
+        outcome.unread + acked + rejected,
     )
 
 

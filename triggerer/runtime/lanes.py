@@ -18,25 +18,28 @@ _new_entry = object.__new__
 
 
 class OutcomeCounts:
-    """How many subscribers answer for an event, and for how many it counts as failed from the start."""
+    """How many subscribers answer for an event, for how many it has failed, and how many of these had not pulled it."""
 
-    __slots__ = ("acking", "failing", "outcome")
+    __slots__ = ("acking", "failing", "outcome", "unread")
 
-    def __init__(self, acking: int, failing: int) -> None:
+    def __init__(self, acking: int, failing: int, unread: int) -> None:
         self.acking = acking
         self.failing = failing
-        self.outcome = AdvanceOutcome(acking, failing, 0)
+        self.unread = unread
+        self.outcome = AdvanceOutcome(acking, failing, 0, unread)
         """Of an event without nacks. Almost all outcomes are equal, and frozen: they share this object."""
 
 
 class Nacks:
     """Which of the subscribers that have to answer for an event have rejected or failed it."""
 
-    __slots__ = ("failed", "refused_by", "rejected", "rejected_by")
+    __slots__ = ("failed", "opened", "refused_by", "rejected", "rejected_by")
 
     def __init__(self) -> None:
         self.rejected = 0
         self.failed = 0
+        self.opened = 0
+        """How many of those for whom it counts as failed had it open."""
         self.refused_by: set[object] | None = None
         """Those counted in `failed` because the store refused an event that they derived."""
         self.rejected_by: set[object] | None = None
@@ -117,7 +120,12 @@ class Entry:
         if nacks is None:
             return counts.outcome
         failed, rejected = nacks.failed, nacks.rejected
-        return AdvanceOutcome(counts.acking - rejected - failed, counts.failing + failed, rejected)
+        return AdvanceOutcome(
+            counts.acking - rejected - failed,
+            counts.failing + failed,
+            rejected,
+            counts.unread - nacks.opened,
+        )
 
 
 class Lane:

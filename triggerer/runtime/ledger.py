@@ -5,8 +5,9 @@ Events are numbered consecutively in broadcast order. A subscriber passes them i
 their event. All have passed an event once it lies before the lowest cursor. A heap finds that cursor; its items are
 corrected only when they reach the top. The cursor of an idle member lies beyond all numbers.
 
-How many members have to answer for an event (frozen at the broadcast), and for how many it counts as failed, is a step
-function of its number: joining, failing and leaving add one step each, however many events are outstanding.
+How many members have to answer for an event (frozen at the broadcast), for how many it counts as failed, and how many
+of these had not pulled it, is a step function of its number: joining, failing and leaving add one step or two each,
+however many events are outstanding.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Ledger:
         self._heap: list[tuple[int, int, Member]] = []
         self._joined = 0
         self._present = 0
-        self._steps: list[tuple[int, int, int]] = []
-        self._counts = OutcomeCounts(0, 0)
+        self._steps: list[tuple[int, int, int, int]] = []
+        self._counts = OutcomeCounts(0, 0, 0)
 
     # Broadcasting
 
@@ -133,8 +134,11 @@ class Ledger:
             elif opened.nacks is not None and opened.nacks.has_refused(member):
                 # Counted before, when the store refused an event derived from it; the step below counts it again.
                 opened.nacks.failed -= 1
+        if opened is not None and opened.seq >= member.done and not opened.is_taken:
+            opened.make_nacks().opened += 1
         member.failed_from = member.done
-        self._step(member.done, -1, 1)
+        self._step(member.done, -1, 1, 1)
+        self._step(self.head, 0, 0, -1)
         self._remove(member)
 
     def leave(self, member: Member, opened: Entry | None) -> None:
@@ -144,8 +148,8 @@ class Ledger:
             member.done = opened.seq + 1
         member.failed_from = member.done
         if member.done < self.head:
-            self._step(member.done, -1, 1)
-            self._step(self.head, 0, -1)
+            self._step(member.done, -1, 1, 1)
+            self._step(self.head, 0, -1, -1)
         else:
             self._step(self.head, -1, 0)
         self._remove(member)
@@ -168,16 +172,16 @@ class Ledger:
             self._heap = [item for item in self._heap if self._is_current(item)]
             heapq.heapify(self._heap)
 
-    def _step(self, seq: int, acking: int, failing: int) -> None:
+    def _step(self, seq: int, acking: int, failing: int, unread: int = 0) -> None:
         if self.lanes is None:
             return
         steps = self._steps
         at = bisect_left(steps, seq, key=_number)
         if at < len(steps) and steps[at][0] == seq:
-            _, other_acking, other_failing = steps[at]
-            steps[at] = (seq, acking + other_acking, failing + other_failing)
+            _, other_acking, other_failing, other_unread = steps[at]
+            steps[at] = (seq, acking + other_acking, failing + other_failing, unread + other_unread)
         else:
-            steps.insert(at, (seq, acking, failing))
+            steps.insert(at, (seq, acking, failing, unread))
 
     # Nacks
 
@@ -270,12 +274,14 @@ class Ledger:
 
     def _apply_steps(self, seq: int) -> None:
         """Apply the steps up to and including those at `seq`."""
-        count = acking = failing = 0
-        for at, more_acking, more_failing in self._steps:
+        before = self._counts
+        count, acking, failing, unread = 0, before.acking, before.failing, before.unread
+        for at, more_acking, more_failing, more_unread in self._steps:
             if at > seq:
                 break
             acking += more_acking
             failing += more_failing
+            unread += more_unread
             count += 1
         del self._steps[:count]
-        self._counts = OutcomeCounts(self._counts.acking + acking, self._counts.failing + failing)
+        self._counts = OutcomeCounts(acking, failing, unread)

@@ -180,8 +180,8 @@ class InMemoryQueueProducer(SharedStreamProducer):
             if log.holder is not self or message.delivery != reading.delivery:
                 continue
             if outcome.failed or not (outcome.acked or outcome.rejected):
-                # That nobody was there to see it is no fault of the message, and does not count.
-                log.failures += 1 if outcome.failed else 0
+                # That nobody has seen it is no fault of the message, and does not count.
+                log.failures += 1 if outcome.blames_event else 0
                 if log.failures != self._broker.max_deliveries:
                     reading.position = log.committed
                     reading.delivery += 1

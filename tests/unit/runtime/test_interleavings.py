@@ -224,10 +224,10 @@ async def test_an_event_for_an_absent_member_alone_is_advanced_at_once(upstream:
         service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        # It awaits the next event when the store's answer is overdue; 1 comes before it has learned of that.
+        # It awaits the next event when the store's answer is overdue; 1 is broadcast before it has learned of that.
         (subscriber,) = group_of(service).subscribers
-        group_of(service).subscribers.fail(subscriber, AckTimeout("late"))
         upstream.put(1, lane="other")
+        group_of(service).subscribers.fail(subscriber, AckTimeout("late"))
         await service.settle_down()
         assert upstream.outcomes("other") == {1: (0, 1, 0)}
         service.store.complete()

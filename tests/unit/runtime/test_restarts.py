@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.runtime.streams import Acking, Alone, Upstream
 from tests.unit.runtime.supervised import Service, forever, supervised
-from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.abc import AdvanceItem, AdvanceOutcome, BaseEventTrigger, TriggerEvent
 from triggerer.runtime import HostedState, RuntimeSettings, TriggerSpec
 
 
@@ -164,8 +164,49 @@ async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
         await service.pass_time(1)
         upstream.put(2)
         await service.settle_down()
-        # 1 came while nobody was armed, so that it is redelivered.
-        assert upstream.outcomes() == {0: (1, 0, 0), 1: (0, 1, 0), 2: (1, 0, 0)}
+        # 1 came while nobody was armed, and waited.
+        assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0), 2: (1, 0, 0)}
+
+
+@pytest.mark.rule(
+    "11: while all members are in back-off nothing is broadcast, so that nobody's deliveries are spent"
+)
+async def test_nothing_is_broadcast_while_all_members_are_in_back_off(upstream: Upstream) -> None:
+    raises = True
+
+    async def act(event: Any) -> None:
+        if raises and event == 1:
+            await are_there.wait()
+            raise RuntimeError("trouble")
+
+    are_there = anyio.Event()
+    told: dict[Any, AdvanceOutcome] = {}
+
+    async def note(batch: Sequence[AdvanceItem]) -> None:
+        told.update({item.broker_payload[0]: item.outcome for item in batch})
+
+    upstream.on_filter["one"] = act
+    upstream.on_advance = note
+    async with supervised() as service:
+        (one,) = service.host(Acking(upstream.name))
+        for number in range(4):
+            upstream.put(number, lane=f"lane {number}")
+        await service.settle_down()
+        are_there.set()
+        await service.settle_down()
+        assert one.state is HostedState.FAILING
+        assert told == {0: AdvanceOutcome(1, 0, 0)} | dict.fromkeys(
+            (1, 2, 3), AdvanceOutcome(0, 1, 0)
+        )
+        # 2 and 3 had not been pulled when the filter raised at 1.
+        assert [told[number].blames_event for number in (1, 2, 3)] == [True, False, False]
+        raises = False
+        upstream.put(4)
+        await service.settle_down()
+        assert 4 not in told
+        await service.pass_time(10)
+        assert one.state is HostedState.RUNNING
+        assert upstream.outcomes()[4] == (1, 0, 0)
 
 
 @pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")

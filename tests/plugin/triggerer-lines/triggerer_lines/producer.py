@@ -85,8 +85,8 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             if (line.inode, line.delivery) != (file.inode, file.delivery):
                 continue
             if outcome.failed or not (outcome.acked or outcome.rejected):
-                # That nobody was there to see it is no fault of the line, and does not count.
-                file.failures += 1 if outcome.failed else 0
+                # That nobody has seen it is no fault of the line, and does not count.
+                file.failures += 1 if outcome.blames_event else 0
                 if file.failures != self._max_deliveries:
                     file.read = file.committed
                     file.delivery += 1

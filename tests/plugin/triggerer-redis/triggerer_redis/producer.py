@@ -216,10 +216,10 @@ class RedisSharedStreamProducer(SharedStreamProducer):
                 break  # the lane was set back since: this is read again
             judgement = judge(outcome)
             if judgement is Judgement.FAIL:
-                # That nobody was there to see it is no fault of the message, and does not count.
-                failures = lane.failures.get(entry.id, 0) + (1 if outcome.failed else 0)
+                # That nobody has seen it is no fault of the message, and does not count.
+                failures = lane.failures.get(entry.id, 0) + (1 if outcome.blames_event else 0)
                 lane.failures[entry.id] = failures
-                if not (outcome.failed and self._gives_up(failures)):
+                if not (outcome.blames_event and self._gives_up(failures)):
                     failed = entry.id
                     break
                 dead.append((entry.message, f"failed {failures} times"))
