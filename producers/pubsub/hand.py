@@ -248,6 +248,27 @@ class Hand:
                 self._hold_back(lane, self._renew(other))
             following = following or other is delivery
 
+    def repeat(self, delivery: Delivery) -> bool:
+        """Have it taken once more, with what came after it in its lane; the service learns nothing of it.
+
+        Returns: Whether that is so; not where its lane waits for another message.
+        """
+        if not delivery.key:
+            self._make_ready(self._renew(delivery))
+            return True
+        lane = self._lanes.get(delivery.key)
+        if lane is None or lane.awaited is not None or delivery not in lane.deliveries:
+            return False
+        following = False
+        for other in list(lane.deliveries):
+            following = following or other is delivery
+            if following:
+                del lane.deliveries[other]
+                again = self._renew(other)
+                lane.deliveries[again] = None
+                self._make_ready(again)
+        return True
+
     def _renew(self, delivery: Delivery) -> Delivery:
         """Another delivery of the message; who has the one before does nothing more with it."""
         again = replace(delivery)

@@ -193,11 +193,15 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             return True
         if judgement is Judgement.REJECT:
             return await self._pass_rejected(session, delivery, outcome)
-        # That nobody was there to see it is no fault of the message, and does not count.
-        count = self._failures.note if outcome.failed else self._failures.get
+        if outcome.failed and not outcome.blames_event and session.repeat(delivery):
+            # Its watchers failed at another one, and have not looked at it. To give it back would cost a delivery, and
+            # after some of these the subscription's dead-letter policy takes it away.
+            return False
+        # That nobody has seen it is no fault of the message, and does not count.
+        count = self._failures.note if outcome.blames_event else self._failures.get
         failures = count(delivery.message_id)
         if (
-            outcome.failed
+            outcome.blames_event
             and session.dead_letters.topic is not None
             and self._policy.is_exhausted(failures)
         ):

@@ -102,6 +102,12 @@ class Session:
         if self.hand.wants_room:
             self._receiving.open_anew()
 
+    def repeat(self, delivery: Delivery) -> bool:
+        """Have it yielded once more, with what came after it in its lane; whether that can be done."""
+        is_done = self.hand.repeat(delivery)
+        self.note_ready()
+        return is_done
+
     # Beside the poll
 
     async def run(self) -> None:

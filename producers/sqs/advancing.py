@@ -82,12 +82,15 @@ class Advancing:
         deleting: Deleting,
         dead_letters: DeadLetters,
         settings: SqsSettings,
+        *,
+        give_again: Callable[[list[Held], float], None],
     ) -> None:
         self._in_flight = in_flight
         self._visibility = visibility
         self._deleting = deleting
         self._dead_letters = dead_letters
         self._policy = settings.delivery_policy()
+        self._give_again = give_again
 
     async def advance(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced
@@ -161,7 +164,7 @@ class Advancing:
             if not self._dead_letters.exist:
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"
-        elif outcome.failed and self._is_exhausted(failures):
+        elif outcome.blames_event and self._is_exhausted(failures):
             reason = (
                 f"{outcome.failed} of {_members(outcome)} watchers failed on delivery {failures}"
             )
@@ -189,9 +192,14 @@ class Advancing:
     async def _hold(self, held: Held, outcome: AdvanceOutcome) -> None:
         """Have it come again after a delay, and what is behind it in its group after it."""
         in_flight = self._in_flight
+        if outcome.failed and not outcome.blames_event and not held.is_lost:
+            # Its watchers failed at another one, and have not looked at it. To give it back would cost a delivery, and
+            # after some of these the queue's redrive policy takes it away.
+            self._give_again(in_flight.repeat(held), self._policy.delay(1))
+            return
         failures = in_flight.failures(held)
         delay_s = round(self._policy.delay(failures))
-        if not outcome.failed:
+        if not outcome.blames_event:
             # Nobody has seen it, or it was rejected and could not be set aside.
             in_flight.spare(held)
         behind = in_flight.behind(held)

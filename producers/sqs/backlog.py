@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable, Iterable
 
@@ -17,6 +18,8 @@ class Backlog:
         self._waiting: deque[Held] = deque()
         self._stashed: dict[Hashable, list[Held]] = {}
         """By paused lane, what has come of it, in order."""
+        self._later: deque[tuple[float, list[Held]]] = deque()
+        """What waits for a time, by the event loop's clock; the earliest need not be first."""
         self._is_paused = False
         self._has_changed = anyio.Event()
 
@@ -28,14 +31,32 @@ class Backlog:
         self._waiting.extend(messages)
         self._has_changed.set()
 
+    def put_later(self, messages: list[Held], at: float) -> None:
+        """Put messages at a time."""
+        self._later.append((at, messages))
+        self._has_changed.set()
+
     async def get(self) -> Held:
         """The next message, which is out then; waits until there is one."""
         while True:
+            next_at = self._put_due() if self._later else math.inf
             if not self._is_paused and (held := self._next()) is not None:
                 held.state = State.OUT
                 return held
             self._has_changed = anyio.Event()
-            await self._has_changed.wait()
+            with anyio.CancelScope(deadline=next_at):
+                await self._has_changed.wait()
+
+    def _put_due(self) -> float:
+        """Put what is due; when the next one is."""
+        now = anyio.current_time()
+        later, self._later = self._later, deque()
+        for at, messages in later:
+            if at > now:
+                self._later.append((at, messages))
+            else:
+                self._waiting.extend(messages)
+        return min((at for at, _ in self._later), default=math.inf)
 
     def _next(self) -> Held | None:
         while self._waiting:

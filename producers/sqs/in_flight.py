@@ -116,6 +116,20 @@ class InFlight:
         group = list(self._by_group.get(held.lane, ()))
         return group[group.index(held) + 1 :] if held in group else ()
 
+    def repeat(self, held: Held) -> list[Held]:
+        """Make new payloads of a message and of what came after it in its group, in order.
+
+        What is told of the former ones means nothing any more. All stay invisible to others, and the service counts no
+        delivery.
+        """
+        again = {one: one.repeated() for one in (held, *self.behind(held))}
+        for before, after in again.items():
+            before.state = State.GONE
+            self._held[after.id] = after
+        if (group := self._by_group.get(held.lane)) is not None:
+            self._by_group[held.lane] = {again.get(one, one): None for one in group}
+        return list(again.values())
+
     def note_done(self, held: Held) -> None:
         """It is done, and could not be deleted: when it comes again, it only has to be deleted."""
         _remember(self._done, held.id, None)

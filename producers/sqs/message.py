@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -84,6 +85,14 @@ class Held:
         self.handle = raw["ReceiptHandle"]
         self.deliveries = int(raw.get("Attributes", {}).get("ApproximateReceiveCount", 1))
         self.is_lost = False
+
+    def repeated(self) -> Held:
+        """The same delivery as another payload, to be given to the watchers once more."""
+        other = copy.copy(self)
+        other.state = State.WAITING
+        # Who waits for that request waits for it by this payload.
+        other.renewing = None
+        return other
 
     def __repr__(self) -> str:
         return f"<message {self.id} of queue {self.message.position.get('queue')}>"

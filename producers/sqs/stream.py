@@ -77,7 +77,12 @@ class OpenStream:
         )
         self.dead_letters = DeadLetters(client, queue, settings)
         self.advancing = Advancing(
-            in_flight, self.visibility, self.deleting, self.dead_letters, settings
+            in_flight,
+            self.visibility,
+            self.deleting,
+            self.dead_letters,
+            settings,
+            give_again=self._give_again,
         )
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -102,6 +107,9 @@ class OpenStream:
         assert self._tasks is not None
         if done:
             self._tasks.start_soon(self.deleting.delete, done)
+
+    def _give_again(self, messages: list[Held], delay_s: float) -> None:
+        self._backlog.put_later(messages, anyio.current_time() + delay_s)
 
     def _note_removed(self) -> None:
         self.receiving.note_room()

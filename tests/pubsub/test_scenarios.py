@@ -302,6 +302,33 @@ async def test_as_many_poison_messages_as_slots_keep_nobody_out(
         assert len(double.leased(name)) <= 20
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
+    double: PubSubDouble, name: str, ordered: bool
+) -> None:
+    """They failed at another message. The service learns nothing of it, and a key keeps its order."""
+    double.create(name, enable_message_ordering=ordered)
+    values = [f"m{number}" for number in range(9)]
+    double.publish(name, values, key="k" if ordered else "")
+    left = {"m0": 3, "m4": 1}
+
+    def resolve(delivery: Delivery) -> AdvanceOutcome:
+        if left.get(delivery.value, 0):
+            left[delivery.value] -= 1
+            return AdvanceOutcome(acked=0, failed=1, rejected=0, unread=1)
+        return ACKED
+
+    async with driven(producer_on(double.host, name, max_deliveries=1), resolve) as driver:
+        await driver.until(lambda: set(values) == acked(driver), "all are taken")
+        entries = double.entries(name)
+        await eventually(lambda: all(one.is_acked for one in entries), "all are acknowledged")
+        assert {(one.attempts, one.failures) for one in entries} == {(1, 0)}
+        assert driver.values.count("m0") == 4
+        done = [one.value for one, outcome in driver.advanced if outcome is ACKED]
+        # What was behind m4 under the key was taken, and not acknowledged: it came again.
+        assert not ordered or done[-5:] == values[4:]
+
+
 @pytest.mark.rule("the task that renews locks starves while a filter computes")
 @pytest.mark.parametrize("computes", [False, True])
 async def test_leases_outlast_a_filter_that_blocks_the_event_loop_for_more_than_one_period(

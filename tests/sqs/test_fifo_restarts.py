@@ -186,3 +186,26 @@ async def test_what_was_sent_before_a_restart_of_elasticmq_comes_in_the_order_of
 def _count(server: Any, url: str) -> int:
     """It listens before it has found its queues again."""
     return server.count(url) if "ordered.fifo" in server.queue_names() else -1
+
+
+async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no_delivery(
+    double: FifoDouble,
+) -> None:
+    """They failed at another message. It stays in flight, so the service counts nothing; its group keeps its order."""
+    for group in _GROUPS:
+        double.send(_bodies(group, 8), group=group)
+    left = {"a000": 3, "b002": 1}
+
+    def resolve(one: Delivery) -> AdvanceOutcome:
+        if left.get(one.value, 0):
+            left[one.value] -= 1
+            return AdvanceOutcome(acked=0, failed=1, rejected=0, unread=1)
+        return ACKED
+
+    async with driving(_producer(double, max_deliveries=1), resolve) as driver:
+        await eventually(lambda: not double.messages, "all are deleted")
+        _check(double.deleted, [body for group in _GROUPS for body in _bodies(group, 8)])
+        _check_keys(driver)
+        assert len(double.handed_out) == 24
+        assert driver.values.count("a000") == 4
+        assert driver.values.count("c000") == 1
