@@ -33,13 +33,13 @@ class OutcomeCounts:
 class Nacks:
     """Which of the subscribers that have to answer for an event have rejected or failed it."""
 
-    __slots__ = ("failed", "opened", "refused_by", "rejected", "rejected_by")
+    __slots__ = ("failed", "refused_by", "rejected", "rejected_by", "unread")
 
     def __init__(self) -> None:
         self.rejected = 0
         self.failed = 0
-        self.opened = 0
-        """How many of those for whom it counts as failed had it open."""
+        self.unread = 0
+        """What this changes of how many had not pulled it: less one who had it open, more one who is not given it."""
         self.refused_by: set[object] | None = None
         """Those counted in `failed` because the store refused an event that they derived."""
         self.rejected_by: set[object] | None = None
@@ -124,7 +124,7 @@ class Entry:
             counts.acking - rejected - failed,
             counts.failing + failed,
             rejected,
-            counts.unread - nacks.opened,
+            counts.unread + nacks.unread,
         )
 
 

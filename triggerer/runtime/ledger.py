@@ -135,7 +135,7 @@ class Ledger:
                 # Counted before, when the store refused an event derived from it; the step below counts it again.
                 opened.nacks.failed -= 1
         if opened is not None and opened.seq >= member.done and not opened.is_taken:
-            opened.make_nacks().opened += 1
+            opened.make_nacks().unread -= 1
         member.failed_from = member.done
         self._step(member.done, -1, 1, 1)
         self._step(self.head, 0, 0, -1)
@@ -202,6 +202,12 @@ class Ledger:
         if member.failed_from is not None and entry.seq >= member.failed_from:
             return
         entry.make_nacks().note_refused(member)
+
+    def miss(self, member: Member, entry: Entry) -> None:
+        """As `refuse`, for one that `member` is not given."""
+        self.refuse(member, entry)
+        if entry.nacks is not None and entry.nacks.has_refused(member):
+            entry.nacks.unread += 1
 
     # Progress
 

@@ -276,7 +276,7 @@ class Subscriber(Deriver):
         state, seq = self.state, entry.seq
         state.absences.begin(self.source.watchers, seq)
         state.absences.end(self.source.watchers, seq + 1)
-        state.ledger.refuse(self, entry)
+        state.ledger.miss(self, entry)
 
     def _is_undecided(self, lane: Lane) -> bool:
         head = lane.head
