@@ -92,6 +92,7 @@ class Seam:
         self._on_recreated(lag)
         lag.position = lag.read_to = first
         lag.end = None
+        lag.blocked = None
         lag.failures = 0
         lag.again = None
 
