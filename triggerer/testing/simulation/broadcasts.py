@@ -27,14 +27,21 @@ class Broadcasts:
         """The number of what was broadcast last."""
         self._failed: dict[LaneOfSession, list[tuple[int, int]]] = {}
         """The numbers of what has failed for all, and of what had been broadcast last then."""
+        self._held: dict[LaneOfSession, Delivery] = {}
+        """What the poll has pulled and not broadcast."""
 
     def note_outstanding(self, delivery: Delivery) -> None:
         """It is about to be broadcast, or was."""
         if not delivery.is_broadcast:
             self._outstanding.setdefault(lane_of(delivery), {})[delivery.number] = delivery
 
+    def note_pulled(self, delivery: Delivery) -> None:
+        """The poll has it."""
+        self._held[lane_of(delivery)] = delivery
+
     def note_broadcast(self, delivery: Delivery) -> None:
         """It is given to the live filters."""
+        self._held.pop(lane_of(delivery), None)
         self._last[lane_of(delivery)] = delivery.number
 
     def note_decided(self, delivery: Delivery) -> None:
@@ -42,14 +49,17 @@ class Broadcasts:
         self._outstanding.get(lane_of(delivery), {}).pop(delivery.number, None)
 
     def note_failed(self, delivery: Delivery) -> None:
-        """All have failed it: what is outstanding behind it in its lane fails too."""
+        """All have failed it: what is outstanding behind it in its lane fails too, and what the poll still holds."""
         at = lane_of(delivery)
         self._failed.setdefault(at, []).append((delivery.number, self._last.get(at, 0)))
+        if (held := self._held.get(at)) is not None:
+            held.was_behind_failed = True
 
     def fails_too(self, delivery: Delivery) -> bool:
-        """Whether a message before it in its lane has failed for all while it was outstanding."""
+        """Whether one before it in its lane has failed for all while it was outstanding, or in the poll's hand."""
         failed = self._failed.get(lane_of(delivery), ())
-        return any(first < delivery.number <= last for first, last in failed)
+        is_outstanding = any(first < delivery.number <= last for first, last in failed)
+        return is_outstanding or delivery.was_behind_failed
 
     def outstanding_before(self, delivery: Delivery) -> Iterator[Delivery]:
         """What was broadcast before it in its lane, and is in no advance."""

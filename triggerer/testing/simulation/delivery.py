@@ -204,6 +204,8 @@ class Delivery:
     confirm_broadcast: Callable[[Delivery], None] = _ignore
     """Call it with proof that it was broadcast."""
     is_broadcast: bool = False
+    was_behind_failed: bool = False
+    """Whether the poll held it when a message before it in its lane failed for all."""
     opened: set[int] = field(default_factory=set)
     answers: dict[int, Answer] = field(default_factory=dict)
 

@@ -47,9 +47,9 @@ class ParkedChecker:
         """By lane with how many others its watcher has failed."""
         self._tried: dict[tuple[int, Hashable], set[str]] = {}
         """By watcher and lane with which others it was tried."""
-        self._blamed: dict[Lag, tuple[Position, int]] = {}
-        """By lane, where its watcher has taken another message since that at this position failed: how often it was
-        given that since."""
+        self._blamed: dict[Lag, tuple[Position, str | None]] = {}
+        """By lane, where its watcher has taken another message since that at this position failed: which it was given
+        since, if any. It may have taken that, and the position not be stored yet."""
 
     # What filters do
 
@@ -58,11 +58,12 @@ class ParkedChecker:
         at = watcher, message.key
         self._given[at] += 1
         self._taken_before.setdefault(at, self._taken[watcher])
-        blamed = self._blamed.pop(lag, None)
-        if blamed is None or blamed[0] != lag.read_to:
+        position, given = self._blamed.pop(lag, (None, None))
+        if position != lag.read_to or given not in (None, message.key):
+            # The lane has gone on.
             return
-        self._blamed[lag] = lag.read_to, blamed[1] + 1
-        if blamed[1] and self.has_room:
+        self._blamed[lag] = lag.read_to, message.key
+        if given is not None and self.has_room:
             self._fail(
                 "S13",
                 f"watcher {watcher} has taken another message, has failed with {message.key} again, and is given it"
@@ -83,7 +84,7 @@ class ParkedChecker:
         self._failed[lag] -= 1
         if is_evidence:
             self._taken[watcher] += 1
-            self._blamed.setdefault(lag, (lag.read_to, 0))
+            self._blamed.setdefault(lag, (lag.read_to, None))
 
     def on_not_written(self) -> None:
         """A message could not be written as bytes: it is given once more."""

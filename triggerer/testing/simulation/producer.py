@@ -101,6 +101,7 @@ class SimulatedProducer(SharedStreamProducer):
             if delivery is not None:
                 delivery.confirm_broadcast = self._lane_checker.note_broadcast
                 self._lane_checker.note_handed_over(delivery)
+                self._broker.checker.lagging.broadcasts.note_pulled(delivery)
                 yield delivery.message.event, delivery
                 self._lane_checker.note_pulled()
             else:
