@@ -66,11 +66,11 @@ class Flow:
         within the grace is failed, and the others go on. While the group stops, an event that was pulled is held back
         if the broker redelivers it (ack mode), and broadcast otherwise.
         """
-        self._state.held = (payload,)
+        self._state.is_poll_waiting = True
         try:
             await self._check(payload)
         finally:
-            self._state.held = ()
+            self._state.is_poll_waiting = False
 
     async def _check(self, payload: Any) -> None:
         if self._ledger.head >= self._yield_at:

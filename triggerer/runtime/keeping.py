@@ -84,8 +84,8 @@ class Keeping(FallingBehind):
     def note_redelivery(self, lane: Lane) -> None:
         super().note_redelivery(lane)
         state = self._state
-        if lane.key in self._failed and state.is_held_of(lane.key):
-            # It was perhaps pulled before.
+        if state.is_poll_waiting and lane.key in self._failed:
+            # What it holds was perhaps pulled before.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:

@@ -68,8 +68,8 @@ class GroupState:
     """Those for whom a message cannot be kept now. The stream waits."""
     redelivered_before: dict[Hashable, float] = field(default_factory=dict)
     """By lane the number before which what is outstanding comes again, behind a message that has failed."""
-    held: tuple[()] | tuple[Any] = ()
-    """The payload of a message that the poll has pulled and holds until it may be broadcast."""
+    is_poll_waiting: bool = False
+    """Whether the poll holds a message that it has pulled, until it may be broadcast."""
     on_holders: Callable[[], None] = lambda: None
     """Called when those have changed."""
     selectors: dict[int, SharedStreamSelector | None] = field(default_factory=dict)
@@ -115,11 +115,6 @@ class GroupState:
     def is_redelivered(self, entry: Entry, lane: Hashable) -> bool:
         """Whether this message comes again with what is behind it in its lane, since one before it has failed."""
         return entry.seq < self.redelivered_before.get(lane, 0)
-
-    def is_held_of(self, lane: Hashable) -> bool:
-        """Whether the message that the poll holds is one of this lane."""
-        assert self.producer is not None
-        return any(self.producer.get_advance_lane(payload) == lane for payload in self.held)
 
     @property
     def awaits_redelivery(self) -> bool:
