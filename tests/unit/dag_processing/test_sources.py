@@ -50,6 +50,7 @@ class Late(Base):
 
 class Importing(Base):
     async def check_source(self):
+        # As the import of a client does: the loop stands still.
         time.sleep(0.3)
         await anyio.sleep(0.01)
 
