@@ -561,6 +561,36 @@ def test_a_dag_is_tried_in_the_foreground_and_nothing_of_it_is_kept(shell: Shell
     assert sorted(path.name for path in shell.folder.iterdir()) == ["dags", "triggerer.toml"]
 
 
+_ASKING_FOR_CONNECTIONS = """
+from triggerer import DAG, Asset, AssetWatcher, task
+from triggerer.abc import get_connection
+from watchers.sqs import SqsEventTrigger
+
+url = "https://sqs.eu-central-1.amazonaws.com/123456789012/orders"
+orders = Asset("x-orders", name="orders", watchers=[AssetWatcher("w", SqsEventTrigger(url))])
+
+with DAG("asking", schedule=orders):
+
+    @task
+    def works():
+        print("region", get_connection("sqs")["region"])
+
+    works()
+"""
+
+
+def test_dag_files_and_tasks_see_the_connections_of_the_file_that_was_named(
+    migrated: Shell,
+) -> None:
+    (migrated.folder / "dags").mkdir()
+    (migrated.folder / "dags" / "one.py").write_text(_ASKING_FOR_CONNECTIONS)
+    named = migrated.folder / "other.toml"
+    named.write_text('[core]\nhome = "."\n[connections.sqs]\nregion = "eu-central-1"\n')
+    migrated.ok("check", "--offline", "--config", "other.toml")
+    migrated.ok("plan", "--dags-folder", "dags", "--config", "other.toml")
+    assert "region eu-central-1" in migrated.ok("dags", "test", "asking", "--config", "other.toml")
+
+
 _TRIED_FOR_A_KEY = """
 from triggerer import DAG, Asset, task
 from triggerer.timetables import PartitionedAssetTimetable

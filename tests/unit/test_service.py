@@ -136,7 +136,7 @@ def test_a_service_with_work_ends_when_the_work_is_done(
         pass
 
     hosting(monkeypatch, start)
-    monkeypatch.setattr("triggerer.service.running.install_connections", lambda resolver: None)
+    monkeypatch.setattr("triggerer.service.running.share_connections", lambda settings: None)
     done: list[str] = []
 
     async def work(started: Service) -> None:
@@ -168,5 +168,5 @@ def test_a_service_starts_before_there_is_a_default_dags_folder(
         assert not started.settings.core.dags_folder.exists()
 
     hosting(monkeypatch, start)
-    monkeypatch.setattr("triggerer.service.running.install_connections", lambda resolver: None)
+    monkeypatch.setattr("triggerer.service.running.share_connections", lambda settings: None)
     assert run(settings, ALL_PARTS, work) is StopReason.WORK_DONE

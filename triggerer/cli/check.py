@@ -76,8 +76,8 @@ def _find_out(
 
     import anyio
 
-    from triggerer.abc import install_connections
     from triggerer.dag_processing import CheckedSources, check_promises, check_sources, parse_once
+    from triggerer.operations.connections import share_connections
 
     async def look() -> tuple[ParsedFolder, CheckedSources, CheckedPromises]:
         allowed = settings.core.allowed_trigger_modules
@@ -97,7 +97,7 @@ def _find_out(
         )
         return parsed, sources, promises
 
-    install_connections(settings.get_connection)
+    share_connections(settings)
     # Clients of brokers log each attempt; what came of it is in the answer.
     logging.disable()
     try:

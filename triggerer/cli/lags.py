@@ -20,7 +20,7 @@ def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, So
 
     import anyio
 
-    from triggerer.abc import install_connections
+    from triggerer.operations.connections import share_connections
     from triggerer.operations.lags import Asked, measure_lags
 
     settings = settings_for(config)
@@ -33,7 +33,7 @@ def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, So
             allowed_modules=settings.core.allowed_trigger_modules,
         )
 
-    install_connections(settings.get_connection)
+    share_connections(settings)
     # Clients of brokers log each attempt; what came of it is in the answer.
     logging.disable()
     try:

@@ -43,12 +43,12 @@ def plan(
     begin = options.parse_instant(since, "--since")
     import anyio
 
-    from triggerer.abc import install_connections
     from triggerer.dag_processing import ParsedFolder, parse_once
+    from triggerer.operations.connections import share_connections
 
     settings = settings_for(config, dags_folder=dags_folder)
     folder = settings.get_dags_folder()
-    install_connections(settings.get_connection)
+    share_connections(settings)
 
     async def parse() -> ParsedFolder:
         return await parse_once(

@@ -57,13 +57,13 @@ def try_(
 
     import anyio
 
-    from triggerer.abc import install_connections
     from triggerer.logging_setup import set_up_logging_when_used
+    from triggerer.operations.connections import share_connections
     from triggerer.operations.trial import Trial, try_dag
 
     settings = settings_for(config, dags_folder=dags_folder)
     set_up_logging_when_used(replace(settings.core, log_level="warning", log_format="console"))
-    install_connections(settings.get_connection)
+    share_connections(settings)
     trial = Trial(
         dag_id,
         folder_of(settings),

@@ -18,10 +18,9 @@ from typing import Final
 import anyio
 import structlog
 
-from triggerer.abc import install_connections
-from triggerer.child_process import withhold_from_children
-from triggerer.config import CONFIG_VARIABLE, Settings
+from triggerer.config import Settings
 from triggerer.errors import ConfigurationError
+from triggerer.operations.connections import share_connections
 from triggerer.service.parts import ALL_PARTS, Part, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
 from triggerer.service.supervising import once_it_answers, unless_it_returns
@@ -81,11 +80,7 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
     # SQLite's thread wants the interpreter back after each of its statements, and a busy event loop
     # would let it wait for the default of 5 ms each time.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    install_connections(settings.get_connection)
-    withhold_from_children(settings.service_variables)
-    if settings.file is not None:
-        # Children have no --config; their `get_connection` reads the same file.
-        os.environ[CONFIG_VARIABLE] = str(settings.file)
+    share_connections(settings)
     notifier = SystemdNotifier.from_environment(os.environ)
     return anyio.run(
         partial(_serve, settings, parts, work, notifier),
