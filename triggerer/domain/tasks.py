@@ -108,6 +108,7 @@ class Task:
         self.templated = options.templated or ()
         self.defined_at = calling_location()
         self._upstream: dict[Task, None] = {}
+        self._is_followed = False
 
     @property
     def upstream(self) -> tuple[Task, ...]:
@@ -159,10 +160,12 @@ class Task:
                 f"{upstream.task_id!r} of DAG {upstream.dag.dag_id!r}",
                 hint="let the one emit an asset that the other is scheduled on",
             )
-        if path := _path(upstream, self):
+        # Most tasks are ordered as they are made: nothing can wait for one that is new.
+        if (self._is_followed or upstream is self) and (path := _path(upstream, self)):
             names = " >> ".join(task.task_id for task in (*path, self))
             raise DagError(f"DAG {self.dag.dag_id!r}: its tasks wait for one another: {names}")
         self._upstream.setdefault(upstream)
+        upstream._is_followed = True
 
     def __getitem__(self, key: Any) -> Result:
         return Result(self, (key,))
@@ -312,14 +315,21 @@ def _tasks(value: Ordered) -> list[Task]:
 
 def _path(start: Task, target: Task) -> list[Task] | None:
     """Return the path target, …, start if `start` waits for `target`, directly or not; otherwise None."""
-    paths: list[list[Task]] = [[start]]
-    seen = {start}
-    while paths:
-        path = paths.pop()
-        if path[0] is target:
-            return path
-        for before in path[0].upstream:
-            if before not in seen:
-                seen.add(before)
-                paths.append([before, *path])
+    following: dict[Task, Task | None] = {start: None}
+    found = [start]
+    while found:
+        one = found.pop()
+        if one is target:
+            return _chain(one, following)
+        for before in one.upstream:
+            if before not in following:
+                following[before] = one
+                found.append(before)
     return None
+
+
+def _chain(first: Task, following: Mapping[Task, Task | None]) -> list[Task]:
+    chain = [first]
+    while (after := following[chain[-1]]) is not None:
+        chain.append(after)
+    return chain
