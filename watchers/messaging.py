@@ -72,12 +72,12 @@ class MessageQueueTrigger:
             names = names_of(path)
         except ValueError as error:
             raise DagError(f"{url!r} names no source", hint=f"write {form}") from error
-        if clash := sorted({*names, *_connection(parts, form)} & arguments.keys()):
+        if clash := sorted({*names, *_connection(url, parts.query, form)} & arguments.keys()):
             raise DagError(f"{clash[0]} is given twice: in {url!r} and as an argument")
         trigger_class = _load(parts.scheme, class_name)
         try:
             trigger: MessageTrigger = trigger_class(
-                **names, **_connection(parts, form), **arguments
+                **names, **_connection(url, parts.query, form), **arguments
             )
         except TypeError as error:
             raise DagError(f"{url!r}: {error}") from error
@@ -87,21 +87,24 @@ class MessageQueueTrigger:
 def _split(url: Any) -> SplitResult:
     if not isinstance(url, str) or not url:
         raise DagError(f"url must be a non-empty text, not {url!r}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise DagError(f"{url!r} is no URL: {error}") from error
     if parts.scheme not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise DagError(f"{url!r} is of no broker that is known", hint=f"known: {known}")
     return parts
 
 
-def _connection(parts: SplitResult, form: str) -> dict[str, str]:
-    query = parse_qs(parts.query, keep_blank_values=True)
+def _connection(url: str, query_text: str, form: str) -> dict[str, str]:
+    query = parse_qs(query_text, keep_blank_values=True)
     if not query:
         return {}
     values = query.pop("connection", [])
     if query or len(values) != 1 or not values[0]:
         raise DagError(
-            f"what follows the ? of {parts.geturl()!r} must be connection=ID alone",
+            f"what follows the ? of {url!r} must be connection=ID alone",
             hint=f"{form}?connection=ID; match, decode and the others are arguments",
         )
     return {"connection": values[0]}

@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 from triggerer.abc import BrokerMessage
-from triggerer.pluginkit.cloudevents import read_cloudevents
+from triggerer.pluginkit.cloudevents import binary_events, read_cloudevents
 from triggerer.pluginkit.texts import text_of
 
 FIELDS: Final = ("uri", "bucket", "key", "size", "etag", "event_time")
@@ -135,14 +135,16 @@ _SUBJECT: Final = "/blobServices/default/containers/"
 
 
 def read_eventgrid(message: BrokerMessage) -> list[_Object]:
-    """Event Grid's events of Blob Storage, in its own schema or as CloudEvents, one or a list.
+    """Event Grid's events of Blob Storage, in its own schema or as CloudEvents of either mode, one or a list.
 
     Raises:
         ValueError: It is no event of Event Grid.
     Source: "Azure Blob Storage as an Event Grid source" in its documentation.
     """
-    value = message.json()
-    events = value if isinstance(value, list) else [value]
+    events = binary_events(message)
+    if events is None:
+        value = message.json()
+        events = value if isinstance(value, list) else [value]
     objects = []
     try:
         for event in events:

@@ -27,16 +27,28 @@ def read_cloudevents(message: BrokerMessage) -> list[dict[str, Any]]:
     Raises:
         ValueError: It carries no CloudEvent.
     """
+    events = binary_events(message)
+    if events is not None:
+        return events
+    value = message.json()
+    events = value if isinstance(value, list) else [value]
+    return [_structured(event) for event in events]
+
+
+def binary_events(message: BrokerMessage) -> list[dict[str, Any]] | None:
+    """The event whose attributes are the message's, if it has these.
+
+    Raises:
+        ValueError: Not all that an event needs are there, or its data cannot be read.
+    """
     attributes = {
         found[1].lower(): text_of(value)
         for name, value in message.attributes.items()
         if (found := _PREFIXED.match(name))
     }
-    if "specversion" in attributes:
-        return [_checked({**attributes, **_binary_data(message, attributes)})]
-    value = message.json()
-    events = value if isinstance(value, list) else [value]
-    return [_structured(event) for event in events]
+    if "specversion" not in attributes:
+        return None
+    return [_checked({**attributes, **_binary_data(message, attributes)})]
 
 
 def _structured(event: Any) -> dict[str, Any]:
@@ -59,8 +71,10 @@ def _binary_data(message: BrokerMessage, attributes: Mapping[str, Any]) -> dict[
     content_type = attributes.get("datacontenttype") or next(
         (
             text_of(content)
-            for name, content in message.attributes.items()
-            if name.lower() in _CONTENT_TYPES
+            # Service Bus has a property for it, beside the message's own.
+            for properties in (message.attributes, message.position)
+            for name, content in properties.items()
+            if name.lower() in _CONTENT_TYPES and content
         ),
         None,
     )

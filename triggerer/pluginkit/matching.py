@@ -112,12 +112,14 @@ def compile_match(
     Raises:
         DagError: The condition is not written as the module's docstring says.
     """
-    if not match:
+    if match is None:
         return None
     if isinstance(match, str):
         return compile_expression(match, attributes)
     if not isinstance(match, Mapping):
         raise DagError(f"match must map paths to conditions, not be a {type(match).__name__}")
+    if not match:
+        return None
     if EXPRESSION in match:
         holds = compile_expression(match[EXPRESSION], attributes)
         others = {path: value for path, value in match.items() if path != EXPRESSION}

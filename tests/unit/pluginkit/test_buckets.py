@@ -160,6 +160,19 @@ def test_event_grid_comes_one_by_one_in_lists_and_as_cloudevents() -> None:
     assert read_eventgrid(message(event)) == [BLOB]
 
 
+def test_a_cloudevent_of_event_grid_may_have_its_attributes_in_the_messages() -> None:
+    event = blob()
+    attributes = {
+        "cloudEvents:id": event["id"],
+        "cloudEvents:source": event["topic"],
+        "cloudEvents:specversion": "1.0",
+        "cloudEvents:type": event["eventType"],
+        "cloudEvents:subject": event["subject"],
+        "cloudEvents:time": event["eventTime"],
+    }
+    assert read_eventgrid(message(event["data"], **attributes)) == [BLOB]
+
+
 def test_a_blob_that_is_created_empty_deleted_or_only_announced_does_not_fire() -> None:
     others = [
         blob("CreateFile"),

@@ -44,6 +44,16 @@ def test_binary_data_is_read_as_its_content_type_says(
     assert event == {**EVENT, **data}
 
 
+def test_the_content_type_of_a_binary_event_may_be_the_messages_own_property() -> None:
+    """Which is where AMQP has it; the message was rejected for not being JSON."""
+    message = BrokerMessage(
+        b"hello",
+        attributes={f"cloudEvents:{name}": text for name, text in EVENT.items()},
+        position={"entity": "orders", "content_type": "text/plain; charset=utf-8"},
+    )
+    assert read_cloudevents(message) == [{**EVENT, "data": "hello"}]
+
+
 @pytest.mark.parametrize("value", [b"{}", b"3", b"[3]", b"not JSON", b'{"specversion": "1.0"}'])
 def test_what_is_no_cloudevent_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):

@@ -104,6 +104,9 @@ def test_a_value_that_is_no_object_matches_no_field(value: Any) -> None:
     ("match", "message"),
     [
         (["carrier"], "must map paths"),
+        ([], "must map paths"),
+        (False, "must map paths"),
+        ("", "non-empty text"),
         ({"": 1}, "non-empty text"),
         ({"@nokey": 1}, "messages have no '@nokey'"),
         ({"a": {}}, "is empty"),
