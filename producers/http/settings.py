@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urljoin, urlsplit
 
 from pydantic import BeforeValidator
 
-from triggerer.errors import ConfigurationError, UnknownConnection
+from triggerer.errors import ConfigurationError
 from triggerer.pluginkit.connections import (
     ConnectionSettings,
     OptionalText,
     Positive,
     PositiveSeconds,
 )
-
-DEFAULT_CONNECTION: Final = "http"
 
 
 def _switch(value: Any) -> Any:
@@ -32,6 +30,7 @@ def _switch(value: Any) -> Any:
 class HttpSettings(ConnectionSettings):
     """`[connections.<id>]` of a server. Every field is a key of that section, and none is needed."""
 
+    optional: ClassVar[str | None] = "http"
     examples: ClassVar[Mapping[str, str]] = {"base_url": "https://api.example.com/v1/"}
 
     base_url: OptionalText = None
@@ -46,17 +45,6 @@ class HttpSettings(ConnectionSettings):
     """For one request, from connecting to the last byte of the answer, redirects included."""
     max_bytes: Positive = 16 << 20
     """The largest answer, decompressed."""
-
-    @classmethod
-    def load(cls, connection: str) -> Self:
-        """As `ConnectionSettings.load`; the default connection may be left out, and has the defaults then."""
-        try:
-            # Named: the decorator has made a class of its own, with slots, that `super()` does not know.
-            return ConnectionSettings.load.__func__(cls, connection)  # type: ignore[attr-defined,no-any-return]
-        except UnknownConnection:
-            if connection != DEFAULT_CONNECTION:
-                raise
-            return cls()
 
     def check(self, where: str) -> None:
         if self.base_url is not None and not is_absolute(self.base_url):

@@ -7,7 +7,7 @@ to parse a DAG file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from triggerer.errors import ConfigurationError
 from triggerer.pluginkit.connections import (
@@ -23,7 +23,9 @@ _LONGEST_DEADLINE_S: Final = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PubSubSettings(DeliverySettings):
-    """`[connections.<id>]` of Google Cloud Pub/Sub. Every field is a key of that section."""
+    """`[connections.<id>]` of Google Cloud Pub/Sub. Every field is a key of that section, and none is needed."""
+
+    optional: ClassVar[str | None] = "pubsub"
 
     project: OptionalText = None
     """Of subscriptions and topics that are named without one. None: the project of the credentials."""

@@ -27,6 +27,7 @@ class SqsSettings(DeliverySettings):
     Without keys, a profile or a role the SDK looks in the places that all AWS tools look in.
     """
 
+    optional: ClassVar[str | None] = "sqs"
     examples: ClassVar[Mapping[str, str]] = {
         "access_key_id": "env:AWS_ACCESS_KEY_ID",
         "secret_access_key": "env:AWS_SECRET_ACCESS_KEY",

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from triggerer.abc import get_connection
-from triggerer.errors import ConfigurationError
+from triggerer.errors import ConfigurationError, UnknownConnection
 from triggerer.pluginkit.delivery import DeliveryPolicy
 
 __all__ = [
@@ -51,15 +51,24 @@ class ConnectionSettings:
     """Other names of keys."""
     examples: ClassVar[Mapping[str, str]] = {}
     """What a key that is missing might look like."""
+    optional: ClassVar[str | None] = None
+    """The connection whose section may be left out: all keys then have their defaults. None: none may."""
 
     @classmethod
     def load(cls, connection: str) -> Self:
         """The settings of a connection in the service's configuration.
 
         Raises:
-            ConfigurationError: As `from_mapping`; there is no such connection, or a secret cannot be read.
+            ConfigurationError: As `from_mapping`; there is no such connection, and it is not `optional`; or a secret
+                cannot be read.
         """
-        return cls.from_mapping(connection, get_connection(connection))
+        try:
+            settings = get_connection(connection)
+        except UnknownConnection:
+            if connection != cls.optional:
+                raise
+            settings = {}
+        return cls.from_mapping(connection, settings)
 
     @classmethod
     def from_mapping(cls, connection: str, settings: Mapping[str, Any]) -> Self:

@@ -6,9 +6,17 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
+from producers.http.settings import HttpSettings
+from producers.pubsub.settings import PubSubSettings
+from producers.sqs.settings import SqsSettings
 from triggerer.abc import install_connections
-from triggerer.errors import ConfigurationError
-from triggerer.pluginkit.connections import DeliverySettings, OptionalText, Positive
+from triggerer.errors import ConfigurationError, UnknownConnection
+from triggerer.pluginkit.connections import (
+    ConnectionSettings,
+    DeliverySettings,
+    OptionalText,
+    Positive,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +60,40 @@ def test_an_error_names_the_key_the_section_and_what_would_do(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         settings(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenShopSettings(DeliverySettings):
+    optional: ClassVar[str | None] = "shop"
+
+    batch: Positive = 10
+
+
+def test_only_the_optional_connection_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(connection: str) -> Mapping[str, Any]:
+        raise UnknownConnection(f"there is no connection {connection!r}")
+
+    monkeypatch.setattr("triggerer.abc._resolve_connection", resolve)
+    assert OpenShopSettings.load("shop") == OpenShopSettings()
+    for kind, connection in ((OpenShopSettings, "shop2"), (ShopSettings, "shop")):
+        with pytest.raises(UnknownConnection, match=f"there is no connection '{connection}'"):
+            kind.load(connection)
+
+
+@pytest.mark.parametrize(
+    "settings", [HttpSettings, PubSubSettings, SqsSettings], ids=["http", "pubsub", "sqs"]
+)
+def test_brokers_that_need_no_key_need_no_section(
+    settings: type[ConnectionSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is the vendors' own chain of credentials."""
+
+    def resolve(connection: str) -> Mapping[str, Any]:
+        raise UnknownConnection(f"there is no connection {connection!r}")
+
+    monkeypatch.setattr("triggerer.abc._resolve_connection", resolve)
+    assert settings.optional is not None
+    assert settings.load(settings.optional) == settings.from_mapping("any", {})
 
 
 def test_a_missing_value_is_asked_for_with_an_example() -> None:
