@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar, cast
 
 import anyio
 import pytest
@@ -26,6 +27,8 @@ from triggerer.domain.parked import (
 )
 from triggerer.errors import LeaseLost, ParkedFull, TriggererError
 from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Announcement, Script, Step, perform
+from triggerer.store.engine.statement import BoundStatement
 from triggerer.store.models import ParkedBody, Stream, Trigger, Watcher
 from triggerer.store.queries.hosting import load_kept_lanes, load_triggers
 from triggerer.store.queries.kept import set_kept_aside_without_stream
@@ -37,7 +40,17 @@ from triggerer.store.queries.listing.parked import (
     list_parked,
     replay_parked,
 )
+from triggerer.store.queries.parked import (
+    TOTAL,
+    USAGE,
+    USED,
+    KeepBodies,
+    ParkedUsage,
+    write_parked,
+)
 from triggerer.store.recording.parked_writer import ParkedWriter
+
+T = TypeVar("T")
 
 MESSAGE = SetAside("[0]", "topic/0/7", b'{"value": 7}', 11, "ValueError: no", "Traceback …", NOW)
 
@@ -361,6 +374,38 @@ async def test_what_was_set_aside_since_leaves_less_room_for_what_is_kept(
         assert isinstance((await _store(writer, _kept(1)))[0], ParkedFull)
         async with database.reading() as session:
             assert len(await list_parked(session)) == 3
+
+
+async def test_what_is_stored_reads_what_is_parked_once_and_not_for_each(
+    database: Database,
+) -> None:
+    """Else the thousandth message that is set aside takes a thousand times as long as the first."""
+    await _watchers(database)
+    steps: list[Step | Announcement] = []
+    usage = ParkedUsage()
+    for first in (0, 3):
+        changes = [
+            ParkedChange(FENCE, 1, what, lambda _: None)
+            for number in range(first, first + 3)
+            for what in (_kept(number), replace(MESSAGE, key=f"poison/{number}"))
+        ]
+        async with database.transaction() as session:
+            await perform(session, _noting(write_parked(changes, ParkedBounds(), usage), steps))
+    asked = [step.statement for step in steps if isinstance(step, BoundStatement)]
+    assert [asked.count(one) for one in (TOTAL, USAGE, USED)] == [1, 1, 0]
+    kept_together = [len(step.bodies) for step in steps if isinstance(step, KeepBodies)]
+    assert kept_together == [3, 1, 1, 1] * 2
+
+
+def _noting(script: Script[T], steps: list[Step | Announcement]) -> Script[T]:
+    """The same script; what it asks is noted."""
+    try:
+        step = next(script)
+        while True:
+            steps.append(step)
+            step = script.send((yield step))
+    except StopIteration as ended:
+        return cast("T", ended.value)
 
 
 async def test_it_is_known_until_when_something_of_a_stream_is_being_written(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from triggerer.domain.events import Fence
 from triggerer.domain.parked import (
@@ -17,6 +19,7 @@ from triggerer.domain.parked import (
     Returned,
     SetAside,
 )
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row, Script
 from triggerer.store.engine.statement import ParameterRows, Statement, in_list, parameter_rows
 from triggerer.store.queries.held_fences import held_fences
@@ -31,16 +34,19 @@ TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
 # Without the message itself: that of a repeat is there already.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
-    "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body "
-    "WHERE NOT (stream_digest = {digest} AND idempotency_key = {key})) "
+    "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "
+    "WHERE stream_digest = {digest} AND idempotency_key = {key}), 0) "
     "FROM parked_message m JOIN parked_body b ON b.id = m.body_id "
     "WHERE m.watcher_id = {watcher_id} AND m.idempotency_key <> {key}"
 )
-KEEP_BODY: Final = Statement(
-    "INSERT INTO parked_body (stream_digest, idempotency_key, data, size_bytes) "
-    "VALUES ({digest}, {key}, {data}, {size_bytes}) "
+_KEEP_BODIES: Final = (
+    "INSERT INTO parked_body (stream_digest, idempotency_key, data, size_bytes) {} "
     "ON CONFLICT (stream_digest, idempotency_key) DO UPDATE SET size_bytes = excluded.size_bytes "
-    "RETURNING id"
+    "RETURNING stream_digest, idempotency_key, id"
+)
+_KEEP_BODY_ON_SQLITE: Final = _KEEP_BODIES.format("VALUES (?, ?, ?, ?)")
+_KEEP_BODIES_ON_POSTGRES: Final = _KEEP_BODIES.format(
+    "SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[])"
 )
 SET_ASIDE: Final = Statement(
     "INSERT INTO parked_message "
@@ -93,7 +99,6 @@ PARKING: Final = {
     USAGE,
     TOTAL,
     USED,
-    KEEP_BODY,
     SET_ASIDE,
     KEEP,
     KNOWN,
@@ -104,6 +109,35 @@ PARKING: Final = {
     DROP_BODIES,
 }
 """All of them, for those who answer them in the place of a database."""
+
+
+class Body(NamedTuple):
+    """The bytes of a message."""
+
+    stream_digest: str
+    key: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeepBodies:
+    """A step: store these, each once, and return a row (stream digest, key, id) for each.
+
+    Not a `Statement`: bytes do not go into JSON.
+    """
+
+    bodies: Sequence[Body]
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        return [
+            row
+            for body in self.bodies
+            for row in connection.execute(_KEEP_BODY_ON_SQLITE, (*body, len(body.data))).fetchall()
+        ]
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        digests, keys, data = zip(*self.bodies, strict=True)
+        return _KEEP_BODIES_ON_POSTGRES, (digests, keys, data, [len(one) for one in data])
 
 
 class ParkedUsage:
@@ -175,9 +209,7 @@ def write_parked(
     for change in written:
         what = change.what
         if isinstance(what, SetAside):
-            if (yield from _set_aside(change.fence, change.watcher_id, what, bounds)):
-                usage.note_set_aside(change.watcher_id, len(what.data))
-            else:
+            if not (yield from _set_aside(change.fence, change.watcher_id, what, bounds, usage)):
                 refused.append(change)
         elif isinstance(what, Returned):
             yield RETURN(
@@ -222,8 +254,8 @@ def _keep(
         keys = sorted({(change.watcher_id, what.key) for change, what in kept})
         found = yield KNOWN(rows=ParameterRows(keys))
         known.update((watcher_id, key) for watcher_id, key in found)
-    bodies: dict[tuple[str, str], int] = {}
-    rows, refused = [], []
+    bodies: dict[tuple[str, str], Body] = {}
+    allowed, refused = [], []
     for place, (change, what) in enumerate(kept):
         size_bytes = len(what.data)
         if (change.watcher_id, what.key) in known:
@@ -232,34 +264,42 @@ def _keep(
         if not usage.has_room(change.watcher_id, 1, size_bytes, bounds):
             refused.append(change)
             continue
-        body = change.fence.stream_digest, what.key
-        if body not in bodies:
-            ((bodies[body],),) = yield KEEP_BODY(
-                digest=body[0], key=body[1], data=what.data, size_bytes=size_bytes
-            )
+        of = change.fence.stream_digest, what.key
+        if of not in bodies:
+            bodies[of] = Body(*of, what.data)
             assert usage.total_bytes is not None
             usage.total_bytes += size_bytes
         usage.add(change.watcher_id, size_bytes)
-        rows.append((place, change.watcher_id, bodies[body], what.lane, what.key, what.parked_at))
+        allowed.append((place, change.watcher_id, of, what))
         # One that was broadcast again may be kept twice at the same time.
         known.add((change.watcher_id, what.key))
-    if rows:
+    if allowed:
+        stored = yield KeepBodies(list(bodies.values()))
+        ids = {(digest, key): id_ for digest, key, id_ in stored}
+        rows = [
+            (place, watcher_id, ids[of], what.lane, what.key, what.parked_at)
+            for place, watcher_id, of, what in allowed
+        ]
         yield KEEP(rows=ParameterRows(rows), state=ParkedState.KEPT.value)
     return refused
 
 
-def _set_aside(fence: Fence, watcher_id: int, what: SetAside, bounds: ParkedBounds) -> Script[bool]:
+def _set_aside(
+    fence: Fence, watcher_id: int, what: SetAside, bounds: ParkedBounds, usage: ParkedUsage
+) -> Script[bool]:
     digest, size_bytes = fence.stream_digest, len(what.data)
-    ((messages, used, total),) = yield USED(digest=digest, key=what.key, watcher_id=watcher_id)
-    if (
-        messages >= bounds.max_messages
-        or used + size_bytes > bounds.max_bytes
-        or total + size_bytes > bounds.total_bytes
-    ):
-        return False
-    ((body_id,),) = yield KEEP_BODY(
-        digest=digest, key=what.key, data=what.data, size_bytes=size_bytes
-    )
+    yield from usage.read([watcher_id])
+    if not usage.has_room(watcher_id, 1, size_bytes, bounds):
+        # Perhaps rows have gone since it was read, or this one is there already.
+        usage.forget()
+        ((messages, used, total),) = yield USED(digest=digest, key=what.key, watcher_id=watcher_id)
+        if (
+            messages >= bounds.max_messages
+            or used + size_bytes > bounds.max_bytes
+            or total + size_bytes > bounds.total_bytes
+        ):
+            return False
+    ((*_, body_id),) = yield KeepBodies([Body(digest, what.key, what.data)])
     yield SET_ASIDE(
         watcher_id=watcher_id,
         body_id=body_id,
@@ -271,6 +311,7 @@ def _set_aside(fence: Fence, watcher_id: int, what: SetAside, bounds: ParkedBoun
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
+    usage.note_set_aside(watcher_id, size_bytes)
     return True
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from triggerer.domain.parked import ParkedState
 from triggerer.store.queries import parked
-from triggerer.store.queries.parked import PARKING, drop_parked
+from triggerer.store.queries.parked import PARKING, KeepBodies, drop_parked
 from triggerer.testing.simulation.delivery import ParkedBody, ParkedRow, size_of_bodies
 
 if TYPE_CHECKING:
@@ -65,9 +65,6 @@ class ParkedWrites:
             one, all_ = (values["digest"], values["key"]), {row.body for row in rows.values()}
             total = size_of_bodies(body for body in all_ if body[:2] != one)
             return [(*self._usage(values["watcher_id"], but=values["key"]), total)]
-        if statement is parked.KEEP_BODY:
-            body = ParkedBody(values["digest"], values["key"], values["data"].decode())
-            return [(self._bodies.setdefault(body, store.next_id()),)]
         if statement is parked.KEEP:
             for _, watcher, body_id, lane, key, parked_at in sorted(values["rows"].rows):
                 at = watcher, key
@@ -93,6 +90,17 @@ class ParkedWrites:
         else:
             return self._perform_by_id(rows, statement, values)
         return []
+
+    async def keep_bodies(self, session: Locks, step: KeepBodies) -> list[Row]:
+        await self._lock(session)
+        rows: list[Row] = []
+        for one in step.bodies:
+            # Each takes its time: they have bytes.
+            await session.store.faults.delay()
+            body = ParkedBody(one.stream_digest, one.key, one.data.decode())
+            id_ = self._bodies.setdefault(body, session.store.next_id())
+            rows.append((one.stream_digest, one.key, id_))
+        return rows
 
     def _note_set_aside(
         self, store: Store, rows: dict[tuple[int, str], ParkedRow], values: Mapping[str, Any]

@@ -15,6 +15,7 @@ from triggerer.domain.lane_positions import ReplayRequest
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.store.engine.script import Row, Script, Step, perform_stepwise
 from triggerer.store.engine.statement import BoundStatement
+from triggerer.store.queries.parked import KeepBodies
 from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags
 from triggerer.store.queries.scheduling.due_moments import NoteNext
 from triggerer.store.queries.scheduling.new_run import CreateRun
@@ -229,6 +230,8 @@ class Transaction:
                 return await self._positions.perform(self, statement, values)
             case BoundStatement(statement=statement, values=values) if statement in PARKED:
                 return await self._parked.perform(self, statement, values)
+            case KeepBodies():
+                return await self._parked.keep_bodies(self, step)
             case TakePartition() | NotePartitions():
                 await self.store.faults.delay()
                 return self._partitions.perform(self.store, step)
