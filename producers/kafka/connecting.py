@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as sdk
-from aiokafka.conn import create_conn
+from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.protocol.group import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from producers.kafka.errors import guarded, translate
@@ -135,12 +135,11 @@ async def _say_goodbye(consumer: Any) -> None:
 async def raise_reason(settings: KafkaSettings, what: str) -> None:
     """Connect once more and raise the reason why that fails: the client reports every failure as "cannot connect"."""
     arguments = settings.client_arguments()
-    address = arguments.pop("bootstrap_servers").split(",")[0].strip()
+    host, port, _ = collect_hosts(arguments.pop("bootstrap_servers"), randomize=False)[0]
     arguments.pop("metadata_max_age_ms")
-    host, _, port = address.rpartition(":")
     try:
         with anyio.fail_after(5):
-            connection = await create_conn(host or address, int(port or 9092), **arguments)
+            connection = await create_conn(host, port, **arguments)
         connection.close()
     except (sdk.KafkaError, OSError, TimeoutError, ValueError) as error:
         raise translate(error, what) from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.conn import collect_hosts
 from pydantic import BeforeValidator, Field
 
 from producers.kafka.oauth import ConfiguredToken, EndpointTokens
@@ -91,6 +92,7 @@ class KafkaSettings(DeliverySettings):
     """When partitions move to another member, messages in flight may still be advanced for this long."""
 
     def check(self, where: str) -> None:
+        self._check_servers(where)
         if self.security_protocol.startswith("SASL"):
             for name in self._needed_for_login():
                 if not getattr(self, name):
@@ -109,6 +111,17 @@ class KafkaSettings(DeliverySettings):
         """The same while nothing comes. A request behind it on its connection, as after a rebalance, waits as long."""
         bounds = (self.session_timeout_ms // 4, self.request_timeout_ms // 4)
         return max(self.fetch_max_wait_ms, min(5 * self.fetch_max_wait_ms, *bounds))
+
+    def _check_servers(self, where: str) -> None:
+        try:
+            hosts = collect_hosts(self.bootstrap_servers, randomize=False)
+        except ValueError:
+            hosts = [("", 0, None)]
+        if not all(host and "/" not in host and 0 < port < 1 << 16 for host, port, _ in hosts):
+            raise ConfigurationError(
+                f"bootstrap_servers in {where} is {self.bootstrap_servers!r}",
+                hint="host:port, several with commas between: broker-1:9092,broker-2:9092",
+            )
 
     def _needed_for_login(self) -> tuple[str, ...]:
         if self.sasl_mechanism == "GSSAPI":

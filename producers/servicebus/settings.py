@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from triggerer.errors import ConfigurationError
 from triggerer.pluginkit.connections import (
@@ -12,6 +13,9 @@ from triggerer.pluginkit.connections import (
     Positive,
     PositiveSeconds,
 )
+
+_HOST: Final = re.compile(r"[^\s/]+")
+_ENDPOINT: Final = re.compile(r"sb://[^\s/]+/?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,11 @@ class ServiceBusSettings(DeliverySettings):
             )
         if self.connection_string is not None:
             _check_connection_string(self.connection_string, where)
+        elif not _HOST.fullmatch(self.host):
+            raise ConfigurationError(
+                f"fully_qualified_namespace in {where} is {self.host!r}",
+                hint='a name without a scheme: "example.servicebus.windows.net"',
+            )
 
     @property
     def is_emulator(self) -> bool:
@@ -85,7 +94,7 @@ def _parts(connection_string: str) -> dict[str, str]:
 
 def _check_connection_string(text: str, where: str) -> None:
     parts = _parts(text)
-    if not parts.get("endpoint", "").startswith("sb://"):
+    if not _ENDPOINT.fullmatch(parts.get("endpoint", "")):
         raise ConfigurationError(
             f"connection_string in {where} has no Endpoint=sb://…",
             hint="copy it whole, from the namespace's shared access policies",

@@ -74,6 +74,7 @@ def test_the_trial_on_servicebus_keeps_the_key_out_of_its_folder(tmp_path: Path)
         (("--broker", "rabbitmq"), "known: kafka, sqs, pubsub, servicebus"),
         (("--endpoint", "http://localhost:1"), "takes no --endpoint"),
         (("--broker", "sqs", "--endpoint", "http://127.0.0.1:1"), "running there?"),
+        (("--broker", "sqs", "--endpoint", "127.0.0.1:1"), "A URL is needed"),
     ],
 )
 def test_what_is_missing_is_said(tmp_path: Path, arguments: tuple[str, ...], hint: str) -> None:

@@ -141,6 +141,8 @@ def test_a_connection_has_a_connection_string_or_a_namespace() -> None:
         ({}, "connection_string or fully_qualified_namespace is missing"),
         ({"connection_string": KEY, "fully_qualified_namespace": "x"}, "has both"),
         ({"connection_string": "secret"}, "has no Endpoint"),
+        ({"connection_string": f"Endpoint=sb://;{KEY.partition(';')[2]}"}, "has no Endpoint"),
+        ({"fully_qualified_namespace": "sb://x.example/"}, "a name without a scheme"),
         ({"connection_string": "Endpoint=sb://x/;secret=1"}, "has no SharedAccessKeyName"),
         ({"connection_strin": KEY}, "did you mean 'connection_string'"),
         ({"connection_string": KEY, "max_sessions": 0}, "must be above 0"),

@@ -24,6 +24,8 @@ def test_values_from_the_environment_are_text_and_become_what_is_needed() -> Non
     assert settings(max_deliveries=None).max_deliveries is None
     assert settings(sasl_password="secret").sasl_plain_password == "secret"
     assert settings(bootstrap_servers=["a:1", "b:2"]).bootstrap_servers == "a:1,b:2"
+    for servers in ("a", "[::1]:1, a:2", "::1"):
+        assert settings(bootstrap_servers=servers).bootstrap_servers == servers
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,9 @@ def test_values_from_the_environment_are_text_and_become_what_is_needed() -> Non
         ({"sasl_passwort": "a"}, "did you mean 'ssl_password'"),
         ({"zzz": 1}, "known: bootstrap_servers"),
         ({"bootstrap_servers": ""}, "bootstrap_servers is missing"),
+        ({"bootstrap_servers": "a:1,"}, "bootstrap_servers in .* is 'a:1,' .host:port"),
+        ({"bootstrap_servers": "a:b"}, "host:port"),
+        ({"bootstrap_servers": "PLAINTEXT://a:1"}, "host:port"),
         ({"security_protocol": "TLS"}, "one of PLAINTEXT, SSL"),
         ({"security_protocol": "SASL_SSL"}, "sasl_plain_username is missing"),
         ({"max_deliveries": "many"}, "a number is needed"),

@@ -48,11 +48,11 @@ class SqsTrial(TrialSource):
             created = await self._client.create_queue(
                 QueueName=NAME, Attributes={"VisibilityTimeout": "5"}
             )
-        except (BotoCoreError, ClientError, OSError) as error:
+        except (BotoCoreError, ClientError, OSError, ValueError) as error:
             await self._stack.aclose()
             raise BrokerUnavailable(
                 f"no queue can be made at {self._endpoint}: {error}",
-                hint="is ElasticMQ, LocalStack or moto running there?",
+                hint="is ElasticMQ, LocalStack or moto running there? A URL is needed: http://localhost:9324",
             ) from error
         self._queue = created["QueueUrl"]
         return self
