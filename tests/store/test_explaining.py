@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.store.seeding import add_asset, emit, runs_of
 from tests.store.test_timed import FLIGHTS, HOUR, now_of, timed
 from triggerer.domain.schedules import OnBoth, OnTime
 from triggerer.domain.timetables import DeltaDataIntervalTimetable
-from triggerer.errors import DagError, UnknownRun
+from triggerer.errors import DagError, PluginError, UnknownRun
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import next_runs, why, why_not
 from triggerer.scheduler.holds import HoldKind
@@ -60,6 +61,21 @@ async def test_the_next_runs_are_those_that_come(database: Database) -> None:
     assert await Scheduler(database).run_once() == 1
     async with database.reading() as session:
         assert (await next_runs(session, "report", 1))[0].run_after == start + 2 * HOUR
+
+
+async def test_a_timetable_that_raises_is_named(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await timed(database, "report", OnTime(DeltaDataIntervalTimetable(HOUR)))
+
+    def raise_(*_: object, **__: object) -> None:
+        raise RuntimeError("the calendar is away")
+
+    monkeypatch.setattr(DeltaDataIntervalTimetable, "next_dagrun_info", raise_)
+    async with database.reading() as session:
+        for ask in (partial(why_not, session, "report"), partial(next_runs, session, "report", 1)):
+            with pytest.raises(PluginError, match=r"schedule of DAG 'report' .*calendar is away"):
+                await ask()
 
 
 async def test_a_run_shows_its_events_and_what_of_the_expression_they_made_true(

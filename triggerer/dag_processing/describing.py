@@ -133,15 +133,17 @@ def _doubted_roll_ups(dag: DAG) -> Iterator[str]:
 
 
 def _doubted_start(dag: DAG) -> Iterator[str]:
-    if not dag.catchup or dag.start_date is not None or timetable_in(dag.schedule) is None:
+    if timetable_in(dag.schedule) is None:
         return
     from triggerer.domain.timetables import TimeRestriction
 
-    with_catchup, without = (
-        next_info(dag.schedule, None, TimeRestriction(None, dag.end_date, catchup))
-        for catchup in (True, False)
-    )
-    if with_catchup is None and without is not None:
+    def is_asked_for(*, catchup: bool) -> bool:
+        restriction = TimeRestriction(_utc(dag.start_date), _utc(dag.end_date), catchup)
+        return next_info(dag.schedule, None, restriction) is not None
+
+    # Also where nothing is to be doubted: one that raises is found here.
+    is_silent = not is_asked_for(catchup=dag.catchup)
+    if is_silent and dag.catchup and dag.start_date is None and is_asked_for(catchup=False):
         yield "with catchup=True its timetable asks for no run unless a start_date says where to begin"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from triggerer.domain.conditions import AssetAll, AssetAny, Condition, Leaf, is_
 from triggerer.domain.pools import choose
 from triggerer.domain.schedules import condition_in_json, partition_key_of
 from triggerer.domain.timetables import DagRunInfo
-from triggerer.errors import UnknownDag, UnknownRun
+from triggerer.errors import PluginError, TriggererError, UnknownDag, UnknownRun
 from triggerer.scheduler.decide import look, upcoming
 from triggerer.scheduler.explaining_partitions import (
     WaitingPartition,
@@ -111,7 +112,8 @@ async def next_runs(session: AsyncSession, dag_id: str, count: int) -> list[Next
         As `why_not`.
     """
     dag, _, _ = await _look(session, dag_id)
-    return [_shown(dag, info) for info in upcoming(dag, count)]
+    with _schedule_code(dag_id):
+        return [_shown(dag, info) for info in upcoming(dag, count)]
 
 
 async def why(session: AsyncSession, dag_id: str, run_id: str) -> Why:
@@ -140,8 +142,23 @@ async def _look(session: AsyncSession, dag_id: str) -> tuple[DagSnapshot, Waitin
     keys = WaitingPartitions(PartitionQueue())
     if rows[0].is_partitioned:
         keys = await perform(session, waiting_partitions(rows[0], bound=BOUND))
-    dag = snapshot_of(rows, keys.queue)
-    return dag, keys, look(dag, at_most=BOUND, bound=BOUND)
+    with _schedule_code(dag_id):
+        dag = snapshot_of(rows, keys.queue)
+        return dag, keys, look(dag, at_most=BOUND, bound=BOUND)
+
+
+@contextmanager
+def _schedule_code(dag_id: str) -> Iterator[None]:
+    """The boundary to users' timetables and mappers."""
+    try:
+        yield
+    except TriggererError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"the schedule of DAG {dag_id!r} cannot be read: {error!r}",
+            hint="no run is made of it until its timetable, or its mappers, answer",
+        ) from error
 
 
 async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, int]) -> list[Hold]:

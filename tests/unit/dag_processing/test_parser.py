@@ -118,6 +118,25 @@ with DAG("over", schedule=ticks, catchup=True, end_date=datetime(2020, 1, 1)): p
     )
 
 
+async def test_a_timetable_that_raises_is_a_warning(tmp_path: Path) -> None:
+    parsed = await parse(
+        tmp_path,
+        a="""
+from datetime import datetime, timedelta
+from triggerer import DAG
+from triggerer.timetables import DeltaDataIntervalTimetable
+weekly = DeltaDataIntervalTimetable(timedelta(weeks=1))
+with DAG("d", schedule=weekly, start_date=datetime(9999, 12, 31)): pass
+""",
+    )
+    assert parsed.errors == ()
+    (warning,) = parsed.warnings
+    assert (warning.file, warning.line) == ("a.py", 6)
+    assert warning.reason.startswith(
+        "DAG 'd': its timetable could not be looked at: OverflowError("
+    )
+
+
 async def test_a_roll_up_that_never_runs_is_a_warning(tmp_path: Path) -> None:
     parsed = await parse(
         tmp_path,

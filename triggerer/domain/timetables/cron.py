@@ -40,6 +40,8 @@ PRESETS: Final = {
 _A_DAY_AND_MORE = timedelta(hours=26)
 # croniter looks 50 years ahead; from one of these it sees any year that it knows.
 _PROBES = (datetime(1970, 1, 1), datetime(2010, 1, 1), datetime(2050, 1, 1))  # noqa: DTZ001
+# So far it may look from here, to both sides: the years 1 and 9999 are the calendar's ends, beyond which it fails.
+_FIRST, _LAST = datetime(60, 1, 1), datetime(9900, 1, 1)  # noqa: DTZ001
 _RANDOM = re.compile(r"\br\b", re.IGNORECASE)
 
 
@@ -64,8 +66,10 @@ class Cron:
         object.__setattr__(self, "_parsed", _parsed(resolved))
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first instant after `moment`, in UTC; None: there is none in the next 50 years."""
+        """Return the first instant after `moment`, in UTC; None: none in the next 50 years, nor after the year 9900."""
         asked = _naive(moment)
+        if not _FIRST <= asked <= _LAST:
+            return None
         best: datetime | None = None
         for date in self._dates_after(asked + self._offsets_around(asked)[0]):
             for instant in self._instants(date):
@@ -76,8 +80,10 @@ class Cron:
         return _aware(best)
 
     def before(self, moment: datetime) -> datetime | None:
-        """Return the last instant before `moment`, in UTC; None: there is none in the 50 years before."""
+        """Return the last instant before `moment`, in UTC; None as for `after`, or before the year 60."""
         asked = _naive(moment)
+        if not _FIRST <= asked <= _LAST:
+            return None
         best: datetime | None = None
         for date in self._dates_before(asked + self._offsets_around(asked)[1]):
             for instant in self._instants(date):

@@ -247,3 +247,12 @@ def test_a_delta_is_more_than_nothing(delta: object) -> None:
     for kind in (DeltaTriggerTimetable, DeltaDataIntervalTimetable):
         with pytest.raises(DagError):
             kind(delta)
+
+
+@pytest.mark.parametrize("start", ["9901-01-01", "9999-12-31T23:59:59.999999"])
+def test_at_the_end_of_the_calendar_a_cron_expression_names_no_date(start: str) -> None:
+    timetable = CronTriggerTimetable("0 0 29 2 *", timezone="Europe/Berlin")
+    assert answer(timetable, "2026-11-26", earliest=start) is None
+    last = answer(timetable, "2026-11-26", earliest="9899-12-31")
+    assert last is not None
+    assert last.run_after == at("9904-02-28T23:00")
