@@ -14,6 +14,7 @@ from triggerer.testing.simulation.scenario import (
     has_instant_answers,
     has_outages,
     has_poison,
+    has_relapses,
     has_setting_aside,
 )
 
@@ -42,6 +43,10 @@ MOST_DELIVERIES: Final = 10
 """Of those that are ever reached."""
 _OUTAGE_S: Final = 4.0
 """How long an outage lasts at most."""
+_RELAPSE_S: Final = 1.0
+"""How long a relapse lasts at most."""
+_SHORT: Final[tuple[Sickness, ...]] = ("raises", "raises", "chokes", "is slow")
+"""What is the matter in relapses: nothing that takes as long as an ack timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,14 @@ def draw_lagging(scenario: Scenario) -> Lagging:
         if has_some
         else None,
     )
-    return _with_poison(scenario, drawn) if has_poison(scenario) else drawn
+    if has_poison(scenario):
+        return _with_poison(scenario, drawn)
+    return _with_relapses(drawn) if has_relapses(scenario) else drawn
+
+
+def _with_relapses(drawn: Lagging) -> Lagging:
+    """Watchers are behind again and again, and not for long: `Relapses` sees to that."""
+    return replace(drawn, redeliver_share=0.0, interval_s=20.0, longest_s=5.0, flooded_every_s=None)
 
 
 def _with_poison(scenario: Scenario, drawn: Lagging) -> Lagging:
@@ -167,6 +179,12 @@ class Health:
         """Have the watcher be unwell for a while."""
         kind: Sickness = self.random.choice(get_args(Sickness))
         self._unwell[watcher] = kind, self.now() + self.random.uniform(0.0, self.lagging.longest_s)
+        return kind
+
+    def relapse(self, watcher: int, random: Random) -> Sickness:
+        """Have the watcher be unwell for a moment."""
+        kind = random.choice(_SHORT)
+        self._unwell[watcher] = kind, self.now() + random.uniform(0.0, _RELAPSE_S)
         return kind
 
     async def suffer_outages(

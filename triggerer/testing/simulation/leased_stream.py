@@ -23,6 +23,7 @@ class LeasedStream:
         self.checker = world.checker
         self.health = world.health
         self.stand_still = world.stand_still
+        self.relapses = world.relapses
         self._database = database
         self.hosted: dict[int, HostedTrigger] = {}
         """By watcher."""

@@ -200,7 +200,7 @@ class ParkedWrites:
                 lagging.on_replayed(row.watcher, row.message)
         store.parked_bodies.clear()
         store.parked_bodies.update(self._bodies)
-        for at in before.keys() | self._rows.keys():
+        for at in sorted(before.keys() | self._rows.keys()):
             if before.get(at) != self._rows.get(at):
                 store.checker.trace("parked", row=self._rows.get(at) or f"{at} is gone")
         for at, row in before.items():

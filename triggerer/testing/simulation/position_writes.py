@@ -55,6 +55,8 @@ class PositionWrites:
             return [row for row in rows if leases.get(row[0]) == tuple(row[1:])]
         for watcher, lane, *_ in rows:
             await session.lock_row(f"position {watcher} {lane}")
+            if statement is DROP:
+                await session.store.deleting_position(watcher, int(lane))
         await session.store.faults.delay()
         for watcher, lane, *saved in rows:
             standing = None

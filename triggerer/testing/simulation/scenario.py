@@ -138,6 +138,17 @@ def has_recreations(scenario: Scenario) -> bool:
     return is_log and random.Random(f"{scenario.seed}/successors").random() < 0.2
 
 
+def has_relapses(scenario: Scenario) -> bool:
+    """Whether watchers get other arguments when they have just caught up, in a tenth of the seeds with a log.
+
+    There is one stream then, and little else goes wrong: steps go to what falls behind for a moment, again and again.
+    """
+    is_log = scenario.is_acknowledged and scenario.is_log
+    is_other = has_outages(scenario) or has_poison(scenario) or has_instant_answers(scenario)
+    is_possible = is_log and not (is_other or has_standstills(scenario))
+    return is_possible and random.Random(f"{scenario.seed}/deployed twice").random() < 0.1
+
+
 def is_shared(seed: int, topic: str) -> bool:
     """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5
@@ -265,6 +276,35 @@ def draw_scenario(seed: int) -> Scenario:
             filter_fault_rate=bounds.choice((0.0, 0.02)),
             constructor_fault_rate=0.0,
             slow_rate=bounds.choice((0.0, 0.05)),
+            max_outstanding=200,
+            max_outstanding_per_lane=10_000,
+            max_outstanding_bytes=AMPLE_BYTES,
+            max_outstanding_bytes_per_lane=AMPLE_BYTES,
+            capacity=AMPLE,
+            has_files=False,
+        )
+    if has_relapses(scenario):
+        bounds = random.Random(f"{seed}/bounds with relapses")
+        return replace(
+            scenario,
+            streams=1,
+            lanes=bounds.choice((1, 1, 2)),
+            watchers=bounds.choice((2, 3)),
+            crash_rate=bounds.choice((0.0, 0.0, 0.001)),
+            redelivery_delay=0.1,
+            ack_timeout=5.0,
+            restart_longest=1.0,
+            queue_size=64,
+            max_pending=200,
+            max_pending_bytes=AMPLE_BYTES,
+            max_batch_rows=100,
+            action_interval=bounds.choice((5.0, 20.0)),
+            latency=0.01,
+            store_fault_rate=bounds.choice((0.0, 0.0, 0.1)),
+            broker_fault_rate=0.0,
+            filter_fault_rate=0.0,
+            constructor_fault_rate=0.0,
+            slow_rate=0.0,
             max_outstanding=200,
             max_outstanding_per_lane=10_000,
             max_outstanding_bytes=AMPLE_BYTES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -149,6 +149,10 @@ class LoadsShown:
         return owned > -(-len(self.loads) // self.instances)
 
 
+async def _at_once(*_: int) -> None:
+    pass
+
+
 class Store:
     """What is durable. A `Transaction` changes it at its commit, all at once."""
 
@@ -200,6 +204,8 @@ class Store:
         self.pending_commits: dict[int, Callable[[], None]] = {}
         """Commits that were sent and have not arrived yet; a crash does not stop them."""
         self.skew = timedelta()
+        self.deleting_position: Callable[[int, int], Awaitable[None]] = _at_once
+        """Called with a watcher and a lane where a transaction deletes the watcher's position, before it commits."""
         self.time: Callable[[], float] = lambda: asyncio.get_running_loop().time()
         """The virtual time, in seconds; also where no process runs, and a commit arrives."""
         self._last_id = 0

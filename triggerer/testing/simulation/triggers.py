@@ -260,6 +260,8 @@ class RereadingProbe:
             return
         if self._is_noted:
             self._leased.checker.lagging.on_passed(self._watcher, message, self.yielded)
+            if self._leased.relapses is not None:
+                self._leased.relapses.on_read_again(self._leased.stream, self._watcher, message)
         elif isinstance(self._taken, Trial):
             is_evidence = self.yielded > 0 or self._is_rejected
             self._leased.checker.parked.on_passed(

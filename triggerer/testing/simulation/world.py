@@ -21,6 +21,7 @@ from triggerer.testing.simulation.files import Files
 from triggerer.testing.simulation.lagging import MOST_DELIVERIES, Health, draw_lagging
 from triggerer.testing.simulation.poison import Poison
 from triggerer.testing.simulation.recreations import Recreations
+from triggerer.testing.simulation.relapses import Relapses
 from triggerer.testing.simulation.replaying import Replaying
 from triggerer.testing.simulation.scenario import (
     AMPLE,
@@ -28,6 +29,7 @@ from triggerer.testing.simulation.scenario import (
     has_deployments,
     has_instant_answers,
     has_recreations,
+    has_relapses,
     has_replays,
     has_slow_modules,
     has_standstills,
@@ -99,6 +101,10 @@ class World:
         self.recreations = Recreations(self) if has_recreations(scenario) else None
         self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
         """What changes watchers besides; None: nothing does."""
+        self.relapses = Relapses(self) if has_relapses(scenario) and self.lagging.is_on else None
+        """What else does so; None: nothing."""
+        if self.relapses is not None:
+            self.store.deleting_position = self.relapses.on_deleting
         self._standstills = Standstills(scenario) if has_standstills(scenario) else None
         self.pass_time: Callable[[float], None] = lambda _: None
         """Have so many seconds pass at once; it is replaced for each process."""
