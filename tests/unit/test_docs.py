@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from datetime import timedelta
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from producers.kafka.settings import KafkaSettings
 from producers.pubsub.settings import PubSubSettings
 from producers.servicebus.settings import ServiceBusSettings
 from producers.sqs.settings import SqsSettings
+from triggerer.abc import BrokerMessage
 from triggerer.cli.app import LazyCommand, app
 from triggerer.config import SECTIONS, load_settings
 from triggerer.dag_processing import parse_once
@@ -44,6 +46,7 @@ SETTINGS: Mapping[str, Any] = {
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+BROKER_EXAMPLES = DOCS / "examples" / "brokers"
 ELSEWHERE = {"airflow.md", "plugins.md"}
 """Their examples need Airflow, or are a package of their own; tests that have those try them."""
 
@@ -92,6 +95,76 @@ async def test_python_examples_are_dag_files_without_errors_and_warnings(tmp_pat
     # Each file for itself: two pages may call different assets by one name.
     problems = {file.path: [*map(str, (*file.errors, *file.warnings))] for file in parsed.files}
     assert problems == {f"{example.name}.py": [] for example in shown}
+
+
+async def test_the_examples_of_brokers_are_a_dags_folder_without_errors_and_warnings() -> None:
+    parsed = await parse_once(BROKER_EXAMPLES)
+    problems = {file.path: [*map(str, (*file.errors, *file.warnings))] for file in parsed.files}
+    assert problems == {f"{name}.py": [] for name in ("kafka", "pubsub", "servicebus", "sqs")}
+
+
+def s3_records(*keys: str) -> dict[str, Any]:
+    return {
+        "Records": [
+            {
+                "eventName": "ObjectCreated:Put",
+                "s3": {"bucket": {"name": "landing"}, "object": {"key": key, "size": 12}},
+            }
+            for key in keys
+        ]
+    }
+
+
+def object_of_gcs(key: str) -> dict[str, str]:
+    return {"eventType": "OBJECT_FINALIZE", "payloadFormat": "NONE", "bucketId": "landing"} | {
+        "objectId": key
+    }
+
+
+def blob(key: str) -> dict[str, Any]:
+    return {
+        "eventType": "Microsoft.Storage.BlobCreated",
+        "subject": f"/blobServices/default/containers/scans/blobs/{key}",
+        "data": {"api": "PutBlob", "url": f"https://shop.blob.core.windows.net/scans/{key}"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("watcher", "value", "attributes", "found"),
+    [
+        ("orders", {"amount": 1, "day": "2026-11-22"}, {}, ["2026-11-22"]),
+        ("orders", {"amount": -1, "day": "2026-11-22"}, {}, []),
+        ("refunds", {"amount": -1}, {}, [None]),
+        (
+            "arrived_in_s3",
+            s3_records("in/a+b.json", "in/x/c.json", "out/d.json"),
+            {},
+            ["s3://landing/in/a b.json", "s3://landing/in/x/c.json"],
+        ),
+        ("invoices_in_gcs", {}, object_of_gcs("invoices/1.csv"), ["gs://landing/invoices/1.csv"]),
+        ("orders_in_gcs", {}, object_of_gcs("invoices/1.csv"), []),
+        ("scans", blob("a.png"), {}, ["abfss://scans@shop.dfs.core.windows.net/a.png"]),
+        ("scans", blob("a.txt"), {}, []),
+    ],
+)
+async def test_the_examples_of_brokers_find_what_they_are_about(
+    watcher: str, value: Any, attributes: dict[str, str | bytes], found: list[str | None]
+) -> None:
+    parsed = await parse_once(BROKER_EXAMPLES)
+    (one,) = (one for file in parsed.files for one in file.watchers if one.asset_name == watcher)
+    module, _, name = one.classpath.rpartition(".")
+    trigger = getattr(import_module(module), name)(**one.kwargs)
+    message = BrokerMessage(
+        orjson.dumps(value),
+        attributes=attributes,
+        position={"topic": "orders", "partition": 0, "offset": 1, "message_id": "1"},
+    )
+
+    async def stream() -> AsyncIterator[BrokerMessage]:
+        yield message
+
+    events = [event async for event in trigger.filter_shared_stream(stream())]
+    assert [event.payload.get("uri", event.partition_key) for event in events] == found
 
 
 def test_python_examples_that_are_tried_elsewhere_are_python_at_least() -> None:

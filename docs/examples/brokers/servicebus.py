@@ -1,0 +1,36 @@
+"""Service Bus: blobs that land in a container, told by Event Grid to the topic `storage`, subscription `triggerer`.
+
+    az eventgrid event-subscription create --name landing --source-resource-id "$STORAGE_ACCOUNT_ID" \
+        --included-event-types Microsoft.Storage.BlobCreated --endpoint-type servicebustopic --endpoint "$TOPIC_ID"
+
+Event Grid's own schema and CloudEvents are both read; a file of Data Lake Storage counts when it is closed.
+"""
+
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.servicebus import ServiceBusEventTrigger
+
+scans = Asset(
+    "abfss://scans@shop.dfs.core.windows.net/in",
+    name="scans",
+    watchers=[
+        AssetWatcher(
+            "blobs",
+            ServiceBusEventTrigger(
+                topic="storage",
+                subscription="triggerer",
+                decode="eventgrid",
+                match={"bucket": "scans", "key": {"regex": r"\.(jpg|png)$"}},
+                extra={"uri": "uri", "size": "size", "told_as": "@message_id"},
+            ),
+        )
+    ],
+)
+
+with DAG("read_scans", schedule=scans, events_per_run=10, max_active_runs=4):
+
+    @task(retries=2)
+    def read(spark, triggering_asset_events, log):
+        images = spark.read.format("binaryFile").load(triggering_asset_events[scans].uris())
+        log.info("%s images", images.count())
+
+    read()
