@@ -11,6 +11,7 @@ which no scan reads. (A broker still has a message that was rejected; a deleted 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Collection, Hashable, Sequence
@@ -179,7 +180,7 @@ class _FileDeleteTrigger(BaseEventTrigger):
     def __init__(self, directory: Path, filename: str, poke_interval: float) -> None:
         if isinstance(poke_interval, bool) or not isinstance(poke_interval, (int, float)):
             raise DagError(f"poke_interval must be a number of seconds, not {poke_interval!r}")
-        if not poke_interval > 0:
+        if not 0 < poke_interval < math.inf:
             raise DagError(f"poke_interval must be above 0, not {poke_interval!r}")
         self._directory = directory
         self._filename = filename

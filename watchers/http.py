@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from producers.http import HttpSharedStreamProducer
 from producers.http.producer import Polled, check_url
 from triggerer.abc import DeliveryFacts, Finding
 from triggerer.errors import DagError
-from triggerer.pluginkit.arguments import choice_argument, text_argument
+from triggerer.pluginkit.arguments import choice_argument, is_secret_key, text_argument
 from triggerer.pluginkit.matching import compile_path
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -100,11 +101,19 @@ class HttpPollTrigger(MessageTrigger):
             "what leaves the answer before it is polled, or before its events are durable, is not seen",
             hint="have the server keep it for longer than poke_interval, or use a cursor",
         )
+        findings = [] if self.cursor is not None else [passing]
+        if secret := next(filter(is_secret_key, parse_qs(urlsplit(self.url).query)), None):
+            findings.append(
+                Finding(
+                    f"{secret!r} in the query of the URL may be a secret, and is stored with the watcher",
+                    hint=f'put it into the connection: params = {{ {secret} = "env:NAME" }}',
+                )
+            )
         return DeliveryFacts(
             is_acknowledged=True,
             because="the place in the source is stored after the events are durable",
             key=key,
-            findings=() if self.cursor is not None else (passing,),
+            findings=tuple(findings),
         )
 
     def make_producer(self) -> HttpSharedStreamProducer:
@@ -149,7 +158,7 @@ def _url(value: Any) -> str:
 
 
 def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise DagError(f"poke_interval must be a number of seconds above 0, not {value!r}")
     return float(value)
 

@@ -91,10 +91,12 @@ class Fetcher:
         with anyio.fail_after(self._settings.timeout_s):
             for _ in range(_MOST_REDIRECTS + 1):
                 headers = {"Accept": "application/json, */*;q=0.5"}
+                requested = url
                 if may_send_secrets:
                     headers |= self._settings.headers_for(url)
+                    requested = _with_query(url, self._settings.params_for(url))
                 headers |= {} if known is None else known.headers_for(asked)
-                async with client.stream("GET", url, headers=headers) as response:
+                async with client.stream("GET", requested, headers=headers) as response:
                     location = response.headers.get("location")
                     if response.status_code in (301, 302, 303, 307, 308) and location:
                         following = urljoin(url, location)

@@ -34,9 +34,11 @@ class HttpSettings(ConnectionSettings):
     examples: ClassVar[Mapping[str, str]] = {"base_url": "https://api.example.com/v1/"}
 
     base_url: OptionalText = None
-    """What a URL without a scheme is joined to. With it, `headers` and `token` are sent to its origin only."""
+    """What a URL without a scheme is joined to. With it, `headers`, `params` and `token` go to its origin only."""
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     """Sent with each request."""
+    params: dict[str, str] = field(default_factory=dict, repr=False)
+    """Put into the query of each request: where a server wants its key there."""
     token: OptionalText = field(default=None, repr=False)
     """Sent as `Authorization: Bearer …`."""
     verify: Annotated[bool | str, BeforeValidator(_switch)] = True
@@ -72,10 +74,17 @@ class HttpSettings(ConnectionSettings):
 
     def headers_for(self, url: str) -> dict[str, str]:
         """What may be sent to a URL: the secrets of a server go to no other."""
-        if self.base_url is not None and origin_of(url) != origin_of(self.base_url):
+        if not self._is_ours(url):
             return {}
         bearer = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return self.headers | bearer
+
+    def params_for(self, url: str) -> dict[str, str]:
+        """The same of its query."""
+        return self.params if self._is_ours(url) else {}
+
+    def _is_ours(self, url: str) -> bool:
+        return self.base_url is None or origin_of(url) == origin_of(self.base_url)
 
 
 def is_absolute(url: str) -> bool:

@@ -52,7 +52,7 @@ REFUSED = {"kafka-refused", "pubsub-refused", "servicebus-refused", "http-refuse
 WRONG = "wr0ng-passw0rd-of-kafka"
 WRONG_KEY = "d3Jvbmcta2V5LW9mLXNlcnZpY2VidXM="
 SQS_KEY, SESSION = "sqs+secret/access-key", "sqs-session-token=="
-TOKEN, HEADER = "http-t0ken-hunter", "http-header-hunter"
+TOKEN, HEADER, PARAM = "http-t0ken-hunter", "http-header-hunter", "http-param-hunter"
 PUBSUB_TOKEN = "pubsub-access-t0ken"
 
 
@@ -139,6 +139,7 @@ def test_no_secret_of_a_broker_is_in_the_database_or_in_a_log(
                 connection_string=connection_string(servicebus_server.port, key=WRONG_KEY),
             )
             + section("http", base_url=f"{http.url}/", token=TOKEN)
+            + 'params = { appid = "env:HTTP_PARAM" }\n'
             + section("http2", base_url=f"{http.url}/")
             + f'headers = {{ Authorization = "Bearer {HEADER}", X-Key = "env:HTTP_KEY" }}\n'
         )  # fmt: skip
@@ -146,6 +147,7 @@ def test_no_secret_of_a_broker_is_in_the_database_or_in_a_log(
             "KAFKA_WRONG": WRONG,
             "SERVICEBUS": servicebus_server.connection_string,
             "HTTP_KEY": HEADER[::-1],
+            "HTTP_PARAM": PARAM,
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority.file),
             "NO_PROXY": "localhost,127.0.0.1",
         }.items():
@@ -195,7 +197,7 @@ def test_no_secret_of_a_broker_is_in_the_database_or_in_a_log(
     shown |= {" ".join(map(str, one.args)): one.stdout + one.stderr for one in said}
     key_lines = [line for line in private.read_text().splitlines() if "-----" not in line]
     secrets = (
-        PASSWORD, WRONG, SQS_KEY, SESSION, KEY, WRONG_KEY, TOKEN, HEADER, HEADER[::-1], PUBSUB_TOKEN, *key_lines,
+        PASSWORD, WRONG, SQS_KEY, SESSION, KEY, WRONG_KEY, TOKEN, HEADER, HEADER[::-1], PARAM, PUBSUB_TOKEN, *key_lines,
     )  # fmt: skip
     found = [
         (where, secret) for where, text in shown.items() for secret in secrets if secret in text

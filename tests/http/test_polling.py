@@ -342,6 +342,33 @@ async def test_token_and_headers_are_sent_and_a_path_is_joined_to_the_base_url(
     assert view.events[0].payload["url"] == "orders"
 
 
+async def test_a_key_of_the_query_is_sent_and_is_in_no_event_and_no_state(
+    server: Server, streams: StreamHarness, connection: dict[str, Any]
+) -> None:
+    connection |= {"base_url": server.url, "params": {"appid": "k3y"}}
+    elsewhere = server.url.replace("127.0.0.1", "localhost") + "/there?n=2"
+    server.answer = lambda asked: (
+        Reply(302, headers={"Location": elsewhere}) if asked.path == "/orders" else None
+    )
+    server.document = [{"id": 1}]
+    view = await streams.add(HttpPollTrigger("orders?n=1", items="@value", poke_interval=EVERY))
+    await until(lambda: bool(view.events), view)
+    await until_asked(server)
+    asked = {one.path: one.query for one in server.asked}
+    assert asked == {"/orders": {"n": ["1"], "appid": ["k3y"]}, "/there": {"n": ["2"]}}
+    assert view.events[0].payload["url"] == "orders?n=1"
+
+
+async def test_a_key_in_the_url_is_warned_of() -> None:
+    plain, *_ = (await HttpPollTrigger("http://a/b?n=1").describe_delivery(ask=False)).findings
+    found = (
+        await HttpPollTrigger("http://a/b?n=1&api_key=x").describe_delivery(ask=False)
+    ).findings
+    assert found[0] == plain
+    assert "'api_key' in the query" in str(found[1])
+    assert 'params = { api_key = "env:NAME" }' in str(found[1])
+
+
 async def test_secrets_go_to_no_other_server(
     server: Server, streams: StreamHarness, connection: dict[str, Any]
 ) -> None:

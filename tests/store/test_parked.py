@@ -242,6 +242,10 @@ async def test_what_is_left_of_a_deleted_watcher_can_be_discarded_and_not_replay
     async with database.transaction() as session:
         assert await discard_parked(session, chosen) == 1
     assert await _bodies(database) == 0
+    async with database.reading() as session:
+        assert await choose_parked(session, asset="x-test://orders", watcher="w1") == []
+        with pytest.raises(TriggererError, match="the asset 'orders' has no watcher 'w11'"):
+            await choose_parked(session, asset="orders", watcher="w11")
 
 
 async def test_numbers_of_which_some_do_not_exist_change_nothing(database: Database) -> None:

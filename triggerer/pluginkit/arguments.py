@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from triggerer.errors import DagError
+from triggerer.redaction import is_secret_key
 
 __all__ = [
     "choice_argument",
     "default_group",
+    "is_secret_key",
     "optional_text_argument",
     "text_argument",
     "texts_argument",

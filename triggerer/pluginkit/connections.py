@@ -123,6 +123,8 @@ class ConnectionSettings:
                 hint = "one of " + error["ctx"]["expected"].replace("'", "")
             case "string_type":
                 hint = "str is needed"
+            case "dict_type":
+                hint = f'a table is needed: {key} = {{ name = "value" }}'
             case "int_from_float":
                 hint = "a whole number is needed"
             case "bool_parsing" | "bool_type":

@@ -204,6 +204,7 @@ def test_retry_after_is_a_number_or_an_instant_and_has_a_limit() -> None:
         ({"timeout": 3}, "did you mean 'timeout_s'"),
         ({"timeout_s": 0}, "must be above 0"),
         ({"headers": {"X-Key": 3}}, r"headers in \[connections.http\]"),
+        ({"params": "appid=1"}, r"params in .* is \*\*\* .a table is needed: params = { name ="),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(written: dict[str, object], said: str) -> None:

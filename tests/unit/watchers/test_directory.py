@@ -1,5 +1,6 @@
 """Files that appear, fire once and go, through the real runtime."""
 
+import math
 import os
 import pickle
 import shutil
@@ -392,7 +393,7 @@ def test_arguments_are_checked_and_serialised_in_one_way(tmp_path: Path) -> None
     for name in ("", "..", "a/b", None):
         with pytest.raises(DagError):
             DirectoryFileDeleteTrigger(tmp_path, name)  # type: ignore[arg-type]
-    for interval in (0, -1, True, "5"):
+    for interval in (0, -1, True, "5", math.inf):
         with pytest.raises(DagError):
             FileDeleteTrigger(tmp_path / "a", poke_interval=interval)  # type: ignore[arg-type]
 

@@ -85,7 +85,7 @@ async def choose_parked(
     """Return the ids of these messages, or of all of a watcher, or of all.
 
     Raises:
-        TriggererError: Some of `ids` do not exist.
+        TriggererError: Some of `ids` do not exist, or there is and was no such watcher.
     """
     query = _of_watchers(select(ParkedMessage.id)).order_by(ParkedMessage.id)
     if ids:
@@ -93,6 +93,12 @@ async def choose_parked(
     if asset is not None:
         query = query.where(is_asset(asset), Watcher.name == watcher)
     found = list(await session.scalars(query))
+    if asset is not None and not found:
+        known = select(Watcher.id).join(Asset, Asset.id == Watcher.asset_id)
+        if await session.scalar(known.where(is_asset(asset), Watcher.name == watcher)) is None:
+            raise TriggererError(
+                f"the asset {asset!r} has no watcher {watcher!r}", hint="triggerer watchers list"
+            )
     if missing := sorted(set(ids).difference(found)):
         numbers = ", ".join(map(str, missing))
         raise TriggererError(
