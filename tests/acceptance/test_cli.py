@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import uuid
@@ -248,6 +249,9 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
         ["dags", "backfill", "x", "--reprocess", "some"],
         ["dags", "backfill", "x", "--partition-key", "a", "--from", "2026-01-01"],
         ["dags", "test", "x", "--event", 'a={"n":}'],
+        ["db", "clean", "--before", "999999d"],
+        ["db", "clean", "--before", "0001-01-01T00:00:00+01:00"],
+        ["why-not", os.fsdecode(b"\xff")],
     ],
 )
 def test_wrong_use_ends_with_2(shell: Shell, arguments: list[str]) -> None:

@@ -47,6 +47,13 @@ def main() -> None:
     if is_interruptible and not is_service:
         # From here on there is something to be closed.
         signal.signal(signal.SIGINT, _interrupt)
+    for argument in sys.argv[1:]:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            # What the terminal sent: neither a database nor JSON takes it.
+            commands.print_error(TriggererError(f"the argument {argument!r} is not UTF-8"))
+            sys.exit(2)
     try:
         commands.app()
     except KeyboardInterrupt:

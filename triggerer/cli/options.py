@@ -42,32 +42,39 @@ def parse_instant(text: str | None, option: str, *, also: str = "") -> datetime 
     """
     if text is None:
         return None
-    from datetime import UTC, datetime
-
     try:
-        instant = datetime.fromisoformat(text)
-        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
-    # In UTC it may lie before the first year, or after the last.
+        return _instant(text)
     except (ValueError, OverflowError):
         wrong_use(f"{option} takes {also}a time such as 2026-11-24T12:00:00Z, not {text!r}")
 
 
 def parse_instant_or_age(text: str, option: str) -> datetime:
-    """Return an instant, or that of so long ago; ends with exit code 2 if it is neither."""
+    """Return an instant, or that of so long ago, in UTC; ends with exit code 2 if it is neither."""
     from datetime import UTC, datetime, timedelta
 
     from pydantic import TypeAdapter, ValidationError
 
-    with suppress(ValueError):
-        instant = datetime.fromisoformat(text)
-        return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+    with suppress(ValueError, OverflowError):
+        return _instant(text)
     try:
-        age = TypeAdapter(timedelta).validate_python(text)
-    except ValidationError:
+        return datetime.now(UTC) - TypeAdapter(timedelta).validate_python(text)
+    except (ValidationError, OverflowError):
         wrong_use(
             f"{option} takes a time such as 2026-11-24T12:00:00Z or an age such as 90d, not {text!r}"
         )
-    return datetime.now(UTC) - age
+
+
+def _instant(text: str) -> datetime:
+    """Return it in UTC.
+
+    Raises:
+        ValueError: It is none.
+        OverflowError: In UTC it lies before the first year, or after the last.
+    """
+    from datetime import UTC, datetime
+
+    instant = datetime.fromisoformat(text)
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
 def parse_object(text: str | None, option: str) -> dict[str, Any] | None:
