@@ -12,6 +12,7 @@ from aiokafka import errors as sdk
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.metadata import MetadataRequest
 
 from producers.kafka.errors import guarded
 from producers.kafka.protocol import DescribeTopicsRequest
@@ -28,6 +29,7 @@ _ASKING_S: Final = 3.0
 _CLOSE_TIMEOUT_S: Final = 2.0
 _RETENTION: Final = "retention.ms"
 _CLEANUP: Final = "cleanup.policy"
+_AUTO_CREATE: Final = "auto.create.topics.enable"
 
 
 async def describe_delivery(
@@ -74,6 +76,8 @@ class _Told:
         self.retention: timedelta | None = None
         """The shortest of all topics; None: for ever, or not known."""
         self._compacted: list[str] = []
+        self._no_dead_letters: list[str] = []
+        """Topics of dead letters that are not there, and will not be."""
 
     def findings(self) -> Iterator[Finding]:
         if not self.has_topic_ids:
@@ -87,6 +91,13 @@ class _Told:
                 f"topic {', '.join(self._compacted)} is compacted: a message that a later one of its key replaces"
                 " before it is read makes no event",
                 hint="events want cleanup.policy=delete",
+            )
+        if self._no_dead_letters:
+            name = self._no_dead_letters[0]
+            yield Finding(
+                f"there is no topic {', '.join(self._no_dead_letters)} for dead letters, and the brokers create none:"
+                " the partition of a message that fails every time waits",
+                hint=f"create it: kafka-topics.sh --create --topic {name} --partitions 8 …",
             )
 
     async def look_up(self, settings: KafkaSettings) -> None:
@@ -112,6 +123,9 @@ class _Told:
             for error_code, _, _, name, entries in answer.resources:
                 if sdk.for_code(error_code) is sdk.NoError:
                     self._note(name, {entry[0]: entry[1] for entry in entries})
+            if settings.max_deliveries:
+                dead_letters = sorted({settings.dead_letter_topic_of(name) for name in names})
+                await self._find_dead_letters(client, node, dead_letters, what)
         except (BrokerError, NotImplementedError, sdk.KafkaError) as error:
             logger.debug("%s: %r", what, error)
         finally:
@@ -128,6 +142,21 @@ class _Told:
             f" (of the topics of {self._topics} only those are looked at that are there now: {count};"
             " check again when others come)"
         )
+
+    async def _find_dead_letters(self, client: Any, node: int, names: list[str], what: str) -> None:
+        """Whether the brokers make topics by themselves is told to who may describe their configuration."""
+        request = MetadataRequest(names, allow_auto_topic_creation=False)
+        answer = await guarded(client.send(node, request), what)
+        unknown = sdk.UnknownTopicOrPartitionError
+        missing = [name for code, name, *_ in answer.topics if sdk.for_code(code) is unknown]
+        if not missing:
+            return
+        wanted = [(int(ConfigResourceType.BROKER), str(node), [_AUTO_CREATE])]
+        answer = await guarded(client.send(node, DescribeConfigsRequest(wanted)), what)
+        for error_code, _, _, _, entries in answer.resources:
+            told = {entry[0]: entry[1] for entry in entries}
+            if sdk.for_code(error_code) is sdk.NoError and told.get(_AUTO_CREATE) == "false":
+                self._no_dead_letters = missing
 
     def _note(self, name: str, configuration: Mapping[str, str | None]) -> None:
         policies = (configuration.get(_CLEANUP) or "").split(",")

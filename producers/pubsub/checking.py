@@ -71,6 +71,11 @@ async def describe_delivery(
     if policy:
         limits.append(policy.max_delivery_attempts)
     drops_after = min((limit for limit in limits if limit), default=None)
+    has_dead_letters = None
+    if settings.dead_letter_topic or policy:
+        has_dead_letters = True
+    elif found is not None:
+        has_dead_letters = False
     return DeliveryFacts(
         is_acknowledged=True,
         because="messages are acknowledged after their events are durable",
@@ -80,7 +85,7 @@ async def describe_delivery(
         is_renewed=True,
         renewed_for=timedelta(seconds=settings.max_extension_s),
         drops_after=drops_after,
-        has_dead_letters=None if drops_after is None else True,
+        has_dead_letters=has_dead_letters,
         source=path,
     )
 

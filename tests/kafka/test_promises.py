@@ -26,10 +26,12 @@ PLAIN = (
 )
 
 
-async def promised(monkeypatch: pytest.MonkeyPatch, servers: str, *topics: str) -> Promise:
+async def promised(
+    monkeypatch: pytest.MonkeyPatch, servers: str, *topics: str, max_deliveries: int = 0
+) -> Promise:
     def resolve(connection: str) -> Mapping[str, Any]:
         assert connection == "kafka"
-        return {"bootstrap_servers": servers}
+        return {"bootstrap_servers": servers, "max_deliveries": max_deliveries}
 
     monkeypatch.setattr(abc, "_resolve_connection", resolve)
     facts = await KafkaEventTrigger(topics).describe_delivery(ask=True)
@@ -61,6 +63,20 @@ async def test_a_compacted_topic_is_warned_of(
     assert found.guarantee is Guarantee.EFFECTIVELY_ONCE
     (warning,) = map(str, found.warnings)
     assert warning.startswith(f"topic {name} is compacted: ")
+
+
+async def test_a_topic_of_dead_letters_that_will_not_be_there_is_warned_of(
+    kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t-{uuid.uuid4().hex[:10]}" for _ in range(2)]
+    for name in (*names, f"{names[1]}.dead-letter"):
+        kafka_server.create_topic(name)
+    servers = kafka_server.bootstrap_servers
+    (warning,) = (await promised(monkeypatch, servers, *names, max_deliveries=10)).warnings
+    assert str(warning).startswith(f"there is no topic {names[0]}.dead-letter for dead letters, ")
+    assert f"--create --topic {names[0]}.dead-letter" in str(warning)
+    assert (await promised(monkeypatch, servers, names[1], max_deliveries=10)).warnings == ()
+    assert (await promised(monkeypatch, servers, *names, max_deliveries=0)).warnings == ()
 
 
 class BeforeTopicIds(DescribeTopicsRequest):

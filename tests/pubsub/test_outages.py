@@ -268,7 +268,21 @@ async def test_what_a_watcher_promises_follows_from_settings_and_subscription(
     assert facts.retention == timedelta(minutes=10)
     assert facts.redelivers_after == timedelta(seconds=10)
     assert facts.renewed_for == timedelta(hours=1)
-    assert promise(facts, ack_timeout=timedelta(minutes=5)).guarantee is Guarantee.EFFECTIVELY_ONCE
+    promised = promise(facts, ack_timeout=timedelta(minutes=5))
+    assert (promised.guarantee, promised.warnings) == (Guarantee.EFFECTIVELY_ONCE, ())
+
+
+async def test_a_subscription_without_a_place_for_dead_letters_is_warned_of(
+    double: PubSubDouble, name: str
+) -> None:
+    double.create(name, message_retention_duration={"seconds": 7 * 24 * 3600})
+    facts = await describe_delivery(settings_for(double.host), name, ask=True)
+    (warning,) = promise(facts, ack_timeout=timedelta(minutes=5)).warnings
+    assert "delivered again until it is dropped after 7 days" in str(warning)
+    assert "dead_letter_topic" in str(warning)
+    topic = settings_for(double.host, dead_letter_topic="dead")
+    asked = await describe_delivery(topic, name, ask=True)
+    assert promise(asked, ack_timeout=timedelta(minutes=5)).warnings == ()
 
 
 async def test_the_check_says_that_nobody_answers() -> None:

@@ -187,6 +187,7 @@ def _warnings(facts: DeliveryFacts, ack_timeout: timedelta) -> Iterator[Finding]
         else:
             lost = "a message that fails every time is delivered again for ever"
         yield Finding(
-            f"the source has no place for dead letters: {lost}", hint="give it a dead-letter queue"
+            f"the source has no place for dead letters: {lost}",
+            hint="give it a dead-letter queue, or the connection a dead_letter_queue or dead_letter_topic",
         )
     yield from (finding for finding in facts.findings if finding.most is None)
