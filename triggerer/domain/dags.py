@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, TracebackType
@@ -85,7 +85,7 @@ class DAG:
         catchup: bool = False,
         max_active_runs: int = 16,
         description: str | None = None,
-        tags: Iterable[str] = (),
+        tags: Iterable[str] | None = (),
         params: Mapping[str, Any] | None = None,
         default_args: Mapping[str, Any] | None = None,
         is_paused_upon_creation: bool = False,
@@ -239,7 +239,8 @@ class DAG:
     def _checked_duration(self, name: str, value: object) -> timedelta | None:
         # A bare number is seconds, as for tasks.
         if isinstance(value, int | float) and not isinstance(value, bool):
-            value = timedelta(seconds=value)
+            with suppress(ValueError, OverflowError):
+                value = timedelta(seconds=value)
         if value is None:
             return None
         if not isinstance(value, timedelta) or value <= timedelta(0):
@@ -268,14 +269,21 @@ class DAG:
             raise DagError(f"{self!r}: {name} must be a whole number from 1, not {value!r}")
         return value
 
-    def _checked_tags(self, tags: Iterable[str]) -> tuple[str, ...]:
-        taken = (tags,) if isinstance(tags, str) else tuple(tags)
+    def _checked_tags(self, tags: object) -> tuple[str, ...]:
+        given = () if tags is None else (tags,) if isinstance(tags, str) else tags
+        if not isinstance(given, Iterable):
+            raise DagError(f"{self!r}: tags are strings, not {tags!r}")
+        taken = tuple(given)
         for tag in taken:
             if not str(tag).strip() or type(tag) is not str:
                 raise DagError(f"{self!r}: a tag must be a string, not {tag!r}")
         return tuple(dict.fromkeys(taken))
 
-    def _checked_defaults(self, given: Mapping[str, Any]) -> TaskOptions:
+    def _checked_defaults(self, given: object) -> TaskOptions:
+        if not isinstance(given, Mapping):
+            raise DagError(
+                f"{self!r}: default_args are options of its tasks by name, not {given!r}"
+            )
         allowed = OPTION_NAMES - {"task_id"}
         if unknown := sorted(str(name) for name in set(given) - allowed):
             raise DagError(

@@ -118,6 +118,10 @@ def test_a_dag_may_end_at_the_moment_at_which_it_starts() -> None:
         ({"events_per_run": 0}, "events_per_run"),
         ({"events_per_run": 1.5}, "events_per_run"),
         ({"tags": [1]}, "tag"),
+        ({"tags": 1}, "tags are strings"),
+        ({"default_args": [1]}, "options of its tasks by name"),
+        ({"quiet_period": float("nan")}, "more than 0, not nan"),
+        ({"quiet_period": 1e300}, "quiet_period"),
         ({"params": {"x": object()}}, "params"),
         ({"description": 3}, "description"),
         ({"default_args": {"owner": "me"}}, "'owner', which is no option of a task"),
@@ -220,6 +224,10 @@ def test_a_chain_longer_than_the_stack_is_put_in_order() -> None:
         for later, earlier in itertools.pairwise(tasks):
             earlier >> later
     assert dag.tasks_in_order() == tuple(reversed(tasks))
+
+
+def test_there_may_be_no_tags_in_each_way_of_saying_so() -> None:
+    assert [DAG("d", tags=none).tags for none in (None, (), [])] == [(), (), ()]
 
 
 def test_a_cycle_is_refused_and_shown() -> None:
