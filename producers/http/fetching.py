@@ -6,6 +6,8 @@ import logging
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
@@ -20,6 +22,13 @@ from triggerer.pluginkit.guarding import guarded
 
 _MOST_REDIRECTS: Final = 5
 _KEPT_HEADERS: Final = ("content-type", "etag", "last-modified", "date")
+_SETTLED_AFTER: Final = timedelta(seconds=60)
+"""How much older than the answer a `Last-Modified` has to be to tell contents apart.
+
+It has seconds: what changes again in the second in which it was read has the same one, and "not modified since" would
+hide it. A minute also covers clocks that differ, and file systems that stamp late.
+Source: RFC 9110, section 8.8.2.2; RFC 2616, section 13.3.3, for the minute.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,7 @@ class Fetcher:
         status, found = response.status_code, response.headers
         raise_for_status(status, found.get("retry-after"), what)
         headers = {name: found[name] for name in _KEPT_HEADERS if name in found}
-        validators = Validators(asked, found.get("etag"), found.get("last-modified"))
+        validators = Validators(asked, found.get("etag"), _last_modified(found))
         if status == 304:
             return Answer(None, headers, validators)
         if not 200 <= status < 300:
@@ -133,6 +142,27 @@ class Fetcher:
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.aclose()
+
+
+def _last_modified(headers: Mapping[str, str]) -> str | None:
+    """The header, if it tells this content from a later one."""
+    value = headers.get("last-modified")
+    modified = _instant(value)
+    if modified is None:
+        return None
+    # Where the server has no clock, ours counts (RFC 9110, section 6.6.1).
+    answered = _instant(headers.get("date")) or datetime.now(UTC)
+    return value if answered - modified >= _SETTLED_AFTER else None
+
+
+def _instant(value: str | None) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        instant = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
 def _with_query(url: str, params: Mapping[str, Any] | None) -> str:

@@ -53,7 +53,9 @@ class Memory:
     Items are remembered by their digests once they are settled, the latest `MOST_KNOWN` of them; those that are no
     longer in the answers give way first. What comes again after that has the same idempotency key, and makes no event.
     A URL that is one item (`is_document`) fires whenever its content is another than before, so also when an earlier
-    one comes back. Its versions are numbered, and `incarnation` tells them from those of an earlier stream.
+    one comes back. Its versions are numbered, and `incarnation` tells them from those of an earlier stream. A number is
+    used for one content only: a successor has to know those that were given and not settled, since their events may be
+    durable. So the state is stored before a version is delivered.
     """
 
     source: str
@@ -72,7 +74,10 @@ class Memory:
     _rounds: deque[Round] = field(default_factory=deque)
     _present: frozenset[str] = frozenset()
     _latest: str | None = None
+    """The content that was delivered last, and its number."""
     _latest_version: int = 0
+    _is_unsure: bool = False
+    """Whether a predecessor delivered that, and nobody knows what became of it."""
     _numbers: int = 0
 
     @classmethod
@@ -89,6 +94,12 @@ class Memory:
                 None if state["validators"] is None else Validators(*state["validators"])
             )
             memory._latest = next(reversed(memory.known), None)
+            # Not in the states of releases before it was stored.
+            if (delivered := state.get("delivered")) is not None:
+                memory._latest_version, memory._latest = delivered
+                memory._is_unsure = True
+                # They are of an earlier content: "unchanged" would be that one, and has nothing to deliver.
+                memory.validators = None
         if not memory.incarnation:
             memory.incarnation = uuid.uuid4().hex[:12]
         return memory
@@ -102,6 +113,9 @@ class Memory:
             "cursor": self.cursor,
             "version": self.version,
             "incarnation": self.incarnation,
+            "delivered": [self._latest_version, self._latest]
+            if self._latest_version > self.version
+            else None,
             "validators": None
             if validators is None
             else [validators.url, validators.etag, validators.last_modified],
@@ -122,6 +136,9 @@ class Memory:
         new = [self._deliver(one, answered, seen_at) for one in found if self._is_new(one)]
         self._present = frozenset(one.digest for one in found)
         answered.unsettled = len(new)
+        if not new and self._rounds and not self._rounds[-1].unsettled:
+            # An item that fails for long keeps the rounds behind it: those that say nothing must not grow.
+            self._rounds.pop()
         self._rounds.append(answered)
         self._end_rounds()
         return new
@@ -137,7 +154,7 @@ class Memory:
 
     def _is_new(self, one: Found) -> bool:
         if self.is_document:
-            return one.digest != self._latest
+            return self._is_unsure or one.digest != self._latest
         return one.digest not in self.known and one.digest not in self._in_flight
 
     def _deliver(self, one: Found, answered: Round, seen_at: datetime) -> Delivery:
@@ -145,8 +162,10 @@ class Memory:
         version = None
         key = f"{self.source}/{one.digest}"
         if self.is_document:
-            self._latest = one.digest
-            self._latest_version += 1
+            # What may be durable already is delivered as the same version.
+            if not (self._is_unsure and one.digest == self._latest):
+                self._latest_version += 1
+            self._latest, self._is_unsure = one.digest, False
             version = self._latest_version
             key = f"{self.source}/{self.incarnation}/{version}/{one.digest}"
         self._in_flight[key if self.is_document else one.digest] = None

@@ -71,6 +71,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         self._saved: Any = None
         self._is_ahead = False
         """Whether a state is being stored that passes what has not been advanced yet."""
+        self._has_advanced = anyio.Event()
 
     def use_state(self, state: StreamState) -> None:
         self._state = state
@@ -140,6 +141,9 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         new = self._memory.take(page.found, answer.validators, self._cursor, now)
         for delivery in new:
             delivery.size = get_size(self._message(delivery))
+        while self._is_ahead and self._memory.is_document and new:
+            # Its number has to be stored before its event can be.
+            await self._has_advanced.wait()
         if not self._is_ahead:
             await self._save()
         return new, 0.0 if has_more and new else interval
@@ -181,10 +185,12 @@ class HttpSharedStreamProducer(SharedStreamProducer):
 
     def state_after(self, items: Sequence[AdvanceItem]) -> Any:
         self._is_ahead = True
+        self._has_advanced = anyio.Event()
         return self._memory.dump_after(delivery for delivery, _ in items)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         self._is_ahead = False
+        self._has_advanced.set()
         failures = 0
         for delivery, outcome in batch:
             match judge(outcome):

@@ -1,16 +1,20 @@
-"""A URL that is polled, by the whole service: killed between the commit of the events and what follows it."""
+"""A URL that is polled, by the whole service: killed between an answer and its events, and behind them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
-from tests.http.server import Server, serving
+from tests.http.server import Asked, Reply, Server, serving
 
 WATCHERS = """
 import os
@@ -29,10 +33,20 @@ class Dying(HttpSharedStreamProducer):
 
     # The events of the batch are durable. So is the place that passes them, if it was told ahead.
     async def advance(self, batch):
-        if KILL.exists():
+        self.die("advance")
+        await super().advance(batch)
+
+    # Something is new, and nothing of it is durable.
+    async def _poll(self):
+        new, delay = await super()._poll()
+        if new:
+            self.die("answer")
+        return new, delay
+
+    def die(self, moment):
+        if KILL.exists() and KILL.read_text() == moment:
             KILL.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
-        await super().advance(batch)
 
 class Watching(HttpPollTrigger):
     def serialize(self):
@@ -44,21 +58,23 @@ class Watching(HttpPollTrigger):
         return Dying(trigger._polled(), settings=trigger._settings(), connection="http")
 
 orders = Asset("x-test://orders", watchers=[
-    AssetWatcher("w", Watching(
-        "orders", poke_interval=0.1, items="@value", item_key="id"), guarantee="effectively_once"),
+    AssetWatcher("w", Watching("orders", poke_interval=0.1, {arguments}), guarantee="effectively_once"),
 ])
 """
+ITEMS = 'items="@value", item_key="id"'
 
 
 class Scene:
-    def __init__(self, folder: Path, url: str, server: Server, *, ahead: bool) -> None:
+    def __init__(
+        self, folder: Path, url: str, server: Server, *, ahead: bool, arguments: str = ITEMS
+    ) -> None:
         self.server = server
         self.ahead = ahead
         self.kill = folder / "kill"
         dags = folder / "dags"
         dags.mkdir()
         self.dag = dags / "watching.py"
-        self.dag.write_text(WATCHERS.format(kill=self.kill, ahead=ahead))
+        self.dag.write_text(WATCHERS.format(kill=self.kill, ahead=ahead, arguments=arguments))
         self.records = Records(url)
         self.instance = Instance(
             folder / "home",
@@ -69,17 +85,34 @@ class Scene:
             "[dag_processor]\nmin_file_process_interval = 1\nremoval_grace = 0\n",
         )
 
-    def ids(self) -> list[int]:
+    def ids(self) -> list[Any]:
+        if not self.records.holds("SELECT 1 + count(*) FROM asset_event"):
+            return []
         rows = self.records.rows("SELECT extra FROM asset_event ORDER BY id")
         extras = [json.loads(row[0]) if isinstance(row[0], str) else row[0] for row in rows]
         return [extra["value"]["id"] for extra in extras]
+
+    def until_it_dies(self) -> None:
+        dead = "it dies"
+        wait_until(lambda: not self.instance.is_running, within_s=60, what=dead, of=self.instance)
+
+    def until_asked(self, times: int = 3) -> None:
+        """Until so many more requests were answered: what was there before them has been looked at."""
+        before = len(self.server.statuses)
+        what = "it asks again"
+        wait_until(
+            lambda: len(self.server.statuses) >= before + times,
+            within_s=60,
+            what=what,
+            of=self.instance,
+        )
 
     def states(self) -> list[int]:
         rows = self.records.rows("SELECT value FROM stream_state")
         values = [json.loads(row[0]) if isinstance(row[0], str) else row[0] for row in rows]
         return [len(value["known"]) for value in values]
 
-    def until_ids(self, expected: list[int]) -> None:
+    def until_ids(self, expected: list[Any]) -> None:
         what = f"events of {expected}"
         wait_until(lambda: self.ids() == expected, within_s=60, what=what, of=self.instance)
 
@@ -88,13 +121,26 @@ class Scene:
         wait_until(lambda: self.states() == expected, within_s=60, what=what, of=self.instance)
 
 
-@pytest.fixture(params=[True, False], ids=["with the events", "after the events"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path, sqlite_url: str) -> Iterator[Scene]:
+@contextmanager
+def polled(
+    folder: Path, url: str, *, ahead: bool = True, arguments: str = ITEMS
+) -> Iterator[Scene]:
     with serving() as server:
-        scene = Scene(tmp_path, sqlite_url, server, ahead=request.param)
+        scene = Scene(folder, url, server, ahead=ahead, arguments=arguments)
         yield scene
         if scene.instance.is_running:
             scene.instance.kill()
+
+
+both_ways = pytest.mark.parametrize(
+    "ahead", [True, False], ids=["with the events", "after the events"]
+)
+
+
+@pytest.fixture(params=[True, False], ids=["with the events", "after the events"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path, sqlite_url: str) -> Iterator[Scene]:
+    with polled(tmp_path, sqlite_url, ahead=request.param) as scene:
+        yield scene
 
 
 def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_twice(
@@ -107,11 +153,9 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     (watcher,) = json.loads(scene.instance.cli("watchers", "list", "--json"))
     assert watcher["guarantee"] == "effectively_once"
 
-    scene.kill.touch()
+    scene.kill.write_text("advance")
     scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}]
-    wait_until(
-        lambda: not scene.instance.is_running, within_s=60, what="it dies", of=scene.instance
-    )
+    scene.until_it_dies()
     assert 3 in scene.ids()
     # No place beyond the events; and where it goes with them, no event beyond the place.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
@@ -126,3 +170,143 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     scene.dag.unlink()
     scene.until_states([])
     assert scene.instance.stop() == 0
+
+
+def with_another_etag_in_each_304(server: Server) -> Callable[[Asked], Reply]:
+    """Its 304 is of the old content, and names the ETag of the one that comes next: who sends that never gets it."""
+
+    def answer(asked: Asked) -> Reply:
+        etag, following = f'"{len(server.document)}"', f'"{len(server.document) + 1}"'
+        if asked.headers.get("If-None-Match") in (etag, following):
+            return Reply(304, headers={"ETag": following})
+        return Reply(body=json.dumps(server.document).encode(), headers={"ETag": etag})
+
+    return answer
+
+
+def with_another_etag_each_time(server: Server) -> Callable[[Asked], Reply]:
+    def answer(_: Asked) -> Reply:
+        etag = f'"{len(server.asked)}"'
+        return Reply(body=json.dumps(server.document).encode(), headers={"ETag": etag})
+
+    return answer
+
+
+def with_last_modified_alone(server: Server) -> Callable[[Asked], Reply]:
+    """What is put there is put there in the second in which it was looked at before: its date is the same."""
+    stamp = server.date = format_datetime(datetime.now(UTC), usegmt=True)
+
+    def answer(asked: Asked) -> Reply:
+        if asked.headers.get("If-Modified-Since") == stamp:
+            return Reply(304, headers={"Last-Modified": stamp})
+        body = json.dumps(server.document).encode()
+        return Reply(body=body, headers={"Last-Modified": stamp})
+
+    return answer
+
+
+def with_a_last_page_that_grows(server: Server) -> Callable[[Asked], Reply]:
+    """Two items to a page. The cursor names the page, and the last one is filled bit by bit."""
+
+    def answer(asked: Asked) -> Reply:
+        page = int(asked.query.get("page", ["0"])[0])
+        items = server.document[2 * page : 2 * page + 2]
+        following = page + 1 if len(items) == 2 else page
+        body = json.dumps({"items": items, "next": following}).encode()
+        etag = f'"{page}-{len(items)}"'
+        if asked.headers.get("If-None-Match") == etag:
+            return Reply(304, headers={"ETag": etag})
+        return Reply(body=body, headers={"ETag": etag})
+
+    return answer
+
+
+PAGES = 'items="items", item_key="id", cursor=dict(path="next", param="page")'
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "arguments"),
+    [
+        (with_another_etag_in_each_304, ITEMS),
+        (with_another_etag_each_time, ITEMS),
+        (with_last_modified_alone, ITEMS),
+        (with_a_last_page_that_grows, PAGES),
+    ],
+)
+def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_server_says_of_changes(
+    tmp_path: Path,
+    sqlite_url: str,
+    behaviour: Callable[[Server], Callable[[Asked], Reply]],
+    arguments: str,
+) -> None:
+    with polled(tmp_path, sqlite_url, arguments=arguments) as scene:
+        scene.server.document = [{"id": 1}, {"id": 2}, {"id": 3}]
+        scene.server.answer = behaviour(scene.server)
+        scene.instance.start()
+        scene.until_ids([1, 2, 3])
+        scene.until_asked()
+
+        scene.kill.write_text("answer")
+        scene.server.document = [*scene.server.document, {"id": 4}]
+        scene.until_it_dies()
+        assert scene.ids() == [1, 2, 3]
+
+        scene.server.document = [*scene.server.document, {"id": 5}]
+        scene.instance.start()
+        scene.until_ids([1, 2, 3, 4, 5])
+
+        # Also over a stop in good order, and where nothing has changed meanwhile.
+        assert scene.instance.stop() == 0
+        scene.instance.start()
+        scene.until_asked()
+        scene.server.document = [*scene.server.document, {"id": 6}]
+        scene.until_ids([1, 2, 3, 4, 5, 6])
+        scene.until_asked()
+        assert scene.ids() == [1, 2, 3, 4, 5, 6]
+        assert scene.instance.stop() == 0
+
+
+@both_ways
+def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_changes_again(
+    tmp_path: Path, sqlite_url: str, ahead: bool
+) -> None:
+    """Its second content was durable, the place that passes it perhaps not: what comes next is not taken for it."""
+    with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
+        scene.server.document = {"id": "up"}
+        scene.instance.start()
+        scene.until_ids(["up"])
+        scene.until_states([1])
+
+        scene.kill.write_text("advance")
+        scene.server.document = {"id": "down"}
+        scene.until_it_dies()
+        assert scene.ids() == ["up", "down"]
+
+        scene.server.document = {"id": "up"}
+        scene.instance.start()
+        scene.until_ids(["up", "down", "up"])
+        scene.server.document = {"id": "down"}
+        scene.until_ids(["up", "down", "up", "down"])
+        scene.until_asked()
+        assert scene.ids() == ["up", "down", "up", "down"]
+        assert scene.instance.stop() == 0
+
+
+@both_ways
+def test_a_document_that_stays_as_it_was_when_the_service_died_fires_once(
+    tmp_path: Path, sqlite_url: str, ahead: bool
+) -> None:
+    with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
+        scene.server.document = {"id": "up"}
+        scene.instance.start()
+        scene.until_ids(["up"])
+        for moment, content in (("answer", "down"), ("advance", "up")):
+            events = scene.ids()
+            scene.kill.write_text(moment)
+            scene.server.document = {"id": content}
+            scene.until_it_dies()
+            scene.instance.start()
+            scene.until_ids([*events, content])
+            scene.until_asked()
+            assert scene.ids() == [*events, content]
+        assert scene.instance.stop() == 0

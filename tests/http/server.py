@@ -41,6 +41,8 @@ class Server:
         self.url = f"http://{address[0]}:{address[1]}"
         self.document: Any = []
         self.has_etag = True
+        self.date: str | None = None
+        """What it takes for the time; None: the machine's."""
         self.answer: Callable[[Asked], Reply | None] = lambda _: None
         self.asked: list[Asked] = []
         self.statuses: list[int] = []
@@ -85,6 +87,9 @@ def serving(certificate: Path | None = None, key: Path | None = None) -> Iterato
                 server.closed.wait(reply.delay_s)
                 reply.body = reply.body[1:]
             self.wfile.write(reply.body)
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return server.date or super().date_time_string(timestamp)  # type: ignore[arg-type]
 
         def log_message(self, *args: Any) -> None:
             pass

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import anyio
@@ -94,6 +96,38 @@ async def test_last_modified_is_sent_back_where_there_is_no_etag(
     await until_asked(server, 3)
     assert ids(view) == [1]
     assert server.statuses[:3] == [200, 304, 304]
+
+
+@pytest.mark.parametrize(("age_s", "is_sent"), [(0, False), (59, False), (60, True)])
+async def test_a_last_modified_of_just_now_does_not_tell_contents_apart(
+    server: Server, streams: StreamHarness, age_s: int, is_sent: bool
+) -> None:
+    """It has seconds: what was changed again in the second in which it was read would have the same one."""
+    answered = datetime(2026, 11, 24, 10, tzinfo=UTC)
+    stamp = format_datetime(answered - timedelta(seconds=age_s), usegmt=True)
+    server.date = format_datetime(answered, usegmt=True)
+    server.answer = lambda _: Reply(body=b"[]", headers={"Last-Modified": stamp})
+    await streams.add(polling(server, items="@value"))
+    await until_asked(server, 3)
+    assert server.asked[1].headers.get("If-Modified-Since") == (stamp if is_sent else None)
+
+
+async def test_the_number_of_a_documents_version_is_stored_before_it_is_delivered(
+    server: Server,
+) -> None:
+    server.document = {"state": "up"}
+    trigger = polling(server)
+    key = trigger.shared_stream_key()
+    async with StreamHarness(persistence="manual") as streams:
+        view = await streams.add(trigger)
+        await until(lambda: len(view.unpersisted) == 1, view)
+        assert streams.states[key]["delivered"][0] == 1
+        server.document = {"state": "down"}
+        await until(lambda: len(view.unpersisted) == 2, view)
+        assert streams.states[key]["delivered"][0] == 2
+        await streams.persist()
+        await until(lambda: streams.states[key]["version"] == 2, view)
+        assert streams.states[key]["delivered"] is None
 
 
 async def test_a_changed_item_fires_if_all_of_it_counts_and_does_not_if_its_key_is_known(

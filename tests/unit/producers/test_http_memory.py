@@ -102,6 +102,52 @@ def test_a_crash_before_the_state_gives_a_document_the_same_key_again() -> None:
     assert other.key != before.key
 
 
+def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -> None:
+    """What was delivered and not settled may be durable: as nothing else may it come again."""
+    memory = document()
+    (up,) = take(memory, "up")
+    memory.settle(up)
+    delivered = [up, *take(memory, "down"), *take(memory, "gone")]
+    state = orjson.loads(orjson.dumps(memory.dump()))
+    # The one that was delivered last comes again as it was: perhaps its event is missing.
+    (again,) = take(Memory.restore("s", state, is_document=True), "gone")
+    assert again.key == delivered[-1].key
+    # Whatever else is there now is a version of its own, also what was there before.
+    for content in ("up", "down", "other"):
+        successor = Memory.restore("s", state, is_document=True)
+        # "Not modified" would be said of the settled one, which could not be delivered.
+        assert successor.validators is None
+        (other,) = take(successor, content)
+        assert other.key not in {one.key for one in delivered}
+        assert take(successor, content) == []
+        successor.settle(other)
+        assert successor.dump()["delivered"] is None
+
+
+def test_a_state_of_a_release_that_did_not_keep_what_was_delivered_is_read() -> None:
+    memory = document()
+    (up,) = take(memory, "up")
+    memory.settle(up)
+    state = memory.dump()
+    del state["delivered"]
+    successor = Memory.restore("s", state, is_document=True)
+    assert take(successor, "up") == []
+    assert names(take(successor, "down")) == ["down"]
+
+
+def test_answers_without_news_cost_no_memory_while_an_item_fails() -> None:
+    memory = items()
+    (failing,) = take(memory, "a", etag="1")
+    (other,) = take(memory, "a", "b", etag="2")
+    for number in range(3, 100):
+        take(memory, "a", "b", etag=str(number))
+    assert len(memory._rounds) == 3
+    memory.settle(other)
+    assert memory.cursor is None
+    memory.settle(failing)
+    assert (memory.cursor, memory.validators) == ("99", validators("99"))
+
+
 def test_an_older_version_that_is_settled_late_does_not_hide_the_newer_one() -> None:
     memory = document()
     (a,), (b,) = take(memory, "a"), take(memory, "b")
