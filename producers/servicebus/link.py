@@ -17,9 +17,10 @@ from producers.servicebus import sdk
 from producers.servicebus.calls import Calls
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.errors import guarded
+from producers.servicebus.in_hand import InHand
 from producers.servicebus.locks import MAX_BATCH, MessageLocks, SessionLock, SessionOver
 from producers.servicebus.message import Delivery, delivery_of
-from producers.servicebus.settling import Order, Settling
+from producers.servicebus.settling import Order, Settlement, Settling
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class LinkContext(Protocol):
 
     entity: EntityPath
     calls: Calls
+    in_hand: InHand
     paused: bool
 
     @property
@@ -42,6 +44,9 @@ class LinkContext(Protocol):
 
     def hand_over(self, deliveries: Sequence[Delivery]) -> None:
         """Take what has come."""
+
+    def note_held(self, count: int) -> None:
+        """So many have come that are not handed over: the watchers have them, or had."""
 
     def note_settled(self, count: int) -> None:
         """So many messages are in flight no more."""
@@ -70,6 +75,8 @@ class Link:
         self._settling = Settling(
             stream.calls,
             self.locks,
+            self,
+            stream.in_hand,
             None if session_id is None else partial(stream.hold_session, session_id),
         )
         self._wait: anyio.CancelScope | None = None
@@ -84,12 +91,24 @@ class Link:
 
     def leave(self, orders: Sequence[Order]) -> None:
         """Have messages settled. Those that are not held any more count as done: they come again."""
-        if self.closed:
-            for order in orders:
-                order.done()
-            return
-        self._settling.add(orders)
+        for order in orders:
+            if order.delivery.link is not self:
+                # It came again elsewhere, while this order was on its way.
+                order.delivery.link.leave([order])
+                continue
+            if order.settlement is not Settlement.COMPLETE:
+                self._stream.in_hand.forget(order.delivery)
+            if self.closed:
+                self._settling.answer(order, is_settled=False)
+            else:
+                self._settling.add([order])
         self.poke()
+
+    def lose(self, delivery: Delivery) -> None:
+        """It came again elsewhere."""
+        held = self.locks.of(delivery)
+        if held is not None:
+            self.locks.lose(held)
 
     def poke(self) -> None:
         """Interrupt the wait for messages."""
@@ -156,17 +175,29 @@ class Link:
         return max(0.001, min(ends) - now)
 
     def _take(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Hold what has come, and hand it over."""
+        """Hold what has come, and hand over what the watchers do not have."""
         if not messages:
             return
         now = anyio.current_time()
-        deliveries = []
+        in_hand, new = self._stream.in_hand, []
         for received in messages:
             delivery = delivery_of(received, self, self._stream.entity)
+            before = in_hand.find(delivery.key)
+            if before is not None:
+                before.link.lose(before)
+                before.come_again(delivery)
+                self.locks.add(before, now)
+                continue
             self.locks.add(delivery, now)
-            deliveries.append(delivery)
+            if in_hand.is_done(delivery.key):
+                # Its events are durable; it could not be completed when it was time to.
+                self._settling.add([Order(delivery, Settlement.COMPLETE, _nothing)])
+                continue
+            in_hand.add(delivery)
+            new.append(delivery)
         self.quiet_since = now
-        self._stream.hand_over(deliveries)
+        self._stream.note_held(len(messages) - len(new))
+        self._stream.hand_over(new)
 
     def _end_if_idle(self) -> None:
         now = anyio.current_time()
@@ -198,3 +229,7 @@ class Link:
             late = await sdk.drain(receiver)
             held = [one.delivery.received for one in self.locks]
             await sdk.release(receiver, [*held, *late])
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

@@ -83,7 +83,7 @@ class MessageLocks:
         return self._held.get(sequence_number)
 
     def of(self, delivery: Delivery) -> Held | None:
-        """The lock of this delivery. A message that came again is held as another delivery."""
+        """The lock of this delivery. A message that was handed over again is held as another delivery."""
         held = self._held.get(delivery.sequence_number)
         return held if held is not None and held.delivery is delivery else None
 

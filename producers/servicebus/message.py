@@ -27,13 +27,18 @@ class Holder(Protocol):
     def leave(self, orders: Sequence[Any]) -> None:
         """Have messages settled, by `Order`s; in the SDK's thread."""
 
+    def lose(self, delivery: Delivery) -> None:
+        """Its lock is another's; in the SDK's thread."""
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(slots=True, eq=False)
 class Delivery:
-    """The broker payload: a message as one receiver got it once.
+    """The broker payload: a message as it was handed over once.
 
     Attributes:
-        link: Who holds its lock, and settles it.
+        received: As it came last: its lock may have been lost since it was handed over, and be another.
+        link: Who holds that lock, and settles it. Like `received` it is changed in the SDK's thread.
+        deliveries: Service Bus's count, this one included.
     """
 
     message: BrokerMessage
@@ -42,10 +47,11 @@ class Delivery:
     key: str
     lane: Lane
     sequence_number: int
+    deliveries: int
 
-    @property
-    def deliveries(self) -> int:
-        return self.message.deliveries or 1
+    def come_again(self, as_: Delivery) -> None:
+        """Its lock was lost, and the message has come with another."""
+        self.received, self.link, self.deliveries = as_.received, as_.link, as_.deliveries
 
 
 def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: EntityPath) -> Delivery:
@@ -58,6 +64,7 @@ def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: Entit
     assert number is not None
     enqueued = received.enqueued_time_utc or datetime.fromtimestamp(0, UTC)
     session_id = received.session_id
+    deliveries = (received.delivery_count or 0) + 1
     message = BrokerMessage(
         _body_of(received),
         None if session_id is None else session_id.encode(),
@@ -75,7 +82,7 @@ def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: Entit
             "content_type": received.content_type,
         },
         enqueued,
-        (received.delivery_count or 0) + 1,
+        deliveries,
     )
     return Delivery(
         message,
@@ -86,6 +93,7 @@ def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: Entit
         if session_id is None or not link.is_session
         else ("session", session_id),
         number,
+        deliveries,
     )
 
 

@@ -14,6 +14,7 @@ from producers.servicebus import sdk
 from producers.servicebus.calls import Calls
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.errors import RequiresSessions, guarded
+from producers.servicebus.in_hand import InHand
 from producers.servicebus.link import Link
 from producers.servicebus.locks import SessionOver
 from producers.servicebus.message import Delivery
@@ -53,6 +54,7 @@ class Stream:
         self.entity = entity
         self.what = f"stream of {entity.described} at {settings.host}"
         self.calls = Calls(self.what, entity, settings.request_timeout_s)
+        self.in_hand = InHand()
         self.paused = False
         self._settings = settings
         self._hand_over = hand_over
@@ -236,8 +238,12 @@ class Stream:
         return max(0, self._settings.max_in_flight - self._in_flight)
 
     def hand_over(self, deliveries: Sequence[Delivery]) -> None:
-        self._in_flight += len(deliveries)
-        self._hand_over(deliveries)
+        if deliveries:
+            self._in_flight += len(deliveries)
+            self._hand_over(deliveries)
+
+    def note_held(self, count: int) -> None:
+        self._in_flight += count
 
     def note_settled(self, count: int) -> None:
         had_room = self.room > 0

@@ -78,6 +78,7 @@ async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_
                 await asyncio.to_thread(server.restart)
                 await asyncio.to_thread(send, name)
             gate[0] = True
+            await driver.advance()
             await driver.until(lambda: len(acked(driver)) == 80, "all are advanced")
             await driver.until(lambda: server.values(path) == [], "all are settled")
         # What came again is the same message to the store: events are made of each once.

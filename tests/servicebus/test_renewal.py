@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
+import anyio
 import pytest
 
 from producers.servicebus import ServiceBusSharedStreamProducer
 from tests.servicebus.conftest import LOCK_S, Queue
 from tests.servicebus.driving import drive
 from tests.services.working import check_that_each_comes_once
-from triggerer.testing.resolving import gated
+from triggerer.testing.resolving import acked, failing_once, gated
 
 
 @pytest.mark.rule("the task that renews locks starves while a filter computes")
@@ -45,17 +47,57 @@ async def test_renewal_ends_when_a_message_is_settled(queue: Queue) -> None:
         assert queue.server.stats()["operations"]["renew-lock"] == before
 
 
-async def test_a_lock_that_is_lost_harms_nobody_and_the_message_comes_again(queue: Queue) -> None:
-    queue.send("a")
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(30):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110  (of a server)
+            await anyio.sleep(0.02)
+
+
+@pytest.mark.rule("a lost session lock never heals; no session available is a failure")
+@pytest.mark.parametrize("of", ["queue", "sessions"])
+async def test_a_watcher_that_takes_longer_than_a_lock_that_cannot_be_renewed_gets_each_message_once(
+    request: pytest.FixtureRequest, of: str
+) -> None:
+    """Whatever it has in hand comes again with each lock that is lost: it must not get one more of each every time."""
+    queue: Queue = request.getfixturevalue(of)
+    queue.order("refuse_renewals", refuse=True)
+    values = [f"m{number}" for number in range(20)]
+    values.insert(10, "slow")
+    await asyncio.to_thread(queue.send, *values, session="one" if of == "sessions" else None)
+    await check_that_each_comes_once(queue.producer, values, waits_s=LOCK_S * 3.5)
+
+
+@pytest.mark.parametrize("of", ["queue", "sessions"])
+async def test_a_message_whose_lock_is_lost_is_settled_by_the_next_one(
+    request: pytest.FixtureRequest, of: str
+) -> None:
+    queue: Queue = request.getfixturevalue(of)
+    queue.send("a", "b", session="one" if of == "sessions" else None)
     async with drive(queue.producer(), gated(gate := [False])) as driver:
-        await driver.count(1)
-        queue.order("expire_locks")
         await driver.count(2)
+        queue.order("expire_locks")
+        await until(lambda: queue.delivery_counts == [1, 1] and queue.locked == 2)
         gate[0] = True
         await driver.advance()
-        await driver.until(lambda: queue.values == [], "it is completed")
-        assert len({one.key for one in driver.deliveries}) == 1
+        await until(lambda: queue.values == [])
+        await asyncio.to_thread(queue.send, "c", session="one" if of == "sessions" else None)
+        await driver.until(lambda: "c" in acked(driver), "it goes on")
+        assert driver.values == ["a", "b", "c"]
         # Nothing is taken for being in flight still.
+        producer = driver.producer
+        assert isinstance(producer, ServiceBusSharedStreamProducer)
+        assert producer._stream.room == producer._settings.max_in_flight
+
+
+async def test_what_was_done_when_its_lock_was_lost_is_completed_and_not_given_when_it_returns(
+    queue: Queue,
+) -> None:
+    queue.send("a")
+    queue.server.order("fail_settlements", count=1)
+    async with drive(queue.producer()) as driver:
+        await driver.advanced_count(1)
+        await until(lambda: queue.values == [])
+        assert driver.values == ["a"]
         producer = driver.producer
         assert isinstance(producer, ServiceBusSharedStreamProducer)
         assert producer._stream.room == producer._settings.max_in_flight
@@ -63,8 +105,6 @@ async def test_a_lock_that_is_lost_harms_nobody_and_the_message_comes_again(queu
 
 async def test_a_failed_message_keeps_its_lock_until_it_may_come_again(queue: Queue) -> None:
     """Service Bus has no delay for what is abandoned: it is abandoned later."""
-    from triggerer.testing.resolving import acked, failing_once
-
     queue.send("a")
     producer = queue.producer(redelivery_delay_s=LOCK_S * 4, redelivery_delay_max_s=LOCK_S * 4)
     producer._policy.random.uniform = lambda _, longest: longest  # type: ignore[method-assign]

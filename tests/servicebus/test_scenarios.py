@@ -193,22 +193,6 @@ async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no
 
 
 @pytest.mark.rule("a lost session lock never heals; no session available is a failure")
-async def test_a_session_whose_lock_is_lost_is_accepted_again(sessions: Queue) -> None:
-    sessions.send("a", "b", session="one")
-    async with drive(sessions.producer(), gated(gate := [False])) as driver:
-        await driver.count(2)
-        sessions.order("expire_locks")
-        await driver.count(4)
-        gate[0] = True
-        await driver.advance()
-        await driver.until(lambda: sessions.values == [], "they are completed")
-        assert driver.values == ["a", "b", "a", "b"]
-        assert len({one.key for one in driver.deliveries}) == 2
-        await asyncio.to_thread(sessions.send, "c", session="one")
-        await driver.until(lambda: "c" in acked(driver), "it goes on")
-
-
-@pytest.mark.rule("a lost session lock never heals; no session available is a failure")
 async def test_no_session_for_long_is_no_failure(
     sessions: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

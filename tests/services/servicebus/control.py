@@ -128,6 +128,10 @@ class Control:
         entity.expire_all_now()
         self._server._on_timer()
 
+    def do_refuse_renewals(self, path: str, refuse: bool) -> None:
+        """Locks of an entity cannot be renewed: they run out, whoever asks."""
+        self._server.namespace.find(path).refuses_renewals = refuse
+
     def do_fail_settlements(self, count: int) -> None:
         """The next dispositions are refused as if the lock were lost."""
         self._server.failing_settlements = count

@@ -94,6 +94,7 @@ class Entity:
         self.max_delivery_count = max_delivery_count
         self.dead_letters = dead_letters
         self.disabled = False
+        self.refuses_renewals = False
         self.completed = 0
         self.abandoned = 0
         self.sessions: dict[str, Session] = {}

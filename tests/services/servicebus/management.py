@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from proton import UNDESCRIBED, Array, Data, Message, int32, symbol, timestamp
 
-from tests.services.servicebus.entities import Entity, Refused, Stored
+from tests.services.servicebus.entities import (
+    Entity,
+    Refused,
+    Stored,
+    lock_lost,
+    session_lock_lost,
+)
 from tests.services.servicebus.wire import decode, outgoing
 
 if TYPE_CHECKING:
@@ -64,6 +70,8 @@ def _elements(array: Any) -> list[Any]:
 
 def _renew_lock(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[int, Any]:
     tokens = _tokens(body)
+    if entity.refuses_renewals:
+        raise lock_lost()
     for token in tokens:
         entity.find_locked(token)
     ends = [timestamp(int(entity.renew(token) * 1000)) for token in tokens]
@@ -75,6 +83,8 @@ def _renew_lock(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[int, 
 def _renew_session(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[int, Any]:
     session_id = _text(body["session-id"])
     _check_session(peer, entity, session_id)
+    if entity.refuses_renewals:
+        raise session_lock_lost(session_id)
     until = entity.renew_session(session_id)
     peer._server.wake_at(until)
     return 200, {"expiration": timestamp(int(until * 1000))}
