@@ -74,7 +74,8 @@ class Outgoing:
     """What is to be told to the service; `run` sends it.
 
     A request that failed is repeated with growing delays, for `ack_timeout_s` at most, and an id only while its lease
-    lasts: afterwards its message comes again, and its idempotency key absorbs that.
+    lasts: afterwards its message comes again, and its idempotency key absorbs that. Where it goes on so, each message
+    coming again and none being taken for `ack_timeout_s`, the stream ends too: it would never be done.
     """
 
     def __init__(
@@ -92,6 +93,8 @@ class Outgoing:
         self._has_work = anyio.Event()
         self._free = anyio.Semaphore(_AT_ONCE)
         self.error: BrokerError | None = None
+        self._untaken_since: float | None = None
+        """Since when each request has failed."""
 
     async def ack(self, ack_ids: Sequence[str], ends: Sequence[float]) -> None:
         """Return when the service has taken them all, or will deliver again what it did not take.
@@ -176,8 +179,9 @@ class Outgoing:
             try:
                 await guarded(self._call(ack_ids), what)
             except BrokerError as error:
-                again = self._sort_out(error, ack_ids, acks)
+                again = self._sort_out(error, ack_ids, acks, what)
             else:
+                self._untaken_since = None
                 for one in acks:
                     one.note_done(len(one.ack_ids))
                 return
@@ -208,9 +212,14 @@ class Outgoing:
         return call
 
     def _sort_out(
-        self, error: BrokerError, ack_ids: Sequence[str], acks: Sequence[_Acks]
+        self, error: BrokerError, ack_ids: Sequence[str], acks: Sequence[_Acks], what: str
     ) -> Sequence[str]:
-        """Those that are to be sent again."""
+        """Those that are to be sent again.
+
+        Raises:
+            BrokerUnavailable: None was taken for `ack_timeout_s`.
+            BrokerRefused: The service takes nothing from this account.
+        """
         cause = error.__cause__
         reasons = {} if cause is None else failed_ids(cause)
         if reasons:
@@ -224,11 +233,28 @@ class Outgoing:
                 )
             all_again = cause is not None and not is_permanent(cause)
             default = "TRANSIENT" if all_again else ""
-            return [one for one in ack_ids if reasons.get(one, default).startswith("TRANSIENT")]
+            again = [one for one in ack_ids if reasons.get(one, default).startswith("TRANSIENT")]
+            if len(refused) + len(again) < len(ack_ids):
+                self._untaken_since = None
+            else:
+                self._note_untaken(acks, what, reasons[refused[0]] if refused else str(error))
+            return again
         if isinstance(error, BrokerRefused):
             self._fail(acks, error)
         logger.debug("%s", error)
+        self._note_untaken(acks, what, str(error))
         return ack_ids
+
+    def _note_untaken(self, acks: Sequence[_Acks], what: str, why: str) -> None:
+        now = time.monotonic()
+        if self._untaken_since is None:
+            self._untaken_since = now
+        elif now - self._untaken_since >= self._timeout_s:
+            error = BrokerUnavailable(
+                f"{what}: not taken within {self._timeout_s:.0f} s, nor others: {why}",
+                hint="if they come when leases are over, raise ack_deadline_s in the connection",
+            )
+            self._fail(acks, error)
 
     def _fail(self, acks: Sequence[_Acks], error: BrokerError) -> None:
         self.error = error

@@ -149,6 +149,30 @@ async def test_an_ack_that_is_refused_for_good_is_given_up_and_the_message_comes
     assert named[refused[0]] == 1, "acknowledged once, and neither extended nor given back"
 
 
+@pytest.mark.parametrize("how", ["refused for good", "over before they are taken"])
+@pytest.mark.rule(
+    "exactly-once: an ack is refused for good after the events are durable; its id goes on being renewed"
+)
+async def test_acks_of_which_none_is_taken_although_all_comes_again_end_the_stream_loudly(
+    double: PubSubDouble, name: str, how: str
+) -> None:
+    double.create(name, enable_exactly_once_delivery=True)
+    if how == "refused for good":
+        double.fail_ids(lambda method, _: PERMANENT if method == "Acknowledge" else None)
+        says = "PERMANENT_FAILURE_INVALID_ACK_ID"
+    else:
+        double.refuse("Acknowledge", grpc.StatusCode.UNAVAILABLE)
+        says = "UNAVAILABLE"
+    double.publish(name, ["a", "b"])
+    producer = producer_on(double.host, name, ack_deadline_s=1, ack_timeout_s=2.5)
+    with pytest.raises(
+        BrokerUnavailable, match=rf"not taken within 2 s, nor others: .*{says}"
+    ) as raised:
+        async with driven(producer) as driver:
+            await driver.count(100)
+    assert "ack_deadline_s" in str(raised.value)
+
+
 @pytest.mark.rule("one key, a slow watcher: messages held for order escape flow control")
 async def test_the_messages_of_a_key_whose_watcher_is_slow_count_for_flow_control(
     double: PubSubDouble, name: str
