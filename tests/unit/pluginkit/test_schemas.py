@@ -11,7 +11,8 @@ from typing import Any
 
 import fastavro
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
+from google.type.money_pb2 import Money
 
 from tests.services.schema_registry import Registry, open_registry
 from triggerer import abc
@@ -174,6 +175,72 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
     for wrong in (b"\x02\x08", b"\x80", b"\x02\x02\xff"):
         with pytest.raises(ValueError, match=r"."):
             await decode("protobuf", framed(schema_id, wrong))
+
+
+def bill_file() -> descriptor_pb2.FileDescriptorProto:
+    """A `Bill` with a total, of Google's common types, and with what else belongs to it."""
+    file = descriptor_pb2.FileDescriptorProto(name="bill.proto", package="shop", syntax="proto3")
+    file.dependency.extend(
+        ["google/type/money.proto", "google/protobuf/any.proto", "confluent/meta.proto"]
+    )
+    bill = file.message_type.add(name="Bill")
+    bill.field.add(name="total", number=1, type=11, label=1, type_name=".google.type.Money")
+    bill.field.add(name="more", number=2, type=11, label=1, type_name=".google.protobuf.Any")
+    file.message_type.add(name="Note").field.add(name="text", number=1, type=9, label=1)
+    return file
+
+
+async def test_a_protobuf_file_may_import_what_everybody_has(registry: Registry) -> None:
+    """The serializers register no references for these."""
+    serialized = base64.b64encode(bill_file().SerializeToString()).decode()
+    made = registry.register("PROTOBUF", "syntax…", serialized=serialized)
+    text = (
+        'syntax = "proto3"; package shop;\nimport "google/type/money.proto";\n'
+        'import "google/protobuf/any.proto";\nimport public "confluent/meta.proto";\n'
+        "message Bill { google.type.Money total = 1; google.protobuf.Any more = 2; }\n"
+        "message Note { string text = 1; }"
+    )
+    compiled = registry.register("PROTOBUF", text, subject="text")
+    money = Money(currency_code="EUR", units=5).SerializeToString()
+    data = b"\0\x0a" + bytes([len(money)]) + money
+    expected = [{"total": {"currency_code": "EUR", "units": "5"}}]
+    assert await decode("protobuf", framed(made, data)) == expected
+    assert await decode("protobuf", framed(compiled, data)) == expected
+
+
+async def test_a_protobuf_message_may_hold_any_message_of_its_file(registry: Registry) -> None:
+    serialized = base64.b64encode(bill_file().SerializeToString()).decode()
+    schema_id = registry.register("PROTOBUF", "syntax…", serialized=serialized)
+
+    def bill(type_name: str, data: bytes) -> bytes:
+        more = any_pb2.Any(type_url=f"type.googleapis.com/{type_name}", value=data)
+        held = more.SerializeToString()
+        return framed(schema_id, b"\0\x12" + bytes([len(held)]) + held)
+
+    note, second = bill("shop.Note", b"\x0a\x01x"), bill("google.protobuf.Duration", b"\x08\x01")
+    assert [found["more"] for found in await decode("protobuf", note, second)] == [
+        {"@type": "type.googleapis.com/shop.Note", "text": "x"},
+        {"@type": "type.googleapis.com/google.protobuf.Duration", "value": "1s"},
+    ]
+    beyond = bill("google.protobuf.Timestamp", b"\x08" + b"\xff" * 8 + b"\x7f")
+    for unreadable in (bill("shop.Unknown", b""), beyond):
+        with pytest.raises(ValueError, match="no message of its Protobuf schema"):
+            await decode("protobuf", unreadable)
+
+
+async def test_an_avro_time_beyond_the_calendar_is_no_value(registry: Registry) -> None:
+    at = {"type": "long", "logicalType": "timestamp-millis"}
+    schema_id = registry.register("AVRO", json.dumps(at))
+    with pytest.raises(ValueError, match="no value of its Avro schema: OverflowError"):
+        await decode("avro", framed(schema_id, avro("long", 2**62)))
+
+
+async def test_a_json_schema_that_refers_to_what_nobody_has_rejects_its_messages(
+    registry: Registry,
+) -> None:
+    schema_id = registry.register("JSON", '{"properties": {"item": {"$ref": "missing.json"}}}')
+    with pytest.raises(ValueError, match=r"no JSON Schema: it refers to 'missing\.json'"):
+        await decode("jsonschema", framed(schema_id, b'{"item": 1}'))
 
 
 async def test_a_protobuf_schema_that_the_registry_has_as_text_only_is_compiled(

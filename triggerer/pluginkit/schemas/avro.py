@@ -33,12 +33,15 @@ def make_reader(schema: RegisteredSchema) -> Reader:
     def read(data: bytes) -> Any:
         stream = io.BytesIO(data)
         try:
-            value = fastavro.schemaless_reader(stream, parsed, None)
-        except (EOFError, IndexError, LookupError, TypeError, ValueError) as error:
+            plain = _plain(fastavro.schemaless_reader(stream, parsed, None))
+        # ArithmeticError: a time beyond the calendar. RecursionError: lists in lists, thousands of them.
+        except (
+            ArithmeticError, EOFError, LookupError, RecursionError, TypeError, ValueError,
+        ) as error:  # fmt: skip
             raise ValueError(f"no value of its Avro schema: {error!r}") from error
         if stream.read(1):
             raise ValueError("no value of its Avro schema: there are bytes behind it")
-        return _plain(value)
+        return plain
 
     return read
 

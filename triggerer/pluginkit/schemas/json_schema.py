@@ -20,6 +20,7 @@ def make_reader(schema: RegisteredSchema) -> Reader:
     from jsonschema.exceptions import ValidationError
     from jsonschema.validators import validator_for
     from referencing import Registry, Resource
+    from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT7
 
     try:
@@ -40,6 +41,10 @@ def make_reader(schema: RegisteredSchema) -> Reader:
             validator.validate(value)
         except ValidationError as error:
             raise ValueError(f"no value of its JSON Schema: {error.message}") from error
+        except Unresolvable as error:
+            raise ValueError(f"no JSON Schema: it refers to {error.ref!r}") from error
+        except RecursionError as error:
+            raise ValueError(f"too deep for its JSON Schema: {error}") from error
         return value
 
     return read

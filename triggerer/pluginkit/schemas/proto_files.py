@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,13 @@ from typing import TYPE_CHECKING
 from anyio import to_thread
 
 from triggerer.errors import BrokerError, ConfigurationError
+from triggerer.pluginkit.schemas.known_files import find_known_file
 from triggerer.pluginkit.schemas.registry import RegisteredSchema, SchemaRegistry
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+_IMPORT = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"]+)"', re.MULTILINE)
 _COMPILE_S = 30.0
 
 
@@ -88,6 +91,8 @@ def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
                 descriptor.name = file
                 known.file.append(descriptor)
                 continue
+            for imported in _IMPORT.findall(text):
+                _add_known(known, imported, files)
             path = Path(folder, file)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -105,6 +110,18 @@ def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
             raise ValueError(f"its Protobuf schema does not compile: {shown}")
         compiled = _descriptors(output.read_bytes())
     return _with_descriptors(schema, name, compiled)
+
+
+def _add_known(known: FileDescriptorSet, name: str, files: Mapping[str, str]) -> None:
+    """Add a file that everybody has, behind what it imports; the compiler has those of Protobuf itself."""
+    if name in files or name.startswith("google/protobuf/"):
+        return
+    if any(file.name == name for file in known.file):
+        return
+    if (file := find_known_file(name)) is not None:
+        for imported in file.dependency:
+            _add_known(known, imported, files)
+        known.file.append(file)
 
 
 def _files(schema: RegisteredSchema, name: str) -> Iterator[tuple[str, str]]:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import base64
 from binascii import Error as NotBase64
-from typing import Any
+from typing import Any, Final
 
+from triggerer.pluginkit.schemas.known_files import find_known_file
 from triggerer.pluginkit.schemas.registry import Reader, RegisteredSchema
+
+_WITHOUT_IMPORT: Final = tuple(
+    f"google/protobuf/{name}.proto"
+    for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+)
+"""Their messages may be in an `Any`, whatever the file imports."""
 
 
 def make_reader(schema: RegisteredSchema) -> Reader:
@@ -20,8 +27,9 @@ def make_reader(schema: RegisteredSchema) -> Reader:
 
     pool = descriptor_pool.DescriptorPool()
     try:
-        _add_known(pool)
         own = _add(pool, "", schema)
+        for name in _WITHOUT_IMPORT:
+            _add_known(pool, name)
         file = pool.FindFileByName(own)
     except (DecodeError, KeyError, NotBase64, TypeError, ValueError) as error:
         raise ValueError(f"no descriptor of a Protobuf file: {error!r}") from error
@@ -35,9 +43,12 @@ def make_reader(schema: RegisteredSchema) -> Reader:
                 found = found.nested_types[index]
             message = message_factory.GetMessageClass(found)()
             message.ParseFromString(data[begin:])
-        except (DecodeError, IndexError) as error:
+            return json_format.MessageToDict(
+                message, preserving_proto_field_name=True, descriptor_pool=pool
+            )
+        # TypeError: an `Any` holds what this schema does not know. Error: a time beyond the calendar.
+        except (DecodeError, IndexError, TypeError, ValueError, json_format.Error) as error:
             raise ValueError(f"no message of its Protobuf schema: {error!r}") from error
-        return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
     return read
 
@@ -51,28 +62,21 @@ def _add(pool: Any, name: str, schema: RegisteredSchema) -> str:
     file.ParseFromString(base64.b64decode(schema.text, validate=True))
     # A registry calls a file "default"; whoever imports it calls it by the name of the reference.
     file.name = name or file.name or "default"
+    for imported in file.dependency:
+        _add_known(pool, imported)
     pool.Add(file)
     return str(file.name)
 
 
-def _add_known(pool: Any) -> None:
-    """The files that come with Protobuf, which no registry has."""
-    from google.protobuf import (
-        any_pb2,
-        descriptor_pb2,
-        duration_pb2,
-        empty_pb2,
-        field_mask_pb2,
-        struct_pb2,
-        timestamp_pb2,
-        wrappers_pb2,
-    )
-
-    for known in (
-        any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2,
-    ):  # fmt: skip
-        file = descriptor_pb2.FileDescriptorProto()
-        known.DESCRIPTOR.CopyToProto(file)
+def _add_known(pool: Any, name: str) -> None:
+    """Add a file that everybody has, with what it imports, unless the schema has brought its own."""
+    try:
+        pool.FindFileByName(name)
+    except KeyError:
+        if (file := find_known_file(name)) is None:
+            return
+        for imported in file.dependency:
+            _add_known(pool, imported)
         pool.Add(file)
 
 

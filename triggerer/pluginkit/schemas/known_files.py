@@ -1,0 +1,44 @@
+"""Protobuf files that everybody has, and no registry: the serializers register a schema without them.
+
+Source: `_is_builtin` of Confluent's clients: google/protobuf, google/type and confluent.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+_GOOGLES: Final = re.compile(r"google/(protobuf|type)/([a-z0-9_]+)\.proto")
+_WITH_CONFLUENTS: Final = "confluent_kafka.schema_registry.protobuf"
+"""The module that makes Confluent's files known to Protobuf."""
+
+
+def find_known_file(name: str) -> FileDescriptorProto | None:
+    """The file that is imported by this name; None: it is none of these, or not installed."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    try:
+        found = _find(name)
+    except (ImportError, KeyError):
+        return None
+    if found is None:
+        return None
+    file = FileDescriptorProto()
+    found.CopyToProto(file)
+    return file
+
+
+def _find(name: str) -> Any:
+    if (googles := _GOOGLES.fullmatch(name)) is not None:
+        package, file = googles.groups()
+        return import_module(f"google.{package}.{file}_pb2").DESCRIPTOR
+    if name.startswith("confluent/"):
+        from google.protobuf import descriptor_pool
+
+        import_module(_WITH_CONFLUENTS)
+        return descriptor_pool.Default().FindFileByName(name)
+    return None
