@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from triggerer.testing.simulation.drawing import draw_scenario
 from triggerer.testing.simulation.sandbox import sandbox
-from triggerer.testing.simulation.scenario import draw_scenario, has_timetables
+from triggerer.testing.simulation.scenario import has_timetables
 from triggerer.testing.simulation.store import Store
 from triggerer.testing.simulation.timed_world import TimedWorld
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from triggerer.domain.events import Fence
 from triggerer.testing.simulation.checker import Violation
+from triggerer.testing.simulation.drawing import draw_scenario
 from triggerer.testing.simulation.execution import Trace
 from triggerer.testing.simulation.executor_world import ExecutorWorld
 from triggerer.testing.simulation.instance import Instance
@@ -20,7 +21,6 @@ from triggerer.testing.simulation.partitioned_world import PartitionedWorld
 from triggerer.testing.simulation.process import Process
 from triggerer.testing.simulation.scenario import (
     Scenario,
-    draw_scenario,
     has_executors,
     has_partitions,
     has_timetables,
