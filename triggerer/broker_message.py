@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -60,6 +61,8 @@ class BrokerMessage:
     def json(self) -> Any:
         """Return the value decoded as JSON; None where there is none. It is shared: do not change it.
 
+        It may begin with the mark of UTF-8's byte order, as some publishers write it.
+
         Raises:
             ValueError: The value is not JSON.
             MemoryError: It may be.
@@ -70,10 +73,14 @@ class BrokerMessage:
             try:
                 decoded = None if value is None else orjson.loads(value)
             except orjson.JSONDecodeError as error:
+                assert value is not None
+                if value.startswith(BOM_UTF8):
+                    decoded = orjson.loads(value[len(BOM_UTF8) :])
                 # It says so of JSON for which there is no memory, too; such a message must not be rejected.
-                if error.msg.startswith("Not enough memory"):
+                elif error.msg.startswith("Not enough memory"):
                     raise MemoryError(error.msg) from error
-                raise
+                else:
+                    raise
             self._json = decoded  # type: ignore[misc]
         return decoded
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from triggerer.abc import BrokerMessage
 from triggerer.errors import BrokerRefused
 from triggerer.pluginkit.matching import MISSING, Getter, compile_path
 
@@ -61,8 +62,8 @@ class Reader:
         document = None
         if self._get_items is not None or self._get_cursor is not None:
             try:
-                document = orjson.loads(body)
-            except orjson.JSONDecodeError as error:
+                document = BrokerMessage(body).json()
+            except ValueError as error:
                 raise BrokerRefused(f"{what}: its answer is not JSON: {error}") from error
         cursor = None if self._get_cursor is None else self._get_cursor(None, document)
         if isinstance(cursor, bool) or not isinstance(cursor, (str, int, float)):

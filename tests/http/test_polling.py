@@ -81,6 +81,15 @@ async def test_an_answer_that_has_not_changed_is_not_sent_again_and_fires_nothin
     assert server.asked[1].headers["If-None-Match"]
 
 
+async def test_an_answer_may_begin_with_the_mark_of_its_byte_order(
+    server: Server, streams: StreamHarness
+) -> None:
+    server.answer = lambda _: Reply(body=b'\xef\xbb\xbf[{"id": 1}]')
+    view = await streams.add(polling(server, items="@value"))
+    await until(lambda: len(view.events) == 1, view)
+    assert ids(view) == [1]
+
+
 async def test_last_modified_is_sent_back_where_there_is_no_etag(
     server: Server, streams: StreamHarness
 ) -> None:
