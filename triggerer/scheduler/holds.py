@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
+
+_SHOWN: Final = 20
+"""Assets that are named; `assets list --dag` has them all."""
 
 
 class HoldKind(StrEnum):
@@ -103,4 +107,6 @@ class Hold:
 
     @classmethod
     def assets(cls, names: Sequence[str]) -> Hold:
-        return cls(HoldKind.ASSETS, f"no event waits for {', '.join(names)}")
+        shown = ", ".join(names[:_SHOWN])
+        others = f" and {len(names) - _SHOWN:,} others" if len(names) > _SHOWN else ""
+        return cls(HoldKind.ASSETS, f"no event waits for {shown}{others}")

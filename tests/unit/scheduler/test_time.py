@@ -28,7 +28,7 @@ from triggerer.domain.timetables import (
 )
 from triggerer.errors import RowRefused
 from triggerer.scheduler.decide import look
-from triggerer.scheduler.holds import HoldKind
+from triggerer.scheduler.holds import Hold, HoldKind
 from triggerer.scheduler.looks import DagSnapshot, LastRun, Look, WaitingAsset
 
 A, B = Asset("x-test://a", name="a"), Asset("x-test://b", name="b")
@@ -367,6 +367,13 @@ def test_all_that_holds_a_dag_is_said_at_once(host: time_machine.Traveller) -> N
     ]
     assert found.holds[-1].reason == "no event waits for b"
     assert kinds(Dag(host, OnPartitions(A, {})).at(MIDNIGHT)) == [HoldKind.PARTITION]
+
+
+def test_a_few_of_many_assets_are_named() -> None:
+    assert Hold.assets(["a", "b"]).reason == "no event waits for a, b"
+    reason = Hold.assets([f"a{number}" for number in range(1_500)]).reason
+    assert reason.startswith("no event waits for a0, a1, ")
+    assert reason.endswith(", a19 and 1,480 others")
 
 
 def test_who_has_no_schedule_is_never_due(host: time_machine.Traveller) -> None:
