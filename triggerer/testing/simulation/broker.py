@@ -212,6 +212,8 @@ class Session(Consumer):
         self._redeliveries: list[tuple[float, int, int, int]] = []
         self._rewound: dict[int, float] = {}
         """By lane when it goes on that was set back to a message which had failed."""
+        self._again_to: dict[int, int] = {}
+        """By lane that was set back how far it had been delivered: that comes again, whatever is committed."""
         self._arrived = AutoResetEvent()
 
     def start_lane(self, lane: int) -> None:
@@ -220,6 +222,7 @@ class Session(Consumer):
         self._pauses.pop(lane, None)
         self._next[lane] = model.position
         self._rewound.pop(lane, None)
+        self._again_to.pop(lane, None)
         self._generations[lane] = model.generation
         self._redeliveries = [item for item in self._redeliveries if item[2] != lane]
         heapq.heapify(self._redeliveries)
@@ -264,6 +267,7 @@ class Session(Consumer):
         if delivery.generation != self.broker.lanes[lane].generation:
             return
         self.duplicated.update((lane, each) for each in range(offset + 1, self._next[lane]))
+        self._again_to[lane] = max(self._next[lane], self._again_to.get(lane, 0))
         self._next[lane] = min(self._next[lane], offset)
         self._redeliveries = [item for item in self._redeliveries if item[2] != lane]
         heapq.heapify(self._redeliveries)
@@ -288,7 +292,7 @@ class Session(Consumer):
         lane = faults.random.choice(candidates)
         offset = self._next[lane]
         self._next[lane] += 1
-        if lanes[lane].is_done(offset):
+        if lanes[lane].is_done(offset) and offset >= self._again_to.get(lane, 0):
             return None
         if faults.occur(self.broker.scenario.broker_fault_rate):
             # A duplicate: delivered now, and once more later.
