@@ -43,6 +43,7 @@ class Subscriber(Deriver):
     __slots__ = (
         "_loop",
         "_loop_thread",
+        "_missed_to",
         "_newest",
         "_scope",
         "_sink",
@@ -94,6 +95,8 @@ class Subscriber(Deriver):
         """The number of the first event that it answers for."""
         self.was_absent = False
         """Whether its watchers may have failed something before, of which nobody has decided yet."""
+        self._missed_to = 0
+        """The number after the last message that it was not given, since something before that was not decided."""
         self.wanted: deque[int] | None = None
         """The numbers of the events that concern its filter and that it has not been given; None: all events do."""
         self.is_open = False
@@ -144,7 +147,7 @@ class Subscriber(Deriver):
     def waits_for(self, key: Hashable) -> bool:
         """Whether it reads nothing of this lane until what is outstanding from before it came back is decided."""
         lane = self.state.lanes.get(key)
-        return self.was_absent and lane is not None and self._is_undecided(lane)
+        return self.was_absent and lane is not None and self._reads_nothing_of(lane)
 
     def offer(self, seq: int) -> None:
         """Its selector names the event of this number, which has just been broadcast."""
@@ -249,7 +252,10 @@ class Subscriber(Deriver):
         state, lane = self.state, entry.lane
         assert lane is not None
         assert state.producer is not None
-        if self.was_absent and self._is_undecided(lane):
+        if self.was_absent and (
+            self._is_undecided(lane)
+            or (self._has_missed_head(lane) and not self._is_behind_at(entry, lane))
+        ):
             self._miss(entry)
             return False
         self.open_source = None
@@ -277,12 +283,30 @@ class Subscriber(Deriver):
         state.absences.begin(self.source.watchers, seq)
         state.absences.end(self.source.watchers, seq + 1)
         state.ledger.miss(self, entry)
+        self._missed_to = seq + 1
+
+    def _reads_nothing_of(self, lane: Lane) -> bool:
+        return self._is_undecided(lane) or self._has_missed_head(lane)
 
     def _is_undecided(self, lane: Lane) -> bool:
         head = lane.head
         return head is not None and (
             head.seq < self.joined_at or self.state.is_redelivered(head, lane.key)
         )
+
+    def _has_missed_head(self, lane: Lane) -> bool:
+        """Whether the lane's head is a message that it was not given: its watchers are about to fall behind there."""
+        head = lane.head
+        if head is None or head.seq >= self._missed_to:
+            return False
+        return head.nacks is not None and head.nacks.has_refused(self)
+
+    def _is_behind_at(self, entry: Entry, lane: Lane) -> bool:
+        """Whether all of its watchers have fallen behind in the lane, and have not caught up to this message."""
+        state = self.state
+        if lane.key not in state.lags.by_lane:
+            return False
+        return state.lags.who_reads(self.source, lane.key, state.position_of(entry)) is None
 
     @property
     def _has_lanes_to_pass(self) -> bool:
@@ -292,7 +316,7 @@ class Subscriber(Deriver):
         """Whether it would not be given this message, as far as is known now."""
         state, lane = self.state, entry.lane
         assert lane is not None
-        if self.was_absent and self._is_undecided(lane):
+        if self.was_absent and self._reads_nothing_of(lane):
             return True
         if lane.key not in state.lags.by_lane or entry.seq < self.sent_ahead:
             return False

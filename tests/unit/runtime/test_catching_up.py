@@ -416,6 +416,30 @@ class Late(Sink):
             super().submit_nowait(*given)
 
 
+@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
+async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it_has_missed(
+    scene: Scene,
+) -> None:
+    """It was not given what came while a message from before was outstanding, and falls behind later (seed 71415)."""
+    sink = Late(1)
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a")
+        await sink.until(lambda: sink.taken(2) == ["a"] and bool(sink.late))
+        manager.remove(sick, on_purpose=False)
+        (back,) = manager.add(scene.specs("sick"))
+        gate = scene.gates["well", "b"] = anyio.Event()
+        scene.publish("b", "c")
+        await sink.until(lambda: back.subscriber is not None and back.subscriber.done == 3)
+        sink.answer()
+        await sink.until(lambda: scene.broker.committed() == 1)
+        scene.publish("d")
+        await sink.until(lambda: back.subscriber.done == 4)
+        gate.set()
+        await sink.until(lambda: scene.broker.committed() == 4 and len(sink.taken(1)) == 4)
+        assert [event for name, event in scene.opened if name == "sick"] == ["a", "b", "c", "d"]
+        assert sink.taken(1) == sink.taken(2) == ["a", "b", "c", "d"]
+
+
 @pytest.mark.rule("18: the row goes once the broker was advanced to it")
 async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_is_durable(
     scene: Scene,
