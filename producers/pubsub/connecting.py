@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,14 +65,14 @@ async def find_access(settings: PubSubSettings) -> Access:
     try:
         credentials, project = await to_thread.run_sync(_load, settings, abandon_on_cancel=True)
     except DefaultCredentialsError as error:
-        file = settings.credentials_file
+        place = f" in {settings.named_credentials}" if settings.credentials_file else ""
         raise ConfigurationError(
-            f"no credentials for Pub/Sub{f' in {file}' if file else ''}: {error}",
+            f"no credentials for Pub/Sub{place}: {error}",
             hint="set credentials_file in the connection, or gcloud auth application-default login",
         ) from error
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"credentials_file {settings.credentials_file!r} cannot be used: {error}"
+            f"{settings.named_credentials} cannot be used for Pub/Sub: {error}"
         ) from error
     return Access(credentials, settings.project or project)
 
@@ -80,7 +81,10 @@ def _load(settings: PubSubSettings) -> tuple[Any, str | None]:
     if settings.credentials_file:
         # Its deprecation is about files that come from elsewhere. This one is the operator's own, of any kind.
         load: Any = google.auth.load_credentials_from_file
-        found: tuple[Any, str | None] = load(settings.credentials_file, scopes=_SCOPES)
+        given: Any = settings.credentials_file
+        if settings.has_inline_credentials:
+            load, given = google.auth.load_credentials_from_dict, json.loads(given)
+        found: tuple[Any, str | None] = load(given, scopes=_SCOPES)
         return found
     return google.auth.default(scopes=_SCOPES)
 

@@ -6,7 +6,7 @@ to parse a DAG file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from triggerer.errors import ConfigurationError
@@ -29,8 +29,9 @@ class PubSubSettings(DeliverySettings):
 
     project: OptionalText = None
     """Of subscriptions and topics that are named without one. None: the project of the credentials."""
-    credentials_file: OptionalText = None
-    """A service account's key, or another file that Google's libraries read. None: application default credentials."""
+    credentials_file: OptionalText = field(default=None, repr=False)
+    """A service account's key, or another file that Google's libraries read: its path, or what is in it, which is what
+    `env:NAME` and `file:PATH` stand for. None: application default credentials."""
     emulator_host: OptionalText = None
     """`host:port` of an emulator, which is asked without TLS and without credentials."""
     endpoint: OptionalText = None
@@ -79,6 +80,16 @@ class PubSubSettings(DeliverySettings):
             raise ConfigurationError(
                 f"project is missing in {where}, which emulator_host needs", hint="any name will do"
             )
+
+    @property
+    def named_credentials(self) -> str:
+        """The file, for messages."""
+        return "credentials_file" if self.has_inline_credentials else str(self.credentials_file)
+
+    @property
+    def has_inline_credentials(self) -> bool:
+        """Whether what is in the file was given, and not its path."""
+        return self.credentials_file is not None and self.credentials_file.lstrip().startswith("{")
 
     @property
     def where(self) -> str:

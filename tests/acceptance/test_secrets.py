@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -118,6 +119,98 @@ def test_no_secret_is_in_output_or_in_the_environment_of_users_code(
     # What users' code asks for by name it is given.
     for name in ("connection", "from_task"):
         assert json.loads((notes / name).read_text()) == {"password": SECRET, "host": "there"}
+
+
+TELLING = """
+from triggerer import DAG, Asset, AssetWatcher, BaseEventTrigger, task
+from triggerer.abc import get_connection
+
+class Telling(BaseEventTrigger):
+    def __init__(self, name):
+        self.name = name
+
+    def serialize(self):
+        return f"{__name__}.Telling", {"name": self.name}
+
+    async def run(self):
+        raise RuntimeError("no login with " + get_connection("mine")["password"])
+        yield
+
+def watched(name):
+    return Asset(f"x-{name}", name=name, watchers=[AssetWatcher("w", Telling(name))])
+
+with DAG("telling", schedule=[watched("here"), watched("isolated")]):
+    @task
+    def tell():
+        raise RuntimeError("no login with " + get_connection("mine")["password"])
+    tell()
+"""
+BROKEN = """
+from triggerer.abc import get_connection
+raise RuntimeError("no login with " + get_connection("mine")["password"])
+"""
+
+
+def test_an_error_that_repeats_a_secret_is_stored_logged_and_shown_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dags, home = tmp_path / "dags", tmp_path / "home"
+    dags.mkdir()
+    (dags / "telling.py").write_text(TELLING)
+    (dags / "broken.py").write_text(BROKEN)
+    monkeypatch.setenv("MINE", SECRET)
+    service = Instance(
+        home,
+        dags_folder=dags,
+        database_url=f"sqlite:///{home / 'triggerer.db'}",
+        bootstrap="127.0.0.1:1",
+        settings='[connections.mine]\npassword = "env:MINE"\n'
+        '[triggerer.isolation]\n"isolated/w" = "process"\n',
+    )
+    environ = dict(os.environ)
+
+    def rows(*arguments: str) -> list[dict[str, Any]]:
+        done = run_command(
+            *arguments, "--json", "--config", str(service.config), environment=environ
+        )
+        found: list[dict[str, Any]] = json.loads(done.stdout) if done.returncode == 0 else []
+        return found
+
+    service.start()
+    try:
+        wait_until(
+            lambda: len(rows("watchers", "list", "--state", "failing")) == 2,
+            within_s=60,
+            what="both watchers fail",
+            of=service,
+        )
+        _command(service.config, environ, "dags", "trigger", "telling")
+        wait_until(
+            lambda: len(rows("runs", "list", "--state", "failed")) == 1,
+            within_s=60,
+            what="the run fails",
+            of=service,
+        )
+        (run,) = rows("runs", "list")
+        shown = [
+            _command(service.config, environ, *arguments)
+            for arguments in (
+                ("watchers", "list"),
+                ("watchers", "show", "here", "w"),
+                ("watchers", "show", "isolated", "w", "--json"),
+                ("dags", "list"),
+                ("runs", "show", "telling", run["run_id"]),
+                ("runs", "logs", "telling", run["run_id"]),
+                ("check", "--offline"),
+            )
+        ]
+    finally:
+        service.stop()
+    assert all("no login with ***" in one for one in shown), shown
+    for path in home.rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
+    assert not any(SECRET in one for one in shown)
 
 
 @pytest.mark.services

@@ -80,8 +80,9 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.mark.rule("cloud credentials expire in mid-stream")
+@pytest.mark.parametrize("is_inline", [False, True], ids=["file", "contents"])
 async def test_a_service_account_is_let_in_over_tls_and_its_tokens_may_run_out_in_mid_stream(
-    authority: Authority, tmp_path: Path
+    authority: Authority, tmp_path: Path, is_inline: bool
 ) -> None:
     certificate, key = tmp_path / "server.crt", tmp_path / "server.key"
     authority.issue(certificate, key, days=2)
@@ -100,7 +101,8 @@ async def test_a_service_account_is_let_in_over_tls_and_its_tokens_may_run_out_i
         }
         file = tmp_path / "account.json"
         file.write_text(json.dumps(account))
-        settings = {"credentials_file": str(file), "endpoint": f"localhost:{double.tls_port}"}
+        given = file.read_text() if is_inline else str(file)
+        settings = {"credentials_file": given, "endpoint": f"localhost:{double.tls_port}"}
         async with await anyio.open_process(
             [sys.executable, "-c", _CHILD, json.dumps(settings)],
             env={

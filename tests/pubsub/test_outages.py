@@ -328,3 +328,15 @@ async def test_credentials_that_cannot_be_used_are_a_mistake_of_configuration(
             file.write_text(content)
         with pytest.raises(ConfigurationError, match=r"key\.json"):
             await check_subscription(settings, "flights")
+
+
+@pytest.mark.filterwarnings("ignore:The load_credentials_from_dict:DeprecationWarning")
+@pytest.mark.parametrize(
+    "content", ["{}", '{"type": "service_account", "private_key": "hush"}', "{hush"]
+)
+async def test_what_is_in_the_file_may_be_given_and_is_in_no_message(content: str) -> None:
+    settings = PubSubSettings.from_mapping("pubsub", {"credentials_file": content})
+    assert "hush" not in repr(settings)
+    with pytest.raises(ConfigurationError, match="credentials_file") as refused:
+        await check_subscription(settings, "flights")
+    assert "hush" not in str(refused.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,7 @@ from triggerer.plugins import (
     stream_digest,
     trigger_digest,
 )
+from triggerer.redaction import redact_text
 from triggerer.templating import check_templates
 
 _CALLED_BACK: Final = (RunState.SUCCESS, RunState.FAILED)
@@ -54,14 +56,19 @@ def parse_file(path: str, dags_folder: Path, allowed_modules: Iterable[str]) -> 
         _refuse_what_no_store_takes(parsed, path)
     except DagFileError as error:
         reason = f"{error.reason} ({error.hint})" if error.hint else error.reason
-        return ParsedFile(
+        parsed = ParsedFile(
             path=path,
             parse_seconds=time.perf_counter() - started,
             errors=(Problem(error.file, error.line, reason),),
             imports=folder.imported_files(),
             is_broken=True,
         )
-    return parsed
+    return replace(parsed, errors=_redacted(parsed.errors), warnings=_redacted(parsed.warnings))
+
+
+def _redacted(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Here, since nobody else knows the secrets that the file has read."""
+    return tuple(one._replace(reason=redact_text(one.reason)) for one in problems)
 
 
 def _describe(

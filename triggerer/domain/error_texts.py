@@ -1,4 +1,8 @@
-"""Errors as they are stored, for people."""
+"""Errors as they are stored, for people: without the secrets that this process knows.
+
+Whoever shows them, such as a command, does not know these, and hides what is told by its place. That takes some
+milliseconds for a traceback, which is too long here: a thousand watchers may fail at once.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import traceback
 from typing import Final
 
 from triggerer.domain.storable import storable_text
+from triggerer.redaction import hide_known
 
 _MOST: Final = 4_000
 """Characters. All states of a host are written together."""
@@ -18,9 +23,10 @@ def error_text(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     if type(error).__module__ != "triggerer.errors":
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return storable_text(text)[:_MOST]
+    return hide_known(storable_text(text))[:_MOST]
 
 
 def traceback_text(error: BaseException) -> str:
     """Where it was raised; of a long one the end."""
-    return storable_text("".join(traceback.format_exception(error)))[-_MOST_OF_TRACEBACK:]
+    text = storable_text("".join(traceback.format_exception(error)))
+    return hide_known(text)[-_MOST_OF_TRACEBACK:]

@@ -9,6 +9,7 @@ from typing import Final
 
 from triggerer.domain.storable import storable_text
 from triggerer.plugins import DagsFolder
+from triggerer.redaction import hide_known, redact_text
 
 _LONGEST: Final = 6000
 
@@ -59,12 +60,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def storable(text: str) -> str:
-    """Return the text without what databases refuse, and cut in the middle if it is very long."""
-    text = storable_text(text)
+    """Return the text without what databases refuse, without secrets, and cut in the middle if it is very long."""
+    text = hide_known(storable_text(text))
     if len(text) > _LONGEST:
         half = _LONGEST // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters, see the log …\n{text[-half:]}"
-    return text
+    return redact_text(text)
 
 
 def death_reason(code: int, *, is_taken: bool, malformed: str | None = None) -> str:

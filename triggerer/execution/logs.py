@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from triggerer.redaction import hide_known
+
 
 def tail(path: str | Path, size: int = 4000) -> str:
     """The last `size` bytes of a file as text; empty if it is not there."""
@@ -81,7 +83,14 @@ def set_up_logging() -> None:
         logging.getLogger(name).disabled = False
 
 
-_FORMATTER: Final = logging.Formatter(
+class _Formatter(logging.Formatter):
+    """Hides the secrets that this process knows. What a run prints is its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hide_known(super().format(record))
+
+
+_FORMATTER: Final = _Formatter(
     "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
 )
 _handler: Final = logging.StreamHandler()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from triggerer.domain.error_texts import error_text, traceback_text
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.storable import storable_text
+from triggerer.redaction import hide_known
 from triggerer.runtime import HostedTrigger
 from triggerer.runtime.hosted import HostedState
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
@@ -144,7 +145,7 @@ def _state_of(placed: Placed, watcher_id: int) -> WatcherState:
         refused = f"it was not set back: {error_text(replay_error)}"
     if hosted.held_by is not None:
         refused = f"its stream is held: no more messages can be kept for {hosted.held_by}"
-    said = None if refused is None else storable_text(refused)
+    said = None if refused is None else hide_known(storable_text(refused))
     return WatcherState(
         watcher_id,
         placed.row.trigger_id,

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from triggerer.errors import PluginError
 from triggerer.isolation.messages import Command, Derived, RawEvents, Report
+from triggerer.redaction import hide_known
 
 M = TypeVar("M", bound=Command | Report)
 
@@ -59,7 +60,10 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
 
 
 class PackedError(NamedTuple):
-    """An exception as it is sent; only its text, if it cannot be pickled or would end the process that unpickles it."""
+    """An exception as it is sent.
+
+    Only its text, if it cannot be pickled, would end the process that unpickles it, or repeats a secret.
+    """
 
     pickled: bytes | None
     text: str
@@ -67,8 +71,12 @@ class PackedError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> PackedError:
-        trace = "".join(traceback.format_exception(error))
-        text = f"{type(error).__name__}: {error}"
+        # Here, since the other side does not know the secrets that were read on this one.
+        told = f"{type(error).__name__}: {error}"
+        text = hide_known(told)
+        trace = hide_known("".join(traceback.format_exception(error)))
+        if text != told:
+            return cls(None, text[:_MOST_TEXT], trace[-_MOST_TEXT:])
         try:
             pickled = pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL)
             pickle.loads(pickled)

@@ -1,0 +1,46 @@
+"""What of an error is stored."""
+
+import pytest
+
+from triggerer import redaction
+from triggerer.domain.error_texts import error_text, traceback_text
+from triggerer.execution.failures import storable
+from triggerer.isolation.pickling import PackedError
+from triggerer.redaction import remember_secret
+
+SECRET = "hunter-22-hunter"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_else_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_known", {})
+    monkeypatch.setattr(redaction, "_known_pattern", None)
+    remember_secret(SECRET)
+
+
+def raised(message: str) -> RuntimeError:
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError(message)
+    return caught.value
+
+
+def test_a_secret_is_in_no_error_that_is_stored() -> None:
+    error = raised(f"no login with {SECRET} for me")
+    assert error_text(error) == "RuntimeError: no login with *** for me"
+    assert storable(str(error)) == "no login with *** for me"
+    assert SECRET not in traceback_text(error)
+    assert "no login with *** for me" in traceback_text(error)
+
+
+def test_a_secret_at_the_cut_of_a_long_error_is_hidden_before_it_is_cut() -> None:
+    error = raised("x" * 3_980 + SECRET)
+    assert "hunter" not in error_text(error)
+    assert "hunter" not in storable("x" * 2_995 + SECRET + "x" * 20_000)
+
+
+def test_a_secret_does_not_leave_the_process_in_which_it_is_known() -> None:
+    packed = PackedError.of(raised(f"no login with {SECRET}"))
+    assert SECRET not in repr(packed)
+    assert str(packed.unpack()) == "RuntimeError: no login with ***"
+    others = PackedError.of(raised("no route")).unpack()
+    assert isinstance(others, RuntimeError)
