@@ -1,14 +1,16 @@
 """The configuration: where values come from, and what is said of wrong ones."""
 
+import json
 import os
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from triggerer import redaction
 from triggerer.config import CONFIG_VARIABLE, RawValue, Settings, load_settings
 from triggerer.errors import ConfigurationError
-from triggerer.redaction import redact
+from triggerer.redaction import hide_known, redact
 
 
 @pytest.fixture(autouse=True)
@@ -222,6 +224,11 @@ def test_isolation_is_a_table_of_classes_and_watchers() -> None:
 class TestConnections:
     """Sections of their own, with secrets that are resolved late and never shown."""
 
+    @pytest.fixture(autouse=True)
+    def _nothing_is_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(redaction, "_known", {})
+        monkeypatch.setattr(redaction, "_known_pattern", None)
+
     def connected(self, extra: str = "", environ: dict[str, str] | None = None) -> Settings:
         write(f'[connections.my-kafka]\nbootstrap_servers = "kafka:9092"\n{extra}')
         return load_settings(environ=environ or {})
@@ -255,6 +262,32 @@ class TestConnections:
         Path("secret").write_text("s3cret\n")
         settings = self.connected('sasl_plain_password = "file:secret"\n')
         assert settings.get_connection("my-kafka")["sasl_plain_password"] == "s3cret"
+
+    def test_each_value_of_a_list_or_a_table_may_refer_to_a_secret(self) -> None:
+        extra = 'ssl_crlfiles = ["env:CRL", "b"]\nheaders = { X-Key = "env:KEY" }\n'
+        found = self.connected(extra, {"CRL": "a", "KEY": "k"}).get_connection("my-kafka")
+        assert (found["ssl_crlfiles"], found["headers"]) == (["a", "b"], {"X-Key": "k"})
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            '{"type": "service_account", "private_key": "hunter-22\\nhunter-22-hunter", "auth_uri": "https://a/b"}',
+            "hunter-22-hunter at https://a/b",
+            "Endpoint=sb://a/;SharedAccessKeyName=b;SharedAccessKey=hunter-22-hunter",
+        ],
+        ids=["JSON", "text", "connection string"],
+    )
+    def test_what_a_file_with_a_url_in_it_holds_counts_as_a_secret(self, content: str) -> None:
+        Path("secret").write_text(content)
+        self.connected('credentials = "file:secret"\n').get_connection("my-kafka")
+        assert "hunter" not in hide_known(f"not to be read: {content}")
+        assert hide_known("https://a/b") == "https://a/b"
+
+    def test_a_part_of_a_file_of_credentials_is_a_secret_too(self) -> None:
+        key = "-----BEGIN PRIVATE KEY-----\nhunter-22-hunter-22\n-----END PRIVATE KEY-----\n"
+        Path("secret").write_text(json.dumps({"private_key": key, "auth_uri": "https://a/b"}))
+        self.connected('credentials = "file:secret"\n').get_connection("my-kafka")
+        assert "hunter" not in hide_known(f"cannot be read: {key}")
 
     @pytest.mark.parametrize("reference", ["env:NOT_SET", "file:not-there"])
     def test_a_missing_secret_stops_its_connection_alone(self, reference: str) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import is_reference, remember_secret, remember_secrets_in
+
+_URL: Final = re.compile(r"[A-Za-z][\w+.\-]*://\S*")
 
 
 def variable_in(value: Any) -> frozenset[str]:
@@ -29,6 +34,8 @@ def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> An
     if isinstance(value, Mapping):
         # A table within a connection: headers, for instance.
         return {key: resolve(one, f"{name}.{key}", environ, base) for key, one in value.items()}
+    if isinstance(value, list):
+        return [resolve(one, name, environ, base) for one in value]
     if not isinstance(value, str) or not is_reference(value):
         return value
     kind, _, where = value.partition(":")
@@ -52,8 +59,11 @@ def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> An
 
 
 def _remember(found: str) -> None:
-    if "://" in found:
+    remember_secrets_in("", found)
+    if not _URL.fullmatch(found):
         # The rest of a URL may be shown.
-        remember_secrets_in("", found)
-    else:
         remember_secret(found)
+    if found.lstrip().startswith("{"):
+        # A file of credentials: an error may repeat a part of it.
+        with suppress(ValueError):
+            remember_secrets_in("", json.loads(found))
