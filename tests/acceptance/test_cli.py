@@ -590,6 +590,9 @@ def test_dag_files_and_tasks_see_the_connections_of_the_file_that_was_named(
     (migrated.folder / "dags" / "one.py").write_text(_ASKING_FOR_CONNECTIONS)
     named = migrated.folder / "other.toml"
     named.write_text('[core]\nhome = "."\n[connections.sqs]\nregion = "eu-central-1"\n')
+    refused = migrated.run("check", "--offline")
+    assert refused.returncode == 1
+    assert "watcher 'w' of asset 'orders': there is no connection 'sqs' (add" in refused.stderr
     migrated.ok("check", "--offline", "--config", "other.toml")
     migrated.ok("plan", "--dags-folder", "dags", "--config", "other.toml")
     assert "region eu-central-1" in migrated.ok("dags", "test", "asking", "--config", "other.toml")

@@ -247,6 +247,11 @@ class TestConnections:
         with pytest.raises(ConfigurationError, match="'my-kafka'"):
             self.connected().get_connection("my-kafak")
 
+    def test_a_connection_of_another_broker_is_not_suggested(self) -> None:
+        with pytest.raises(ConfigurationError) as refused:
+            self.connected().get_connection("servicebus")
+        assert "did you mean" not in str(refused.value)
+
     def test_who_adds_a_connection_is_told_to_restart_the_service(self) -> None:
         with pytest.raises(ConfigurationError, match=r"add \[connections\.other\] .* restart"):
             self.connected().get_connection("other")

@@ -93,7 +93,7 @@ class Connections:
             connection = self.written[connection_id]
         except KeyError:
             raise UnknownConnection(
-                f"there is no connection {connection_id!r}{nearest(connection_id, self.written)}",
+                f"there is no connection {connection_id!r}{nearest(connection_id, self.written, cutoff=0.6)}",
                 hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE},"
                 " and restart a service that runs: it reads its settings once",
             ) from None

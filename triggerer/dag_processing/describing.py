@@ -28,7 +28,7 @@ from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, next_info, timetable_in
 from triggerer.domain.storable import strings_with_nul
 from triggerer.domain.tasks import Task
-from triggerer.errors import DagFileError, PluginError, TemplateError
+from triggerer.errors import DagFileError, PluginError, TemplateError, TriggererError
 from triggerer.plugins import (
     DagsFolder,
     canonical_kwargs,
@@ -274,7 +274,7 @@ def _serialized(trigger: BaseEventTrigger | Any) -> tuple[str, dict[str, Any]]:
 
 
 def _complaint(asset: Asset, watcher: AssetWatcher, error: Exception) -> str:
-    reason = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+    reason = str(error) if isinstance(error, TriggererError) else f"{type(error).__name__}: {error}"
     return f"watcher {watcher.name!r} of asset {asset.name!r}: {reason}"
 
 
