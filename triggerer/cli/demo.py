@@ -54,11 +54,9 @@ def demo(
         sys.exit(try_broker(broker, home, endpoint=endpoint))
     if endpoint is not None:
         raise ConfigurationError("the demo on kafka brings its own broker and takes no --endpoint")
-    try:
-        from triggerer.demo.main import run_demo
-    except ImportError as error:
-        raise ConfigurationError(
-            f"the demo needs a package that is not installed: {error.name}",
-            hint="pip install 'triggerer[demo]', or make setup",
-        ) from error
+    from triggerer.demo.prerequisites import check_prerequisites
+
+    check_prerequisites()
+    from triggerer.demo.main import run_demo
+
     sys.exit(run_demo(home, whole_year=everything))

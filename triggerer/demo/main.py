@@ -178,7 +178,10 @@ class Demo:
 
 def _own_command() -> str:
     """How a shell is told to run this program: `make demo` has put no environment on the PATH."""
-    return "triggerer" if which("triggerer") else sys.argv[0]
+    if which("triggerer"):
+        return "triggerer"
+    program = sys.argv[0]
+    return f"{sys.executable} -m triggerer" if program.endswith("__main__.py") else program
 
 
 def _say(console: Console, text: str) -> None:

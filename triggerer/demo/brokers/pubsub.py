@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ from google.pubsub_v1 import PublisherAsyncClient, PubsubMessage, SubscriberAsyn
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcAsyncIOTransport
 
-from triggerer.demo.brokers.source import NAME, TrialSource
+from triggerer.demo.brokers.source import NAME, REMOVAL_S, TrialSource
 from triggerer.errors import BrokerUnavailable, ConfigurationError
 
 _PROJECT = "triggerer-demo"
@@ -68,15 +68,8 @@ class PubSubTrial(TrialSource):
 
     async def _remove(self) -> None:
         """What an earlier trial has left: its messages would be counted too."""
-        for removal in (
-            self._subscriber.delete_subscription(subscription=self._subscription),
-            self._publisher.delete_topic(topic=self._topic),
-        ):
-            try:
-                await removal
-            except GoogleAPIError as error:
-                if getattr(error, "grpc_status_code", None) is not grpc.StatusCode.NOT_FOUND:
-                    raise
+        await _unless_gone(self._subscriber.delete_subscription(subscription=self._subscription))
+        await _unless_gone(self._publisher.delete_topic(topic=self._topic))
 
     async def publish(self, values: Sequence[bytes]) -> None:
         for start in range(0, len(values), _BATCH):
@@ -92,7 +85,17 @@ class PubSubTrial(TrialSource):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            await self._remove()
-        finally:
-            await self._channel.close()
+        # Also after Ctrl-C.
+        with anyio.move_on_after(REMOVAL_S, shield=True):
+            try:
+                await self._remove()
+            finally:
+                await self._channel.close()
+
+
+async def _unless_gone(removal: Awaitable[None]) -> None:
+    try:
+        await removal
+    except GoogleAPIError as error:
+        if getattr(error, "grpc_status_code", None) is not grpc.StatusCode.NOT_FOUND:
+            raise

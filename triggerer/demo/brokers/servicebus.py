@@ -8,14 +8,16 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from azure.servicebus import ServiceBusMessage
+import anyio
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
-from triggerer.demo.brokers.source import NAME, TrialSource
+from triggerer.demo.brokers.source import NAME, REMOVAL_S, TrialSource
 from triggerer.errors import BrokerUnavailable, ConfigurationError
 
 _BATCH = 100
+_EMPTY_AFTER_S = 1.0
 _VARIABLE = "SERVICEBUS_CONNECTION_STRING"
 # Of the vendor's emulator, which has no other; its documentation states it.
 _EMULATOR = (
@@ -60,6 +62,7 @@ class ServiceBusTrial(TrialSource):
         try:
             await self._stack.enter_async_context(client)
             self._sender = await self._stack.enter_async_context(client.get_queue_sender(NAME))
+            await _empty(client)
         except (ServiceBusError, OSError, ValueError) as error:
             await self._stack.aclose()
             raise BrokerUnavailable(
@@ -84,4 +87,14 @@ class ServiceBusTrial(TrialSource):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._stack.aclose()
+        # Also after Ctrl-C.
+        with anyio.move_on_after(REMOVAL_S, shield=True):
+            await self._stack.aclose()
+
+
+async def _empty(client: ServiceBusClient) -> None:
+    """Take what an earlier trial that was interrupted has left: it would be counted too."""
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    async with client.get_queue_receiver(NAME, receive_mode=mode) as receiver:
+        while await receiver.receive_messages(_BATCH, max_wait_time=_EMPTY_AFTER_S):
+            pass

@@ -5,9 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Final
 
 NAME = "triggerer-demo-orders"
 """Of the queue, or of the topic and its subscription."""
+REMOVAL_S: Final = 5.0
+"""How long a broker may take to remove what a trial has made."""
 
 
 class TrialSource(AbstractAsyncContextManager["TrialSource"], ABC):

@@ -7,10 +7,11 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
+import anyio
 from aiobotocore.session import get_session
 from botocore.exceptions import BotoCoreError, ClientError
 
-from triggerer.demo.brokers.source import NAME, TrialSource
+from triggerer.demo.brokers.source import NAME, REMOVAL_S, TrialSource
 from triggerer.errors import BrokerUnavailable, ConfigurationError
 
 _BATCH = 10
@@ -48,13 +49,16 @@ class SqsTrial(TrialSource):
             created = await self._client.create_queue(
                 QueueName=NAME, Attributes={"VisibilityTimeout": "5"}
             )
+            self._queue = created["QueueUrl"]
+            if await self.count_left():
+                # An earlier trial that was killed has left them: they would be counted too.
+                await self._client.purge_queue(QueueUrl=self._queue)
         except (BotoCoreError, ClientError, OSError, ValueError) as error:
             await self._stack.aclose()
             raise BrokerUnavailable(
                 f"no queue can be made at {self._endpoint}: {error}",
                 hint="is ElasticMQ, LocalStack or moto running there? A URL is needed: http://localhost:9324",
             ) from error
-        self._queue = created["QueueUrl"]
         return self
 
     def _start_moto(self) -> str:
@@ -92,10 +96,12 @@ class SqsTrial(TrialSource):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            await self._client.delete_queue(QueueUrl=self._queue)
-        finally:
-            await self._stack.aclose()
+        # Also after Ctrl-C.
+        with anyio.move_on_after(REMOVAL_S, shield=True):
+            try:
+                await self._client.delete_queue(QueueUrl=self._queue)
+            finally:
+                await self._stack.aclose()
 
     def close(self) -> None:
         if self._server is not None:

@@ -81,9 +81,14 @@ def try_broker(broker: str, home: Path | None, *, endpoint: str | None) -> int:
         return _run(console, path, broker, source)
     except KeyboardInterrupt:
         # Before the service listens for signals itself.
-        return INTERRUPTED
+        return _interrupted(console, path)
     finally:
         source.close()
+
+
+def _interrupted(console: Console, path: Path) -> int:
+    console.print(f"Interrupted. What was done until then lies in {path}", soft_wrap=True)
+    return INTERRUPTED
 
 
 def _open(broker: str, endpoint: str | None) -> TrialSource:
@@ -119,9 +124,7 @@ def _run(console: Console, path: Path, broker: str, source: TrialSource) -> int:
         except (TriggererError, BaseExceptionGroup):
             console.print(f"The service's log is {home.log}", soft_wrap=True)
             raise
-    if stopped is not StopReason.WORK_DONE:
-        return INTERRUPTED
-    return trial.finish()
+    return trial.finish() if stopped is StopReason.WORK_DONE else _interrupted(console, path)
 
 
 class Trial:
@@ -136,11 +139,24 @@ class Trial:
 
     async def work(self, service: Service) -> None:
         """Publish, wait, count."""
+        try:
+            await self._publish_and_count(service)
+        except anyio.get_cancelled_exc_class():
+            self._console.print(
+                "Stopping: what is in flight ends first; Ctrl-C again ends it at once",
+                soft_wrap=True,
+            )
+            raise
+
+    async def _publish_and_count(self, service: Service) -> None:
         async with self._source as source:
             values = [json.dumps({"id": n, "amount": n % 97}).encode() for n in range(ORDERS)]
             # Before there is a watcher. Without a queue it would fail, and be tried again later and later; and moto
             # loses a message now and then that is sent while others are deleted.
             await source.publish(values)
+            self._console.print(
+                f"{ORDERS} orders are published; they are counted when all are in runs that succeeded"
+            )
             trigger, imported = source.trigger
             (self._dags / "orders.py").write_text(
                 _DAG.format(trigger=trigger, imported=imported), "utf-8"
