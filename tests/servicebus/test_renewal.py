@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from producers.servicebus import ServiceBusSharedStreamProducer
-from tests.servicebus.conftest import LOCK_S, Queue
+from tests.servicebus.conftest import LOCK_S, MakeQueue, Queue
 from tests.servicebus.driving import drive
 from tests.services.working import check_that_each_comes_once
 from triggerer.testing.resolving import acked, failing_once, gated
@@ -87,6 +87,32 @@ async def test_a_message_whose_lock_is_lost_is_settled_by_the_next_one(
         producer = driver.producer
         assert isinstance(producer, ServiceBusSharedStreamProducer)
         assert producer._stream.room == producer._settings.max_in_flight
+
+
+async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue(max_delivery_count=1_000)
+    values = [f"m{number:02}" for number in range(30)]
+    queue.send(*values)
+    async with drive(queue.producer(receivers=3), gated(gate := [False])) as driver:
+        await driver.count(30)
+        before = {one.payload.link for one in driver.deliveries}
+        with anyio.fail_after(60):
+            # Which of them is there again first is by chance.
+            while {one.payload.link for one in driver.deliveries} <= before:
+                queue.order("detach", condition="amqp:link:detach-forced", description="updated")
+                queue.order("expire_locks")
+                await until(lambda: queue.locked == 30)
+        gate[0] = True
+        await driver.advance()
+        await until(lambda: queue.values == [])
+        assert sorted(driver.values) == values
+        producer = driver.producer
+        assert isinstance(producer, ServiceBusSharedStreamProducer)
+        stream = producer._stream
+        await until(lambda: stream.room == producer._settings.max_in_flight)
+        assert not any(len(link.locks) for link in stream._links)
 
 
 async def test_what_was_done_when_its_lock_was_lost_is_completed_and_not_given_when_it_returns(
