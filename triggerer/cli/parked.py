@@ -10,7 +10,14 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.one_line import one_line
-from triggerer.cli.output import check_state, print_answer, print_fields, print_json, wrong_use
+from triggerer.cli.output import (
+    check_state,
+    counted,
+    print_answer,
+    print_fields,
+    print_json,
+    wrong_use,
+)
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_list
 from triggerer.errors import TriggererError
@@ -145,7 +152,9 @@ def replay(
 
     number = _change(config, ids, watcher, all_, change)
     print_answer(
-        {"replayed": number}, f"{number} messages are given to their watchers once more", json=json
+        {"replayed": number},
+        f"given to their watchers once more: {counted(number, 'message')}",
+        json=json,
     )
 
 
@@ -165,7 +174,7 @@ def discard(
         return await discard_parked(session, chosen)
 
     number = _change(config, ids, watcher, all_, change)
-    print_answer({"discarded": number}, f"{number} messages were discarded", json=json)
+    print_answer({"discarded": number}, f"discarded: {counted(number, 'message')}", json=json)
 
 
 def split_watcher(text: str) -> tuple[str, str]:
