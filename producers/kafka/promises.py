@@ -93,9 +93,10 @@ class _Told:
                 hint="events want cleanup.policy=delete",
             )
         if self._no_dead_letters:
-            name = self._no_dead_letters[0]
+            name, *others = self._no_dead_letters
+            more = f", nor {len(others)} more," if others else ""
             yield Finding(
-                f"there is no topic {', '.join(self._no_dead_letters)} for dead letters, and the brokers create none:"
+                f"there is no topic {name}{more} for dead letters, and the brokers create none:"
                 " the partition of a message that fails every time waits",
                 hint=f"create it: kafka-topics.sh --create --topic {name} --partitions 8 …",
             )

@@ -75,6 +75,9 @@ async def test_a_topic_of_dead_letters_that_will_not_be_there_is_warned_of(
     (warning,) = (await promised(monkeypatch, servers, *names, max_deliveries=10)).warnings
     assert str(warning).startswith(f"there is no topic {names[0]}.dead-letter for dead letters, ")
     assert f"--create --topic {names[0]}.dead-letter" in str(warning)
+    kafka_server.create_topic(third := f"t-{uuid.uuid4().hex[:10]}")
+    (warning,) = (await promised(monkeypatch, servers, *names, third, max_deliveries=10)).warnings
+    assert ".dead-letter, nor 1 more, for dead letters, " in str(warning)
     assert (await promised(monkeypatch, servers, names[1], max_deliveries=10)).warnings == ()
     assert (await promised(monkeypatch, servers, *names, max_deliveries=0)).warnings == ()
 
