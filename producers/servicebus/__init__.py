@@ -6,7 +6,10 @@ sessions; `link` is the owner of one receiver. `sdk` has every call into the SDK
 `message` is what a message becomes.
 """
 
-from producers.servicebus.checking import check_entity, describe_delivery
-from producers.servicebus.producer import ServiceBusSharedStreamProducer
+from triggerer.pluginkit.installing import needing
+
+with needing("servicebus"):
+    from producers.servicebus.checking import check_entity, describe_delivery
+    from producers.servicebus.producer import ServiceBusSharedStreamProducer
 
 __all__ = ["ServiceBusSharedStreamProducer", "check_entity", "describe_delivery"]

@@ -8,6 +8,7 @@ bring pydantic.
 - `matching`, `decoding`, `extras`: what that is made of.
 - `connections`: the settings under `[connections.<id>]`, checked before anything connects.
 - `guarding`: calls into a client library, with its errors translated.
+- `installing`: a client library that is missing is named with what to install.
 - `backoff`: growing delays with jitter.
 - `delivery`: what an outcome means for a message, and when it is delivered again.
 - `reporting`: of the lanes of one call, those that are done before the others.
