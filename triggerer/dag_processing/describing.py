@@ -108,6 +108,7 @@ def _describe(
 
 def _doubts(loaded: LoadedFile) -> Iterator[Problem]:
     """Yield what is allowed, and hardly meant."""
+    yield from _doubted_names(loaded)
     for dag in loaded.dags.values():
         line = dag.defined_at.line if dag.defined_at else None
         for what, doubts in (
@@ -121,6 +122,18 @@ def _doubts(loaded: LoadedFile) -> Iterator[Problem]:
             except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
                 reason = f"its {what} could not be looked at: {error!r}"
                 yield Problem(loaded.path, line, f"DAG {dag.dag_id!r}: {reason}")
+
+
+def _doubted_names(loaded: LoadedFile) -> Iterator[Problem]:
+    for asset in dict.fromkeys(loaded.assets):
+        for watcher in asset.watchers:
+            if "/" in watcher.name:
+                yield Problem(
+                    loaded.path,
+                    asset.defined_at.line if asset.defined_at else None,
+                    f"watcher {watcher.name!r} of asset {asset.name!r}: commands that take ASSET/NAME split at the last"
+                    " slash, and will not find it (give it a name without a slash)",
+                )
 
 
 def _doubted_keys(dag: DAG) -> Iterator[str]:

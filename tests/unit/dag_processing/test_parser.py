@@ -271,6 +271,20 @@ d = DAG("d", schedule=a)
     assert list(parsed.folder.dags) == ["d"]
 
 
+async def test_a_watcher_that_commands_would_not_find_is_a_warning(tmp_path: Path) -> None:
+    parsed = await parse(
+        tmp_path,
+        mine=HEADER
+        + """
+a = Asset("a", watchers=[AssetWatcher("eu/west", Mine()), AssetWatcher("us", Mine())])
+b = a
+""",
+    )
+    (warning,) = parsed.warnings
+    assert "watcher 'eu/west' of asset 'a': commands that take ASSET/NAME split" in warning.reason
+    assert [key.name for key in parsed.folder.watchers] == ["eu/west", "us"]
+
+
 async def test_a_key_that_cannot_be_hashed_is_an_error_of_its_watcher(
     tmp_path: Path,
 ) -> None:
