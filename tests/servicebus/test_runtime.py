@@ -66,6 +66,27 @@ async def test_each_blob_that_event_grid_tells_of_is_an_event(make_queue: MakeQu
     assert view.events[0].payload["size"] == 17
 
 
+async def test_a_binary_cloudevent_is_read_as_its_content_type_says(make_queue: MakeQueue) -> None:
+    queue = make_queue(lock_s=30.0)
+    event = {"id": "1", "source": "/shop", "specversion": "1.0", "type": "order.placed"}
+    queue.server.send(
+        queue.path,
+        ["seven"],
+        properties={f"cloudEvents:{name}": text for name, text in event.items()},
+        content_type="text/plain",
+    )
+    async with StreamHarness() as streams:
+        view = await streams.add(
+            ServiceBusEventTrigger(
+                queue.path, decode="cloudevents", match={"type": "order.placed", "data": "seven"}
+            )
+        )
+        with anyio.fail_after(30):
+            while queue.values or not view.events:  # noqa: ASYNC110  (a server tells nobody)
+                await anyio.sleep(0.05)
+    assert view.events[0].payload["value"] == {**event, "data": "seven"}
+
+
 async def test_siblings_share_one_stream_and_each_gets_what_it_asked_for(
     make_queue: MakeQueue,
 ) -> None:

@@ -56,11 +56,14 @@ class Control:
         session_id: str | None = None,
         properties: dict[str, Any] | None = None,
         message_id: str | None = None,
+        content_type: str | None = None,
     ) -> list[int]:
         numbers = []
         for value in values:
             message = Message(body=base64.b64decode(value), inferred=True)
             message.id = message_id
+            if content_type is not None:
+                message.content_type = content_type
             if session_id is not None:
                 message.group_id = session_id
             if properties:
