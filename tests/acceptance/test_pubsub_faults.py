@@ -8,16 +8,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import orjson
 import pytest
 
 from tests.acceptance.broker_scene import BrokerScene, lent
-from tests.services.pubsub_admin import PROJECT
+from tests.services.pubsub_admin import PROJECT, PubSubAdmin
 from tests.services.pubsub_double import PERMANENT, PubSubDouble, open_pubsub_double
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
+
+if TYPE_CHECKING:
+    from tests.services.pubsub import PubSubServer
 
 DAGS = """
 from triggerer import DAG, Asset, AssetWatcher, task
@@ -41,8 +44,8 @@ SETTINGS = {"enable_message_ordering": True, "enable_exactly_once_delivery": Tru
 class Scene(BrokerScene):
     """One subscription with two watchers, ordered and exactly-once, and another one that is always well."""
 
-    def __init__(self, server: PubSubDouble, proxy: TcpProxy, folder: Path, seed: int) -> None:
-        self.server = server
+    def __init__(self, server: PubSubAdmin, proxy: TcpProxy, folder: Path, seed: int) -> None:
+        self.admin = server
         server.create("watched", **SETTINGS)
         server.create("other")
         self.database = folder / "triggerer.db"
@@ -52,10 +55,16 @@ class Scene(BrokerScene):
         )
         super().__init__(proxy, folder, seed, dags=DAGS, connection=connection)
 
+    @property
+    def server(self) -> PubSubDouble:
+        """The one of ours, which shows what it holds."""
+        assert isinstance(self.admin, PubSubDouble)
+        return self.admin
+
     def send(self, key: int, numbers: Sequence[int]) -> None:
         bodies = [orjson.dumps({"n": n, "parity": n % 2}) for n in numbers]
-        self.server.publish("watched", bodies, key=f"k{key}")
-        self.server.publish("other", bodies)
+        self.admin.publish("watched", bodies, key=f"k{key}")
+        self.admin.publish("other", bodies)
 
     @contextmanager
     def store_held(self) -> Iterator[None]:
@@ -138,6 +147,38 @@ def test_a_subscription_deleted_while_events_wait_for_the_store_is_said_and_goes
     scene.until_there(range(60))
     scene.until_running()
     scene.until_acked()
+    scene.until_all_ran()
+    assert scene.numbers() == scene.expected(range(60))
+    scene.end()
+
+
+@pytest.fixture
+def on_pstest(pubsub_server: PubSubServer, tmp_path: Path, seed: int) -> Iterator[Scene]:
+    with open_tcp_proxy(pubsub_server.port) as proxy:
+        yield from lent(Scene(pubsub_server, proxy, tmp_path, seed))
+        for name in ("watched", "other"):
+            pubsub_server.delete(name)
+
+
+@pytest.mark.long
+def test_a_subscription_of_pstest_that_is_deleted_is_said_and_goes_on_once_it_is_made_again(
+    on_pstest: Scene,
+) -> None:
+    """It tells only who opens a stream: those that are open go on, and bring nothing any more."""
+    scene = on_pstest
+    scene.instance.start()
+    for start in (0, 20):
+        scene.publish(20)
+        scene.until_there(range(start + 20))
+        scene.until_running()
+        scene.admin.delete("watched")
+        scene.proxy.refuse()
+        scene.proxy.heal()
+        scene.until_failing("NOT_FOUND: subscription projects/tests/subscriptions/watched")
+        scene.admin.create("watched", **SETTINGS)
+    scene.publish(20)
+    scene.until_there(range(60))
+    scene.until_running()
     scene.until_all_ran()
     assert scene.numbers() == scene.expected(range(60))
     scene.end()
