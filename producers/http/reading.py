@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from triggerer.pluginkit.matching import MISSING, Getter, compile_path
 
 MOST_ITEMS: Final = 10_000
 """In one answer: the keys of all of them have to be remembered."""
+_LONG: Final = 2.0**63
+"""A whole number of JSON that is as large, or larger, may have lost digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,10 @@ class Reader:
         if self._get_items is None:
             digest = digest_of(body)
             return Page((Found(digest, digest, body),), cursor)
-        return Page(self._read_items(self._get_items(None, document), what), cursor)
+        items = self._get_items(None, document)
+        return Page(self._read_items(items, body, what), cursor)
 
-    def _read_items(self, items: Any, what: str) -> tuple[Found, ...]:
+    def _read_items(self, items: Any, body: bytes, what: str) -> tuple[Found, ...]:
         if not isinstance(items, list):
             raise BrokerRefused(
                 f"{what}: its answer has no list at {self._items!r}",
@@ -85,15 +89,28 @@ class Reader:
                 hint="ask for fewer at a time, with a limit in the URL or a cursor",
             )
         found: dict[str, Found] = {}
-        for item in items:
+        for item, key in zip(items, self._keys_of(items, body), strict=True):
             value = orjson.dumps(item)
-            key = MISSING if self._get_key is None else self._get_key(None, item)
             is_keyed = key is not MISSING and key is not None
             # Of a kind of their own: a key that looks like an item must not be taken for it.
             basis = [key] if is_keyed else item
             digest = digest_of(orjson.dumps([is_keyed, basis], option=orjson.OPT_SORT_KEYS))
             found.setdefault(digest, Found(digest, key if is_keyed else digest, value))
         return tuple(found.values())
+
+    def _keys_of(self, items: list[Any], body: bytes) -> list[Any]:
+        if self._get_key is None:
+            return [MISSING] * len(items)
+        keys = [self._get_key(None, item) for item in items]
+        if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
+            # Two of them might be taken for one: read again, with all digits. As text, which everybody can store.
+            assert self._get_items is not None
+            exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
+            keys = [
+                str(whole) if isinstance(key, float) and isinstance(whole, int) else key
+                for key, whole in zip(keys, exact, strict=True)
+            ]
+        return keys
 
 
 def _getter(path: str | None) -> Getter[None] | None:

@@ -368,6 +368,18 @@ async def test_a_redirect_is_followed(server: Server, streams: StreamHarness) ->
     assert view.events[0].payload["url"].endswith("/orders")
 
 
+async def test_keys_of_more_than_64_bits_are_told_apart(
+    server: Server, streams: StreamHarness
+) -> None:
+    """Both become the same floating-point number; the second was taken for the first."""
+    first = 123456789012345678901234567890
+    server.document = [{"id": first}, {"id": first + 1}, {"id": 1.5}, {"id": 7}]
+    view = await streams.add(polling(server, items="@value", item_key="id"))
+    await until(lambda: len(view.events) == 4, view)
+    keys = [event.payload["item_key"] for event in view.events]
+    assert keys == [str(first), str(first + 1), 1.5, 7]
+
+
 # Connections
 
 
