@@ -5,7 +5,7 @@ bring pydantic.
 
 - `message_trigger`: the trigger of a broker in some 60 lines: `match`, `decode`, `extra` and `partition_key`.
 - `arguments`: checks of a trigger's arguments, and names that follow from them.
-- `matching`, `decoding`, `extras`: what that is made of.
+- `matching` (of `extra` and paths, too), `decoding`: what that is made of.
 - `connections`: the settings under `[connections.<id>]`, checked before anything connects.
 - `guarding`: calls into a client library, with its errors translated.
 - `installing`: a client library that is missing is named with what to install.
