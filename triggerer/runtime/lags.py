@@ -241,6 +241,9 @@ class Lags:
         Args:
             on_stored: Called once that is durable, or will not be. Before, no less is durable than was.
         """
+        if lag.set_back_to is not None and is_before(position, lag.position):
+            # What lies before that it may have missed, and nothing of it is durable.
+            lag.is_stored = False
         place = None if position == lag.position and not lag.is_live else position
         new = self._begin_again(
             lag, position, now, again=again, set_back_to=place or lag.set_back_to
@@ -251,7 +254,6 @@ class Lags:
         """Set back further whoever was set back and may have missed this message, which is about to be broadcast."""
         for lag in list(self.set_back.get(lane, ())):
             if lag.set_back_to is not None and is_before(position, lag.set_back_to):
-                lag.is_stored = False
                 self.set_back_from(lag, position, lag.again, now)
 
     def note_advanced(self, lane: Hashable, reached: Position) -> None:

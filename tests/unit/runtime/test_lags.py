@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from triggerer.domain.events import Fence, WatcherRef
-from triggerer.domain.lane_positions import PositionChange
+import pytest
+
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.lane_positions import LanePosition, PositionChange
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.lags import Lags
 
@@ -64,3 +66,20 @@ def test_who_falls_behind_again_and_has_all_stored_begins_where_it_failed() -> N
     lags.fall_behind(WATCHER, 0, ["log", 9], FENCE, NOW, ignore)
     assert lags.find(0, 1) is before
     assert before.position == before.read_to == sink.changes[-1].position == ["log", 9]
+
+
+@pytest.mark.rule("18: a replay sets one watcher back, never forward")
+def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
+    """Nobody knew where the group stood: what lies between the two it may have missed (the simulation's seed 581)."""
+    sink = Sink()
+    lags = Lags(sink)
+    source = EventSource((WATCHER,), FENCE)
+    lags.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 5], NOW, set_back_to=["log", 5]))
+    assert lags.are_stored(source, 0)
+    (lag,) = lags.all()
+    lags.set_back_from(lag, ["log", 2], None, NOW)
+    assert not lags.are_stored(source, 0)
+    assert lags.to_catch_up(1) == []
+    sink.changes[-1].on_done(None)
+    assert lags.are_stored(source, 0)
+    assert [one.position for one in lags.to_catch_up(1)] == [["log", 2]]
