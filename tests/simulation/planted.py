@@ -70,6 +70,7 @@ RULES: dict[str, str] = {
     "who_has_fallen_behind_is_waited_for": "L1",
     "one_falls_behind_beyond_what_comes_again": "S13|S2/S7",
     "only_the_first_that_failed_is_remembered": "S13|S2/S7",
+    "who_is_back_reads_what_is_not_decided": "S13",
     "who_becomes_active_is_not_waited_for": "S3|S1|S2/S7",
     "a_kept_message_goes_before_its_events_are_durable": "S13|S2/S7",
     "a_repeat_at_the_bound_is_refused": "S9|S13|L1",

@@ -47,6 +47,8 @@ class LaggingChecker:
         """Whether a watcher may stand at a message for ever: it cannot be set aside."""
         self.is_asked: Callable[[int], bool] = lambda _: False
         """Whether somebody has asked to have a watcher read again, and that is not done."""
+        self.is_read_again: Callable[[int, PositionRow], bool] = lambda *_: False
+        """Whether a watcher was set back, and is still to be given what there was then."""
         self.is_selected: dict[int, Callable[[Any], bool]] = {}
         """By watcher: what its live filter is given."""
         self._fail = fail
@@ -318,9 +320,21 @@ class LaggingChecker:
             offset = max(row.offset, starts[-1])
             if row.topic != topic or offset >= len(messages):
                 continue
+            if not self.falls_behind and self._is_dealt_with(row, watcher, messages[offset:]):
+                continue
             if not self.may_stand(watcher, messages[offset]):
                 return f"watcher {watcher} stands at {row.offset} of {len(messages)} in lane {lane} of {topic}"
         return None
+
+    def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
+        """Whether nothing is missing of what lies behind a row, where what fails comes again.
+
+        The owner does not know that the broker has given it up at the limit: its row stays until the lane's next
+        message. Who was set back is to be given again what it has.
+        """
+        if self.is_read_again(watcher, row):
+            return False
+        return all(self._is_settled(watcher, message) for message in messages)
 
     def find_missed(self, deleted: set[int]) -> str | None:
         """What a watcher has missed for good; None: nothing."""

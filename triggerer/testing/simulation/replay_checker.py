@@ -50,6 +50,14 @@ class ReplayChecker:
         self._counted += 1
         return self._counted
 
+    def is_read_again(self, watcher: int, row: PositionRow) -> bool:
+        """Whether the watcher was set back, and its place lies before where the lane ended then."""
+        at = watcher, row.topic, row.lane
+        ends = [asked[5] for asked in self._again if asked[:3] == at]
+        if at in self._set_back:
+            ends.append(self._set_back[at][1])
+        return row.offset < max(ends, default=0)
+
     def on_given(self, watcher: int, message: Message) -> None:
         """A filter of the watcher's is given a message, live or not."""
         self._given[watcher, message.key] = self._count()

@@ -153,7 +153,7 @@ class TimeChecker:
         """What its timetable, asked now or when it was asked last, has due and has no run."""
         here = self._store.now()
         runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
-        past = [run for run in runs if run.run_after <= here + _CLOCK_STEP]
+        past = [run for run in runs if _moment_of(dag, run) <= here + _CLOCK_STEP]
         last = max(reversed(past), key=lambda run: run.run_after, default=None)
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
@@ -184,6 +184,17 @@ class TimeChecker:
 
     def _fail(self, rule: str, detail: str) -> None:
         self._store.checker.fail(rule, detail)
+
+
+def _moment_of(dag: Dag, run: Run) -> datetime:
+    """When the timetable asked for a run, or before.
+
+    One that waits for assets, too, is named after the instant at which it was made: by a clock that has been set back
+    since that may lie ahead, and its interval is not run again.
+    """
+    if isinstance(dag.on, OnBoth) and run.interval is not None:
+        return min(run.run_after, run.interval.end)
+    return run.run_after
 
 
 def _answers_now(dag: Dag) -> bool:

@@ -89,6 +89,7 @@ class World:
         self.checker.lagging.lanes = lambda topic: self.stream(topic).broker.lanes
         self.checker.lagging.is_asked = self._is_asked
         self.checker.replays.lanes = self.checker.lagging.lanes
+        self.checker.lagging.is_read_again = self.checker.replays.is_read_again
         if self.health.poison is not None:
             self._expose_to(self.health.poison)
         self.checker.is_taken_over = self.store.is_taken_over
