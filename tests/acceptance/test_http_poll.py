@@ -127,9 +127,11 @@ def polled(
 ) -> Iterator[Scene]:
     with serving() as server:
         scene = Scene(folder, url, server, ahead=ahead, arguments=arguments)
-        yield scene
-        if scene.instance.is_running:
-            scene.instance.kill()
+        try:
+            yield scene
+        finally:
+            if scene.instance.is_running:
+                scene.instance.kill()
 
 
 both_ways = pytest.mark.parametrize(
