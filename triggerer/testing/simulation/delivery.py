@@ -45,6 +45,8 @@ class LaneOfBroker(Protocol):
 
     def incarnation_of(self, offset: int) -> int: ...
 
+    def find(self, start: datetime) -> int: ...
+
 
 def position_in(lane: LaneOfBroker, topic: str, offset: int) -> Position:
     """How a producer tells a place of the lane: each incarnation begins with 0."""

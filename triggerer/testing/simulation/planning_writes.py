@@ -13,13 +13,14 @@ from triggerer.domain.conditions import assets_of
 from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import OnEither, OnPartitions, next_info, schedule_to_json
 from triggerer.domain.timetables import DagRunInfo, DataInterval
+from triggerer.domain.timetables import now as host_now
 from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags, Timed
 from triggerer.store.queries.scheduling.due_moments import NoteNext
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
 from triggerer.store.queries.scheduling.new_runs import CreateRuns, PlannedDag
 from triggerer.store.queries.scheduling.reading import CLOCK_STEP, ReadDags
 from triggerer.testing.simulation.partition_rows import NEVER
-from triggerer.testing.simulation.store import Dag, DagState, Run, Store
+from triggerer.testing.simulation.store import Dag, DagState, ReadAt, Run, Store
 
 if TYPE_CHECKING:
     from triggerer.store.engine.script import Row
@@ -48,7 +49,7 @@ class PlanningWrites:
         self._noted: list[tuple[str, DagRunInfo | None, datetime | None, datetime]] = []
         """DAG, its next run, when runs were made, and by what time that was decided."""
         self._changed: list[tuple[Dag, DagState]] = []
-        self._read_at: datetime | None = None
+        self._read_at: ReadAt | None = None
 
     async def perform(self, session: Locks, step: Step) -> list[Row]:
         """Perform a step; rows that it locks stay locked until the end of the transaction."""
@@ -62,7 +63,7 @@ class PlanningWrites:
                 return [(dag_id,) for dag_id in sorted(dag_ids) if session.lock_free_row(dag_id)]
             case ReadDags(dag_ids=dag_ids, bound=bound):
                 await store.faults.delay()
-                self._read_at = store.now()
+                self._read_at = _now(store)
                 return self._waiting(store, dag_ids, bound)
             case CreateRun(unchanged=None):
                 await store.faults.delay()
@@ -85,7 +86,7 @@ class PlanningWrites:
                 if run_after is not None and interval is not None:
                     info = DagRunInfo(run_after, DataInterval(*interval))
                 now = store.now()
-                decided_at = self._read_at or now
+                decided_at = now if self._read_at is None else self._read_at.database
                 self._noted.append((dag_id, info, now if has_run else None, decided_at))
                 return []
 
@@ -171,7 +172,8 @@ class PlanningWrites:
             info = None
             if noted.run_after is not None and noted.interval is not None:
                 info = DagRunInfo(noted.run_after, DataInterval(*noted.interval))
-        self._noted.append((dag.dag_id, info, store.now() if dag.runs else None, self._read_at))
+        made_at, decided_at = store.now() if dag.runs else None, self._read_at.database
+        self._noted.append((dag.dag_id, info, made_at, decided_at))
         return made
 
     def _take(self, store: Store, run: Run, selection: EventSelection) -> None:
@@ -275,15 +277,21 @@ def _dag_columns(store: Store, dag: Dag) -> Row:
 
 def _version(store: Store, dag_id: str) -> str:
     """Return what a look reads as the version of the row; it also says when that was."""
-    return f"{store.versions[dag_id]} {store.now().isoformat()}"
+    return " ".join((str(store.versions[dag_id]), *(at.isoformat() for at in _now(store))))
+
+
+def _now(store: Store) -> ReadAt:
+    here = store.now()
+    # Without timetables nobody sets a host's clock.
+    return ReadAt(here, here if store.times is None else host_now())
 
 
 def _is_as_read(store: Store, dag_id: str, version: str) -> bool:
     return version.split()[0] == str(store.versions[dag_id])
 
 
-def _read_at(version: str) -> datetime:
-    return datetime.fromisoformat(version.split()[1])
+def _read_at(version: str) -> ReadAt:
+    return ReadAt(*map(datetime.fromisoformat, version.split()[1:]))
 
 
 def last_automated(store: Store, dag_id: str) -> Run | None:

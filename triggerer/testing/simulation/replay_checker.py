@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from triggerer.testing.simulation.delivery import offset_of, plain_key
 
 if TYPE_CHECKING:
+    from triggerer.domain.lane_positions import ReplayRequest
     from triggerer.testing.simulation.delivery import LaneOfBroker, Message, PositionRow
     from triggerer.testing.simulation.lagging_checker import Identity, LaggingChecker
 
@@ -32,6 +33,8 @@ class ReplayChecker:
         """Of a topic."""
         self.rows: Mapping[tuple[int, int], PositionRow] = {}
         """By watcher and lane, where it stands: the rows of the store."""
+        self.requests: Mapping[int, ReplayRequest] = {}
+        """What somebody has asked for, and is not done: the rows of the store."""
         self.deleted: Collection[int] = ()
         """Watchers whose requests went with them."""
         self._lagging = lagging
@@ -66,15 +69,28 @@ class ReplayChecker:
         """Its place was stored."""
         at = watcher, row.topic, row.lane
         if row.set_back_to is not None and row.position == row.set_back_to:
-            known = self._set_back.get(at)
-            if known is None or row.offset < known[0]:
+            known, begin = self._set_back.get(at), self._asked_from(watcher, row)
+            if known is None or (begin is not None and begin < known[0]):
                 end = len(self.lanes(row.topic)[row.lane].messages)
-                self._set_back[at] = row.offset, end, self._count()
+                self._set_back[at] = row.offset if begin is None else begin, end, self._count()
         if row.again is not None:
             request, start, until = row.again
             lane = self.lanes(row.topic)[row.lane]
             asked = request, offset_of(lane, start), offset_of(lane, until)
             self._again.setdefault((*at, *asked), self._count())
+
+    def _asked_from(self, watcher: int, row: PositionRow) -> int | None:
+        """From which offset on it is to be given what lies behind its place; None: its request is done.
+
+        Its place may lie before that: there is what was outstanding then, which it need not be given again.
+        """
+        lane = self.lanes(row.topic)[row.lane]
+        asked = [
+            lane.starts[-1] if request.start is None else lane.find(request.start)
+            for request in self.requests.values()
+            if request.watcher_id == watcher
+        ]
+        return max(row.offset, min(asked)) if asked else None
 
     def on_stored(self, watcher: int, key: str, ordinal: int) -> None:
         """An event of a message is durable for the first time."""

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from triggerer.domain.conditions import Condition, assets_of, is_satisfied
 from triggerer.domain.events import Fence
@@ -98,11 +98,19 @@ class Run:
     is_ended: bool = False
 
 
+class ReadAt(NamedTuple):
+    """When a scheduler has read a DAG, by two clocks."""
+
+    database: datetime
+    host: datetime
+    """Its host's, by which timetables are asked, and which may be set before the run is made."""
+
+
 class PlanningObserver(Protocol):
     """Is told what transactions do about DAGs and their runs; it notes what breaks a promise."""
 
-    def on_creating(self, run: Run, read_at: datetime | None) -> None:
-        """A statement creates a run, in a transaction that has read the DAG at that instant, if it has."""
+    def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
+        """A statement creates a run of a DAG that was read then, if it was."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         """It commits, and is not one of the store's runs yet."""

@@ -21,7 +21,7 @@ from triggerer.domain.timetables import (
 from triggerer.domain.timetables import now as host_now
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.store import Dag, DagState, Run, Store
+    from triggerer.testing.simulation.store import Dag, DagState, ReadAt, Run, Store
 
 _CLOCK_STEP = timedelta(minutes=1)
 _LONGEST_CHAIN = 5_000
@@ -39,14 +39,17 @@ class TimeChecker:
         self.is_clock_set_back = False
         """Whether the database's clock ever was."""
 
-    def on_creating(self, run: Run, read_at: datetime | None) -> None:
+    def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
         """T3: nothing is run before it is due, by the clock of the database."""
         if run.run_type is not RunType.SCHEDULED or read_at is None:
             return
-        allowed = max(read_at, self._store.now())
+        here = self._store.now()
+        allowed = max(read_at.database, here)
         dag = self._store.dags[run.dag_id]
         if _answers_now(dag):
-            allowed = max(allowed, host_now())
+            # It was asked after that, and its host's clock may have been set since.
+            asked_at = read_at.host + max(here - read_at.database, timedelta())
+            allowed = max(allowed, host_now(), asked_at)
         if run.run_after > allowed:
             self._fail("T3", f"{run.run_id} of {run.dag_id} is made at {allowed}, before it is due")
 

@@ -81,7 +81,7 @@ class World:
         self.checker.parked.has_room = self.lagging.has_room
         self.checker.parked.max_deliveries = self.lagging.max_deliveries
         self.checker.rest.rows = self.checker.replays.rows = self.store.positions
-        self.checker.rest.replays = self.store.replays
+        self.checker.rest.replays = self.checker.replays.requests = self.store.replays
         self.checker.rest.states = self.store.watcher_states
         self.checker.trials.parked = self.store.parked
         self.checker.trials.max_deliveries = self.lagging.max_deliveries
