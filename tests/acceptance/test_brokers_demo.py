@@ -109,8 +109,8 @@ def on_servicebus() -> Iterator[list[str]]:
     ("broker", "at_run", "counts"),
     [
         (on_kafka, "data:", None),
-        (on_sqs, "orders are published", 6),
-        (on_pubsub, "orders are published", 5),
+        pytest.param(on_sqs, "orders are published", 6, marks=pytest.mark.soak),
+        pytest.param(on_pubsub, "orders are published", 5, marks=pytest.mark.soak),
         (on_servicebus, "orders are published", 5),
     ],
 )

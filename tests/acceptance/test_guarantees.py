@@ -194,7 +194,14 @@ class Scene:
         )
 
 
-@pytest.fixture(params=[on_kafka, on_sqs, on_pubsub, on_servicebus])
+@pytest.fixture(
+    params=[
+        on_kafka,
+        on_sqs,
+        pytest.param(on_pubsub, marks=pytest.mark.soak),
+        pytest.param(on_servicebus, marks=pytest.mark.soak),
+    ]
+)
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     scene = Scene(request.param(request, f"g-{uuid.uuid4().hex[:10]}"), tmp_path)
     yield scene

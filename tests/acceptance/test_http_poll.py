@@ -229,8 +229,8 @@ PAGES = 'items="items", item_key="id", cursor=dict(path="next", param="page")'
 @pytest.mark.parametrize(
     ("behaviour", "arguments"),
     [
-        (with_another_etag_in_each_304, ITEMS),
-        (with_another_etag_each_time, ITEMS),
+        pytest.param(with_another_etag_in_each_304, ITEMS, marks=pytest.mark.soak),
+        pytest.param(with_another_etag_each_time, ITEMS, marks=pytest.mark.soak),
         (with_last_modified_alone, ITEMS),
         (with_a_last_page_that_grows, PAGES),
     ],

@@ -85,7 +85,9 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 
 @pytest.mark.long
 @pytest.mark.rule("a lost session lock never heals; no session available is a failure")
-@pytest.mark.parametrize("how", ["renewal is refused", "links are detached"])
+@pytest.mark.parametrize(
+    "how", ["renewal is refused", pytest.param("links are detached", marks=pytest.mark.soak)]
+)
 def test_what_a_slow_filter_has_in_hand_when_its_locks_are_lost_comes_once_and_in_order(
     scene: Scene, how: str
 ) -> None:

@@ -185,7 +185,7 @@ def test_a_subscription_of_pstest_that_is_deleted_is_said_and_goes_on_once_it_is
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("are_taken", [True, False])
+@pytest.mark.parametrize("are_taken", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_a_stream_that_is_cut_in_the_middle_of_acks_loses_and_repeats_nothing(
     scene: Scene, are_taken: bool
 ) -> None:
