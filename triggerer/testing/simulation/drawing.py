@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from triggerer.testing.simulation.scenario import (
     AMPLE,
@@ -18,6 +18,19 @@ from triggerer.testing.simulation.scenario import (
     has_relapses,
     sizes_of,
 )
+
+_ONE_STREAM: Final[Mapping[str, Any]] = {
+    "streams": 1,
+    "constructor_fault_rate": 0.0,
+    "capacity": AMPLE,
+    "has_files": False,
+}
+"""There is one stream, and all its watchers are there: what seeds that are given to one thing have in common."""
+_AMPLE_ROOM: Final[Mapping[str, Any]] = {
+    "max_outstanding_per_lane": 10_000,
+    "max_outstanding_bytes": AMPLE_BYTES,
+    "max_outstanding_bytes_per_lane": AMPLE_BYTES,
+}
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -75,15 +88,12 @@ def draw_scenario(seed: int) -> Scenario:
 def _with_busy_queue(scenario: Scenario) -> Scenario:
     return replace(
         scenario,
-        streams=1,
         lanes=1,
         watchers=3,
         crash_rate=0.0,
         action_interval=20.0,
         broker_fault_rate=0.0,
-        constructor_fault_rate=0.0,
-        capacity=AMPLE,
-        has_files=False,
+        **_ONE_STREAM,
     )
 
 
@@ -91,7 +101,6 @@ def _with_outages(scenario: Scenario) -> Scenario:
     bounds = random.Random(f"{scenario.seed}/bounds in outages")
     return replace(
         scenario,
-        streams=1,
         lanes=1,
         watchers=3,
         crash_rate=0.0,
@@ -100,12 +109,10 @@ def _with_outages(scenario: Scenario) -> Scenario:
         max_outstanding_per_lane=bounds.choice((2, 3, 4, 5)),
         pauses_lanes=bounds.random() < 0.25,
         restart_longest=bounds.choice((1.0, 1.0, 10.0)),
-        constructor_fault_rate=0.0,
         broker_fault_rate=0.0,
         slow_rate=bounds.choice((0.0, 0.05, 0.1)),
         action_interval=bounds.choice((0.2, 1.0)),
-        capacity=AMPLE,
-        has_files=False,
+        **_ONE_STREAM,
     )
 
 
@@ -113,7 +120,6 @@ def _with_poison(scenario: Scenario) -> Scenario:
     bounds = random.Random(f"{scenario.seed}/bounds with poison")
     return replace(
         scenario,
-        streams=1,
         lanes=bounds.choice((1, 1, 2)),
         watchers=3,
         crash_rate=bounds.choice((0.0, 0.001, 0.002)),
@@ -125,14 +131,10 @@ def _with_poison(scenario: Scenario) -> Scenario:
         store_fault_rate=bounds.choice((0.0, 0.0, 0.1)),
         broker_fault_rate=bounds.choice((0.0, 0.0, 0.02)),
         filter_fault_rate=bounds.choice((0.0, 0.02)),
-        constructor_fault_rate=0.0,
         slow_rate=bounds.choice((0.0, 0.05)),
         max_outstanding=200,
-        max_outstanding_per_lane=10_000,
-        max_outstanding_bytes=AMPLE_BYTES,
-        max_outstanding_bytes_per_lane=AMPLE_BYTES,
-        capacity=AMPLE,
-        has_files=False,
+        **_ONE_STREAM,
+        **_AMPLE_ROOM,
     )
 
 
@@ -140,7 +142,6 @@ def _with_relapses(scenario: Scenario) -> Scenario:
     bounds = random.Random(f"{scenario.seed}/bounds with relapses")
     return replace(
         scenario,
-        streams=1,
         lanes=bounds.choice((1, 1, 2)),
         watchers=bounds.choice((2, 3)),
         crash_rate=bounds.choice((0.0, 0.0, 0.001)),
@@ -156,14 +157,10 @@ def _with_relapses(scenario: Scenario) -> Scenario:
         store_fault_rate=bounds.choice((0.0, 0.0, 0.1)),
         broker_fault_rate=0.0,
         filter_fault_rate=0.0,
-        constructor_fault_rate=0.0,
         slow_rate=0.0,
         max_outstanding=200,
-        max_outstanding_per_lane=10_000,
-        max_outstanding_bytes=AMPLE_BYTES,
-        max_outstanding_bytes_per_lane=AMPLE_BYTES,
-        capacity=AMPLE,
-        has_files=False,
+        **_ONE_STREAM,
+        **_AMPLE_ROOM,
     )
 
 
@@ -171,7 +168,6 @@ def _with_instant_answers(scenario: Scenario) -> Scenario:
     bounds = random.Random(f"{scenario.seed}/bounds of instant answers")
     return replace(
         scenario,
-        streams=1,
         lanes=bounds.choice((1, 1, 2)),
         watchers=bounds.choice((2, 3)),
         crash_rate=0.0,
@@ -180,16 +176,12 @@ def _with_instant_answers(scenario: Scenario) -> Scenario:
         action_interval=20.0,
         broker_fault_rate=0.0,
         store_fault_rate=0.0,
-        constructor_fault_rate=0.0,
         slow_rate=0.0,
         queue_size=64,
         max_outstanding=bounds.choice((2, 3, 4)),
-        max_outstanding_per_lane=10_000,
-        max_outstanding_bytes=AMPLE_BYTES,
-        max_outstanding_bytes_per_lane=AMPLE_BYTES,
         max_pending=200,
-        capacity=AMPLE,
-        has_files=False,
+        **_ONE_STREAM,
+        **_AMPLE_ROOM,
     )
 
 
