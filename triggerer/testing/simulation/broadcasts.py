@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.delivery import Delivery
+    from triggerer.testing.simulation.delivery import Delivery, Message
 
 LaneOfSession = tuple[str, int, int]
 """Topic, session, and lane: numbers grow within."""
@@ -29,6 +29,10 @@ class Broadcasts:
         """The numbers of what has failed for all, and of what had been broadcast last then."""
         self._held: dict[LaneOfSession, Delivery] = {}
         """What the poll has pulled and not broadcast."""
+        self._done: dict[tuple[str, int], set[int]] = {}
+        """By topic and lane the offsets of what everybody was done with that had to see it."""
+        self._done_before: dict[tuple[int, str, int], frozenset[int]] = {}
+        """By watcher, topic and lane: of these what was so when the watcher had to see something of the lane first."""
 
     def note_outstanding(self, delivery: Delivery) -> None:
         """It is about to be broadcast, or was."""
@@ -43,6 +47,19 @@ class Broadcasts:
         """It is given to the live filters."""
         self._held.pop(lane_of(delivery), None)
         self._last[lane_of(delivery)] = delivery.number
+        topic, lane = delivery.message.topic, delivery.message.lane
+        for watcher in delivery.cohort:
+            if (watcher, topic, lane) not in self._done_before:
+                done = frozenset(self._done.get((topic, lane), ()))
+                self._done_before[watcher, topic, lane] = done
+
+    def note_done(self, message: Message) -> None:
+        """Everybody is done with it who had to see it."""
+        self._done.setdefault((message.topic, message.lane), set()).add(message.offset)
+
+    def was_done_before(self, watcher: int, message: Message) -> bool:
+        """Whether that was so before the watcher had to see anything of its lane."""
+        return message.offset in self._done_before.get((watcher, message.topic, message.lane), ())
 
     def note_decided(self, delivery: Delivery) -> None:
         """It is in an advance."""

@@ -74,7 +74,6 @@ class Checker:
         if not delivery.is_under_lease:
             self._fail_for_lease(delivery, "broadcasts")
         self.lagging.broadcasts.note_broadcast(delivery)
-        self.lagging.note_members(delivery)
         self.trace(
             "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
         )

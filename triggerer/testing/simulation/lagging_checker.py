@@ -76,10 +76,6 @@ class LaggingChecker:
         """Rejected while catching up."""
         self._told: dict[tuple[str, int], set[int]] = {}
         """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
-        self._done: dict[tuple[str, int], set[int]] = {}
-        """By topic and lane the offsets of what everybody was done with that had to see it."""
-        self._done_before: dict[tuple[int, str, int], frozenset[int]] = {}
-        """By watcher, topic and lane: of these what was so when the watcher had to see something of the lane first."""
         self._comes_again: set[str] = set()
         """Messages of logs that failed for all who had to see them: the broker delivers them again to all."""
         self._behind_to: dict[tuple[int, LaneOfSession], int] = {}
@@ -134,14 +130,6 @@ class LaggingChecker:
         """A filter that catches up rejects a message: where nothing can be set aside, its lane stands there."""
         self._rejected.add((watcher, message.key))
 
-    def note_members(self, delivery: Delivery) -> None:
-        """These watchers have to see it."""
-        topic, lane = delivery.message.topic, delivery.message.lane
-        for watcher in delivery.cohort:
-            if (watcher, topic, lane) not in self._done_before:
-                done = frozenset(self._done.get((topic, lane), ()))
-                self._done_before[watcher, topic, lane] = done
-
     # What the broker is told
 
     def note_told(self, delivery: Delivery) -> None:
@@ -157,7 +145,7 @@ class LaggingChecker:
         """The broker is told that these watchers are done with a message; `excused` need not see it again."""
         message = delivery.message
         self._comes_again.discard(message.key)
-        self._done.setdefault((message.topic, message.lane), set()).add(message.offset)
+        self.broadcasts.note_done(message)
         excused = excused | {watcher for watcher in owed if self._came_later(watcher, message)}
         self._excused |= {(watcher, message.key) for watcher in excused}
         for watcher in sorted(owed):
@@ -182,7 +170,7 @@ class LaggingChecker:
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
             return False
-        return message.offset in self._done_before.get((watcher, message.topic, message.lane), ())
+        return self.broadcasts.was_done_before(watcher, message)
 
     def was_behind(self, watcher: int, delivery: Delivery) -> bool:
         """Whether the watcher was to be given something else of the lane first: what it answered live counts not."""
