@@ -23,8 +23,8 @@ class Deadlines:
     def __init__(self, state: GroupState, subscribers: Subscribers, pump: Pump) -> None:
         self._state = state
         self._subscribers = subscribers
-        self._advances = _Advances(pump)
         self._timeout = state.settings.ack_timeout
+        self._advances = _Advances(pump, self._timeout)
 
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
@@ -45,10 +45,9 @@ class Deadlines:
             due = max(oldest + self._timeout, now)
             await clock.sleep_until(due)
             woken = clock.monotonic()
-            limit = woken - self._timeout
             await clock.sleep_until(woken + (woken - due))
-            self._fail_overdue(limit)
-            if self._advances.has_overdue(limit):
+            self._fail_overdue(woken)
+            if self._advances.has_overdue(woken):
                 raise self._not_advanced()
 
     def _oldest(self, now: float) -> float:
@@ -64,17 +63,20 @@ class Deadlines:
                 oldest = min(oldest, pending.overdue_since)
         return oldest
 
-    def _fail_overdue(self, limit: float) -> None:
-        """Fail every subscriber that owes an answer for an event broadcast at `limit` or earlier."""
+    def _fail_overdue(self, at: float) -> None:
+        """Fail every subscriber that owes an answer for an event that had fallen due at `at`.
+
+        Compared as `due` is made: `at - timeout` may be rounded to less than the broadcast, and nobody would fail.
+        """
         ledger, subscribers = self._state.ledger, self._subscribers
         for subscriber in list(subscribers):
             if subscriber.done < ledger.head:
                 entry = ledger.entry(subscriber.done)
-                if entry.broadcast_at <= limit:
+                if entry.broadcast_at + self._timeout <= at:
                     subscribers.fail(subscriber, self._not_resolved(subscriber))
         for subscriber in [*subscribers, *subscribers.departed]:
             while (derived := subscriber.oldest_pending) is not None:
-                if derived.overdue_since > limit:
+                if derived.overdue_since + self._timeout > at:
                     break
                 self._abandon(subscriber, derived)
         self._state.progress.note()
@@ -105,8 +107,9 @@ class Deadlines:
 class _Advances:
     """When each awaited advance was first seen. Noting when each one starts would cost time for every event."""
 
-    def __init__(self, pump: Pump) -> None:
+    def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
+        self._timeout = timeout
         # By the identity of what was handed to it, which is kept so that no other one gets the same.
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
@@ -118,9 +121,10 @@ class _Advances:
         }
         return min((since for _, since in self._first_seen.values()), default=now)
 
-    def has_overdue(self, limit: float) -> bool:
-        """Whether one that was first seen at `limit` or earlier is still awaited."""
+    def has_overdue(self, at: float) -> bool:
+        """Whether one that had fallen due at `at` is still awaited."""
         awaited = {id(batch) for batch in self._pump.awaited}
         return any(
-            since <= limit and batch in awaited for batch, (_, since) in self._first_seen.items()
+            since + self._timeout <= at and batch in awaited
+            for batch, (_, since) in self._first_seen.items()
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -206,6 +207,23 @@ async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_ove
         await service.pass_time(10)
         assert one.error is None
         assert upstream.outcomes() == dict.fromkeys(range(4), (1, 0, 0))
+
+
+@pytest.mark.parametrize("at", [0.1, 0.6, 1.7])
+async def test_an_event_is_overdue_at_the_moment_for_which_the_look_is_planned(
+    upstream: Upstream, at: float
+) -> None:
+    """0.1 + 10 - 10 is less than 0.1: nobody would be overdue then, and the next look is planned for the same moment."""
+    upstream.on_filter["one"] = forever
+    async with supervised(RuntimeSettings(ack_timeout=10)) as service:
+        (one,) = service.host(Acking(upstream.name))
+        service.clock.move_to(at)
+        upstream.put(0)
+        await service.settle_down()
+        service.clock.move_to(at + 10)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert isinstance(one.error, AckTimeout)
 
 
 @pytest.mark.rule("7: where the event loop was held up meanwhile: all get that time once more")
