@@ -25,6 +25,8 @@ def test_a_session_takes_most_classes_from_the_archive_and_prints_nothing(home: 
     shown = run_python(
         "option = '-Xlog:class+load:file=' + str(home / 'loaded')\n"
         "conf = {'spark.driver.extraJavaOptions': f'\"{option}\"'}\n"
+        # A heartbeat that falls into the end is warned of by Spark.
+        "conf['spark.executor.heartbeatInterval'] = '100s'\n"
         "session = open_it(SparkSettings(conf=conf))\n"
         "warm_up(session)\n"
         "print(session.range(3).count(), is_alive(session), how_it_ended(session))\n"

@@ -13,6 +13,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
 from types import coroutine
 from typing import Any
 
@@ -252,11 +253,23 @@ async def close(producer: SharedStreamProducer, patience_s: float) -> None:
     assert not scope.cancelled_caught, f"aclose() took longer than {patience_s:g} s"
 
 
-async def cancelled_at(work: Coroutine[Any, Any, None], wait: int) -> bool:
-    """Run `work` and cancel it while it awaits for the `wait`-th time; False: it was done before."""
+class CancelledAt(Enum):
+    """What became of work that was cancelled while it awaited."""
+
+    CANCELLED = auto()
+    NOT_REACHED = auto()
+    """It was done before it had awaited so often."""
+    TOO_LATE = auto()
+    """What it awaited, another thread perhaps, answered before the cancellation came; then it was done."""
+
+
+async def cancelled_at(work: Coroutine[Any, Any, None], wait: int) -> CancelledAt:
+    """Run `work` and cancel it while it awaits for the `wait`-th time."""
     with anyio.CancelScope() as scope:
         await _counting_waits(work, wait, scope)
-    return scope.cancelled_caught
+    if scope.cancelled_caught:
+        return CancelledAt.CANCELLED
+    return CancelledAt.TOO_LATE if scope.cancel_called else CancelledAt.NOT_REACHED
 
 
 @coroutine

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -213,7 +213,7 @@ async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_ove
 async def test_an_event_is_overdue_at_the_moment_for_which_the_look_is_planned(
     upstream: Upstream, at: float
 ) -> None:
-    """0.1 + 10 - 10 is less than 0.1: nobody would be overdue then, and the next look is planned for the same moment."""
+    """0.1 + 10 - 10 is less than 0.1: nobody would be overdue, and the next look is planned for the same moment."""
     upstream.on_filter["one"] = forever
     async with supervised(RuntimeSettings(ack_timeout=10)) as service:
         (one,) = service.host(Acking(upstream.name))
