@@ -63,10 +63,10 @@ def _body(number: int, group: int, *, is_poison: bool) -> str:
 def test_a_poison_message_takes_none_of_those_beside_it_to_the_dead_letter_queue(
     server: ElasticMqServer, tmp_path: Path
 ) -> None:
-    """The redrive policy allows four deliveries; the groups of a FIFO queue have a poison message each, but one."""
+    """The redrive policy allows three deliveries; the groups of a FIFO queue have a poison message each, but one."""
     dead = {name: server.create_queue(f"dead-{name}") for name in ("plain", "ordered.fifo")}
     plain, ordered = (
-        server.create_queue(name, dead_letters=url, max_receive_count=4)
+        server.create_queue(name, dead_letters=url, max_receive_count=3)
         for name, url in dead.items()
     )
     server.send(plain, [_body(n, 0, is_poison=n == 13) for n in range(60)])
