@@ -180,17 +180,21 @@ class Hand:
 
     def take(self) -> Delivery | None:
         """The next to be yielded; None: nothing is ready."""
-        while self._ready:
-            delivery = self._ready.popleft()
+        return next(self.take_each(), None)
+
+    def take_each(self) -> Iterator[Delivery]:
+        """What is to be yielded, one after the other, until nothing is ready."""
+        ready, paused = self._ready, self._paused
+        while ready:
+            delivery = ready.popleft()
             if delivery.state is not READY:
                 # Given back meanwhile.
                 continue
-            if self._paused and delivery.lane in self._paused:
-                self._paused[delivery.lane].append(delivery)
+            if paused and delivery.lane in paused:
+                paused[delivery.lane].append(delivery)
                 continue
             delivery.state = OPEN
-            return delivery
-        return None
+            yield delivery
 
     def pause_lane(self, lane: str) -> None:
         self._paused.setdefault(lane, [])

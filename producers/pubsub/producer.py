@@ -88,12 +88,12 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         session = self._opened or await self._open()
         while True:
             taken = 0
-            while taken < _TURN and not self._is_paused:
-                delivery = session.hand.take()
-                if delivery is None:
-                    break
-                taken += 1
-                yield delivery.message, delivery
+            if not self._is_paused:
+                for delivery in session.hand.take_each():
+                    taken += 1
+                    yield delivery.message, delivery
+                    if taken == _TURN or self._is_paused:
+                        break
             if taken:
                 await anyio.lowlevel.checkpoint()
             else:

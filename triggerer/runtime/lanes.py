@@ -14,7 +14,7 @@ _EMPTY_LANES: Final = 128
 
 _new_item = tuple.__new__
 """Makes an `AdvanceItem` without the named tuple's constructor, which is a Python function."""
-_new_entry = object.__new__
+_new_object = object.__new__
 
 
 class OutcomeCounts:
@@ -143,21 +143,20 @@ class Lane:
         "tail",
     )
 
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.head: Entry | None = None
-        self.tail: Entry | None = None
-        self.outstanding = 0
-        """Broadcast and not advanced: those from `head` to `tail`, and those in flight."""
-        self.outstanding_bytes = 0
-        """Their sizes, as far as they are known."""
-        self.in_flight = 0
-        """Handed to the `advance` that has not returned."""
-        self.in_flight_bytes = 0
-        self.has_failed = False
-        """Whether something of what is being advanced has failed."""
-        self.is_scheduled = False
-        """Queued for the next advance, or being advanced."""
+    key: Hashable
+    head: Entry | None
+    tail: Entry | None
+    outstanding: int
+    """Broadcast and not advanced: those from `head` to `tail`, and those in flight."""
+    outstanding_bytes: int
+    """Their sizes, as far as they are known."""
+    in_flight: int
+    """Handed to the `advance` that has not returned."""
+    in_flight_bytes: int
+    has_failed: bool
+    """Whether something of what is being advanced has failed."""
+    is_scheduled: bool
+    """Queued for the next advance, or being advanced."""
 
     @property
     def is_ready(self) -> bool:
@@ -256,26 +255,33 @@ class Lanes:
         self, key: Hashable, seq: int, payload: Any, now: float, size_bytes: int = 0
     ) -> Entry:
         """Add the next event to its lane."""
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Lane(key)
         # What a constructor would do. There is one entry for each event, and the call would be most of its cost.
-        entry = _new_entry(Entry)
+        entry = _new_object(Entry)
         entry.seq = seq
         entry.payload = payload
-        entry.lane = lane
         entry.broadcast_at = now
         entry.size_bytes = size_bytes
         entry.unresolved = 1
         entry.nacks = entry.next = None
-        tail = lane.tail
-        if tail is None:
-            lane.head = entry
-        else:
-            tail.next = entry
-        lane.tail = entry
-        outstanding = lane.outstanding = lane.outstanding + 1
         self.outstanding += 1
+        lane = self._lanes.get(key)
+        if lane is None:
+            # Likewise: where each message is a lane, this runs for each.
+            lane = self._lanes[key] = _new_object(Lane)
+            lane.key = key
+            lane.head = lane.tail = entry
+            lane.outstanding_bytes = lane.in_flight = lane.in_flight_bytes = 0
+            lane.has_failed = lane.is_scheduled = False
+            outstanding = lane.outstanding = 1
+        else:
+            tail = lane.tail
+            if tail is None:
+                lane.head = entry
+            else:
+                tail.next = entry
+            lane.tail = entry
+            outstanding = lane.outstanding = lane.outstanding + 1
+        entry.lane = lane
         if size_bytes:
             before = lane.outstanding_bytes
             lane.outstanding_bytes = before + size_bytes
