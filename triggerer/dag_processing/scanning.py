@@ -42,7 +42,7 @@ def scan(folder: Path) -> Scanned:
     """Scan the folder, which may change, move or vanish meanwhile. Never raises for what it finds.
 
     Files and folders whose names begin with a dot are left out: a mounted configuration map keeps former versions in
-    such folders.
+    such folders. A link to a folder that it lies in is not followed.
 
     A file is gone only if its folder could be listed and does not list it. A file that is listed and cannot be looked
     at is unreadable, whatever the error: otherwise all files would seem gone if the folder itself goes.
@@ -82,13 +82,17 @@ def _look(folder: Path) -> Scanned:
     files: dict[str, Stamp] = {}
     unreadable: dict[str, str] = {}
     devices: dict[str, int] = {}
-    waiting = [""]
+    # With each folder those above it: a link back to one of them would lead round and round.
+    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
-        below = waiting.pop()
+        below, above = waiting.pop()
         folders: list[str] = []
         name = below.rstrip("/") or HERE
         try:
-            device = (folder / below).stat().st_dev
+            status = (folder / below).stat()
+            identity = (status.st_dev, status.st_ino)
+            if identity in above:
+                continue
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     if entry.name[0] != ".":
@@ -96,8 +100,9 @@ def _look(folder: Path) -> Scanned:
         except OSError as error:
             unreadable[name] = _reason(error)
         else:
-            waiting += folders
-            devices[name] = device
+            above |= {identity}
+            waiting += [(found, above) for found in folders]
+            devices[name] = status.st_dev
     return Scanned(dict(sorted(files.items())), dict(sorted(unreadable.items())), devices)
 
 

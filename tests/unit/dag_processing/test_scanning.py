@@ -70,6 +70,14 @@ def test_files_are_found_by_path_and_hidden_names_left_out(full: Path) -> None:
     assert found.unreadable == {}
 
 
+@pytest.mark.parametrize(("link", "target"), [("self", "."), ("sub/inner/up", "../..")])
+def test_a_link_that_leads_back_is_not_followed(full: Path, link: str, target: str) -> None:
+    (full / link).symlink_to(target, target_is_directory=True)
+    found = scan(full)
+    assert list(found.files) == ["a.py", "sub/b.py", "sub/inner/c.py"]
+    assert found.unreadable == {}
+
+
 def test_a_folder_that_is_missing_is_not_an_empty_one(tmp_path: Path) -> None:
     found = scan(tmp_path / "nowhere")
     assert found.unreadable == {HERE: "No such file or directory"}
