@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -256,6 +257,41 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
 )
 def test_wrong_use_ends_with_2(shell: Shell, arguments: list[str]) -> None:
     assert shell.refused(*arguments, code=2)
+
+
+_UNWRITABLE = "triggerer: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output", "code", "said"),
+    [
+        ("config show", ">&- 2>/dev/null", 0, ""),
+        ("config show --json", ">&- <&- 2>&-", 0, ""),
+        ("--help", ">/dev/full", 1, _UNWRITABLE),
+        ("config show --json", ">/dev/full", 1, _UNWRITABLE),
+        ("config show", "2>/dev/null | read line", 0, ""),
+        ("config show --json", "| true", 0, ""),
+    ],
+)
+def test_output_that_goes_nowhere_causes_no_traceback(
+    shell: Shell, arguments: str, output: str, code: int, said: str
+) -> None:
+    command = f"set -o pipefail; {sys.executable} -m triggerer {arguments} {output}"
+    done = subprocess.run(
+        ["/bin/bash", "-c", command],
+        cwd=shell.folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+
+
+def test_what_the_terminal_cannot_show_is_escaped(shell: Shell) -> None:
+    done = shell.run("config", "show", TRIGGERER__CORE__HOME="grün", PYTHONIOENCODING="ascii")
+    assert r"/gr\xfcn/triggerer.db" in output_of(done)
 
 
 def test_without_a_database_the_commands_say_what_to_do(shell: Shell) -> None:
