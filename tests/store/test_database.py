@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from tests.services.postgres import PostgresServer
 from tests.services.process import free_ports
@@ -94,6 +95,18 @@ async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="cannot be made"):
         await _open(f"sqlite:///{tmp_path / 'file' / 'x.db'}")
+
+
+async def test_a_file_that_cannot_be_looked_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be looked for: File name too long"):
+        await _open(f"sqlite:///{tmp_path / ('x' * 300) / 'x.db'}")
+
+
+async def test_who_opens_a_database_in_vain_says_so_and_the_log_does_not() -> None:
+    (port,) = free_ports(1)
+    with capture_logs() as logs, pytest.raises(StoreUnavailable):
+        await _open(f"postgresql://me@127.0.0.1:{port}/db")
+    assert logs == []
 
 
 async def test_a_database_is_made_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
@@ -190,6 +203,23 @@ async def test_a_second_service_on_a_sqlite_database_is_refused_by_name(sqlite_u
     finally:
         process.kill()
         process.join()
+
+
+async def test_a_second_service_is_refused_also_by_the_name_of_a_link(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    async with open_database(sqlite_url) as database:
+        assert database.path is not None
+        link = tmp_path / "link.db"
+        link.symlink_to(database.path)
+        async with open_database(f"sqlite:///{link}") as other:
+            with (
+                lock_exclusively(database),
+                pytest.raises(ConfigurationError, match="in use by another service"),
+                lock_exclusively(other),
+            ):
+                pass
+            assert other.transport.socket_path == database.transport.socket_path
 
 
 async def test_postgresql_needs_no_lock(postgres_url: str) -> None:

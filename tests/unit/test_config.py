@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from triggerer import redaction
 from triggerer.config import CONFIG_VARIABLE, RawValue, Settings, load_settings
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import hide_known, redact
+from triggerer.store.engine.urls import parse_database_url
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +46,32 @@ def test_the_default_database_is_sqlite_in_home(tmp_path: Path) -> None:
     settings = load_settings(environ={"TRIGGERER__CORE__HOME": str(tmp_path / "there")})
     assert settings.database.url == f"sqlite:///{tmp_path}/there/triggerer.db"
     assert settings.core.dags_folder == tmp_path / "there" / "dags"
+
+
+@pytest.mark.parametrize("name", ["feature%2Fx", "what?", "a?b=c", "a b", "a#b"])
+def test_the_default_database_is_in_home_whatever_that_is_called(tmp_path: Path, name: str) -> None:
+    home = tmp_path / name
+    settings = load_settings(environ={"TRIGGERER__CORE__HOME": str(home)})
+    assert parse_database_url(settings.database.url).database == str(home / "triggerer.db")
+
+
+@pytest.mark.parametrize("section", ["", "[core]\nhome='~/x'", "[database]\nurl='file:~/url'"])
+def test_who_has_no_home_directory_is_told_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, section: str
+) -> None:
+    def no_entry(_uid: int) -> None:
+        raise KeyError
+
+    # As in a container whose user is a number that its image does not know.
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    with pytest.raises(ConfigurationError, match="no home directory") as refused:
+        load_settings(write(section), {})
+    assert "set HOME" in str(refused.value.hint)
+
+
+def test_a_configuration_file_that_cannot_be_looked_for_is_refused() -> None:
+    assert "cannot be looked for: File name too long" in refusal(path=Path("x" * 300))
 
 
 def test_nothing_is_created_on_disk(tmp_path: Path) -> None:

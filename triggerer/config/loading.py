@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from triggerer.config.checking import build_section, read_slots
+from triggerer.config.home_directory import expand_user
 from triggerer.config.references import resolve, variable_in
 from triggerer.config.sections import SECTIONS, CoreSettings, DatabaseSettings
 from triggerer.config.settings import Connections, Settings
@@ -108,7 +109,7 @@ def _place(
     def placed(key: str, value: Path, default_base: Path) -> Path:
         source = sources["core", key]
         from_file = source != "default" and source not in environ and not source.startswith("--")
-        return (base if from_file else default_base) / value.expanduser()
+        return (base if from_file else default_base) / expand_user(value)
 
     home = placed("home", core.home, Path()).resolve()
     defaulted = sources["core", "dags_folder"] == "default"
@@ -119,5 +120,10 @@ def _place(
         )
     )
     url = resolve(database.url, "database.url", environ, base)
-    url = url or f"sqlite:///{home / 'triggerer.db'}"
+    url = url or _sqlite_url(home / "triggerer.db")
     return replace(core, home=home, dags_folder=dags_folder), replace(database, url=url)
+
+
+def _sqlite_url(path: Path) -> str:
+    # What a URL means by these; a branch's folder may be called `feature%2Fx`.
+    return f"sqlite:///{str(path).replace('%', '%25').replace('?', '%3F')}"

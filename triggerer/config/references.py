@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from triggerer.config.home_directory import expand_user
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import is_reference, remember_secret, remember_secrets_in
 
@@ -49,7 +50,7 @@ def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> An
         return found
     try:
         # Editors end files with a line break, which no password has.
-        found = (base / Path(where).expanduser()).read_text("utf-8").removesuffix("\n")
+        found = (base / expand_user(Path(where))).read_text("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"{name} refers to the file {where}, which cannot be read: {error}"

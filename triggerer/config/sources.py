@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from triggerer.config.home_directory import expand_user
 from triggerer.config.nearest import nearest
 from triggerer.config.sections import SECTIONS
 from triggerer.errors import ConfigurationError
@@ -34,14 +35,21 @@ def find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | Non
     """Return the configuration file that is named, or the one in the working directory, if there is one.
 
     Raises:
-        ConfigurationError: The one that is named is not there.
+        ConfigurationError: The one that is named is not there, or where it lies cannot be looked at.
     """
     named = path or environ.get(CONFIG_VARIABLE)
-    if not named:
-        return Path(DEFAULT_FILE).resolve() if Path(DEFAULT_FILE).is_file() else None
-    file = Path(named).expanduser().resolve()
-    if not file.is_file():
-        raise ConfigurationError(f"there is no configuration file {str(named)!r}")
+    try:
+        if not named:
+            return Path(DEFAULT_FILE).resolve() if Path(DEFAULT_FILE).is_file() else None
+        file = expand_user(Path(named)).resolve()
+        if not file.is_file():
+            raise ConfigurationError(f"there is no configuration file {str(named)!r}")
+    except OSError as error:
+        # Without `--config`, of a user who was not meant to stand in this folder, as after `runuser`.
+        raise ConfigurationError(
+            f"the configuration file {str(named or DEFAULT_FILE)!r} cannot be looked for: {error.strerror}",
+            hint="change to a folder that this user may read, or name a file there with --config",
+        ) from error
     return file
 
 

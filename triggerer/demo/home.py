@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from triggerer.config import Settings, load_settings
+from triggerer.config.home_directory import expand_user
 from triggerer.errors import ConfigurationError
 
 _CONFIG = """\
@@ -69,7 +70,7 @@ def choose_home(home: Path | None) -> Path:
     if home is None:
         began = datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S")
         return Path(".triggerer-demo", f"{began}-{os.getpid()}").absolute()
-    home = home.expanduser().absolute()
+    home = expand_user(home).absolute()
     if home.exists() and (not home.is_dir() or any(home.iterdir())):
         raise ConfigurationError(
             f"{home} is not an empty folder", hint="each demo starts afresh: name a new folder"

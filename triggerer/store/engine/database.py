@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import anyio
-from sqlalchemy import URL
+from sqlalchemy import URL, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from triggerer.errors import OutcomeUnknown, StoreUnavailable
@@ -202,6 +202,25 @@ class Database:
         Raises:
             StoreUnavailable, StoreRefused: As `transaction`.
         """
+        try:
+            async with self._reading() as session:
+                yield session
+        except StoreUnavailable as error:
+            self.availability.note_failure(Use.READS, error)
+            raise
+        self.availability.note_success(Use.READS)
+
+    async def probe(self) -> None:
+        """Check that it answers. The log is not told if it does not: whoever opens it says so.
+
+        Raises:
+            StoreUnavailable, StoreRefused: As `transaction`.
+        """
+        async with self._reading() as session:
+            await session.execute(text("SELECT 1 FROM sqlite_master") if self.path else select(1))
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[AsyncSession]:
         session = self._session(self._reader)
         try:
             if self._file is not None:
@@ -210,12 +229,8 @@ class Database:
                 options = {"postgresql_readonly": True} if self.dialect == "postgresql" else {}
                 await session.connection(execution_options=options)
                 yield session
-        except StoreUnavailable as error:
-            self.availability.note_failure(Use.READS, error)
-            raise
         finally:
             await self._close(session)
-        self.availability.note_success(Use.READS)
 
     def _session(self, engine: AsyncEngine) -> AsyncSession:
         # Whoever wrote rows may read them after the commit; they are never reloaded.

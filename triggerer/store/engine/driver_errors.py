@@ -77,7 +77,10 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
     ),
     sqlite3.SQLITE_LOCKED: (StoreUnavailable, "another connection holds the database's lock"),
     sqlite3.SQLITE_FULL: (StoreUnavailable, "the disk is full: make room where the database lies"),
-    sqlite3.SQLITE_IOERR: (StoreUnavailable, "the disk does not work as it should; see dmesg"),
+    sqlite3.SQLITE_IOERR: (
+        StoreUnavailable,
+        "the disk is full, or does not work as it should: see df, and dmesg",
+    ),
     sqlite3.SQLITE_NOMEM: (StoreUnavailable, "the machine is out of memory"),
     sqlite3.SQLITE_INTERRUPT: (StoreUnavailable, None),
     sqlite3.SQLITE_CANTOPEN: (

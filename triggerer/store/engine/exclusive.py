@@ -6,10 +6,10 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from triggerer.errors import ConfigurationError
 from triggerer.store.engine.database import Database
+from triggerer.store.engine.sqlite_file import beside
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def lock_exclusively(
     if database.path is None:
         yield
         return
-    path = Path(f"{database.path}.lock")
+    path = beside(database.path, ".lock")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

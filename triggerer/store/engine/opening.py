@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-from sqlalchemy import URL, select, text
+from sqlalchemy import URL
 
 from triggerer.errors import ConfigurationError, TriggererError
 from triggerer.store.engine import engines
@@ -113,10 +113,7 @@ async def open_database(
 
 async def _probe(database: Database) -> None:
     try:
-        async with database.reading() as session:
-            await session.execute(
-                text("SELECT 1 FROM sqlite_master") if database.path else select(1)
-            )
+        await database.probe()
     except TriggererError:
         raise
     except TypeError as error:
@@ -127,8 +124,14 @@ async def _probe(database: Database) -> None:
 
 
 def _prepare_file(path: Path, *, create: bool) -> None:
-    if path.exists():
-        return
+    try:
+        if path.exists():
+            return
+    except OSError as error:
+        raise ConfigurationError(
+            f"the database {path} cannot be looked for: {error.strerror}",
+            hint="may this user look into its folder? See [database] url and [core] home",
+        ) from error
     if not create:
         raise ConfigurationError(
             f"there is no database at {path}",

@@ -15,6 +15,11 @@ from triggerer.errors import OutcomeUnknown, StoreRefused
 _PUT_IT_BACK: Final = "put the file back, or restart the service to have it use what is there now"
 
 
+def beside(path: Path | str, suffix: str) -> Path:
+    """Return the path of what belongs to a SQLite file, for all who use it: also by the name of a link to it."""
+    return Path(f"{os.path.realpath(path)}{suffix}")
+
+
 class SqliteFile:
     """The file at `path`, as it was when this was made.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from triggerer.config.home_directory import expand_user
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import redact_text
 from triggerer.store.engine.postgres_hosts import read_settings, with_hosts_as_option
@@ -59,7 +60,7 @@ def _with_absolute_path(url: URL, home: Path | None) -> URL:
             f"the SQLite URL names a host, {url.host!r}",
             hint="a path follows three slashes, an absolute one four: sqlite:////var/lib/triggerer.db",
         )
-    path = Path(url.database).expanduser()
+    path = expand_user(Path(url.database))
     return url.set(database=str((home or Path.cwd()) / path))
 
 

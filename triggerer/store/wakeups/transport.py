@@ -15,6 +15,7 @@ import orjson
 from sqlalchemy import URL
 
 from triggerer.logging_setup import LazyLogger
+from triggerer.store.engine.sqlite_file import beside
 from triggerer.store.wakeups.signals import ALL, Announced, Signal, Wakeups
 
 _log = LazyLogger(__name__)
@@ -36,7 +37,7 @@ class AnnouncementTransport:
         self.sender: Final = uuid4().hex
         """The id by which this process recognises its own announcements."""
         sqlite = url.get_backend_name() == "sqlite"
-        self.socket_path: Final = Path(f"{url.database}.wake") if sqlite else None
+        self.socket_path: Final = beside(url.database or "", ".wake") if sqlite else None
         """Where a standalone listens on SQLite; None for PostgreSQL."""
         self.is_listening = False
         """Set by `listen`: this process has the socket, so nothing has to be sent."""
