@@ -94,13 +94,19 @@ class FolderWatch:
             return (
                 _LOOKUP_INTERVAL_S  # it, or a folder in it, was deleted while the watch was set up
             )
-        except OSError as error:
-            # Not readable, or no inotify watches are left. The periodic scans go on.
-            if str(error) != self._complaint:
+        except Exception as error:  # noqa: BLE001  (whatever watchfiles makes of what the system answers)
+            # Not readable, or no watch, no descriptor or no thread can be had. The periodic scans go on.
+            complaint = str(_innermost(error))
+            if complaint != self._complaint:
                 _log.warning(
-                    "Cannot watch the DAGs folder", folder=str(self._folder), error=str(error)
+                    "Cannot watch the DAGs folder",
+                    folder=str(self._folder),
+                    error=complaint,
+                    hint="changes are found by looking meanwhile; what a user may watch is limited by"
+                    " fs.inotify.max_user_instances and max_user_watches",
+                    look_every_s=self._interval_s,
                 )
-            self._complaint = str(error)
+            self._complaint = complaint
             return self._interval_s
         self._complaint = None
         return 0.0
@@ -124,6 +130,12 @@ def _folder_id(folder: Path) -> _FolderId | None:
     except OSError:
         return None
     return _FolderId(status.st_dev, status.st_ino)
+
+
+def _innermost(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _call(function: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 from structlog.testing import capture_logs
+from watchfiles._rust_notify import WatchfilesRustInternalError
 
 from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
 from triggerer.dag_processing import watching
@@ -208,6 +209,31 @@ async def test_a_change_that_nobody_reported_is_found_by_the_periodic_look(
     async with processing(database, folder, min_file_process_interval=interval):
         (folder / "a.py").write_text(DAG_FILE)
         await until(database, Dag, lambda rows: len(rows) == 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        # Of inotify's instances each user has 128 by default, on a Kubernetes node for all its pods.
+        (WatchfilesRustInternalError("Too many open files"), "Too many open files"),
+        (ExceptionGroup("", [RuntimeError("can't start new thread")]), "can't start new thread"),
+    ],
+)
+async def test_a_folder_that_the_system_does_not_watch_is_looked_through_at_intervals(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    async def refuse(*_: object, **__: object) -> AsyncIterator[None]:
+        raise error
+        yield
+
+    monkeypatch.setattr(watching, "awatch", refuse)
+    interval = timedelta(milliseconds=100)
+    with capture_logs() as logs:
+        async with processing(database, folder, min_file_process_interval=interval):
+            (folder / "a.py").write_text(DAG_FILE)
+            await until(database, Dag, lambda rows: len(rows) == 1)
+    said = [log["error"] for log in logs if log["event"] == "Cannot watch the DAGs folder"]
+    assert said == [told]
 
 
 async def test_stopping_leaves_no_process_behind(database: Database, folder: Path) -> None:
