@@ -13,6 +13,7 @@ import anyio
 import pytest
 from sqlalchemy import text
 
+from triggerer.errors import StoreUnavailable
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.script import single_step
@@ -101,3 +102,21 @@ async def test_a_cancelled_transaction_gives_the_lock_back_while_its_error_is_ke
                 tasks.cancel_scope.cancel()
             await insert(database, times=1)
     assert kept
+
+
+@pytest.mark.parametrize("use", [_writes, _performs])
+async def test_where_no_thread_can_be_had_the_database_is_away_and_closed_at_once(
+    use: Callable[[Database], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with open_database(f"sqlite:///{tmp_path}/x.db") as database:
+        with monkeypatch.context() as refusing:
+            refusing.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(StoreUnavailable, match="can't start new thread"):
+                await use(database)
+        await use(database)
+        began = anyio.current_time()
+    # It waits for no thread that never was.
+    assert anyio.current_time() - began < 3

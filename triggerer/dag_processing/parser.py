@@ -9,6 +9,7 @@ channel.
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,9 @@ def main() -> None:
             _serve(channel)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return
+        except OSError as error:
+            # Out of memory, of processes or of file descriptors. The service starts another parser after a while.
+            sys.exit(f"no DAG file can be read now: {error}")
 
 
 def _serve(channel: ChildChannel) -> None:

@@ -10,11 +10,11 @@ from typing import Final
 
 import anyio
 import structlog
-from anyio import CapacityLimiter, to_thread
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from triggerer.backoff import Backoff, log_failure, retry
+from triggerer.dag_processing.own_thread import OwnThread
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
 from triggerer.dag_processing.scanning import Scanned, outdated, scan_again
 from triggerer.dag_processing.unreadable import as_broken_files, log_changes
@@ -104,8 +104,7 @@ class DagProcessor:
         self._away: frozenset[str] = frozenset()
         self._hint = AutoResetEvent()
         self._news = AutoResetEvent()
-        # A limiter of our own: a file system that hangs must not use up the threads of others.
-        self._threads = CapacityLimiter(1)
+        self._thread = OwnThread()
 
     @property
     def parser_pid(self) -> int | None:
@@ -172,9 +171,7 @@ class DagProcessor:
         started = anyio.current_time()
         self._is_scanning = True
         try:
-            self._seen = await to_thread.run_sync(
-                scan_again, self._folder, before, limiter=self._threads, abandon_on_cancel=True
-            )
+            self._seen = await self._thread.call(scan_again, self._folder, before)
         finally:
             self._is_scanning = False
         log_changes(before.unreadable, self._seen, self._folder)

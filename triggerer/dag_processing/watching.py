@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 
 import anyio
 import structlog
-from anyio import CapacityLimiter, to_thread
 from watchfiles import Change, awatch
+
+from triggerer.dag_processing.own_thread import OwnThread
 
 _log = structlog.get_logger(__name__)
 
@@ -42,8 +43,7 @@ class FolderWatch:
         self._id = _folder_id(folder)
         self._end = anyio.Event()
         self._complaint: str | None = None
-        # A limiter of our own: a file system that hangs must not use up the threads of others.
-        self._threads = CapacityLimiter(1)
+        self._thread = OwnThread()
 
     async def run(self) -> None:
         """Watch until cancelled. The watch is set up before this first suspends: later changes are not missed.
@@ -115,9 +115,7 @@ class FolderWatch:
         try:
             while self._id == watched:
                 await anyio.sleep(_LOOKUP_INTERVAL_S)
-                self._id = await to_thread.run_sync(
-                    _folder_id, self._folder, limiter=self._threads, abandon_on_cancel=True
-                )
+                self._id = await self._thread.call(_folder_id, self._folder)
         finally:
             # awatch waits in a thread, 5 s at a time, which a cancellation does not reach.
             end.set()

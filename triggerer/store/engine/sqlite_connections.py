@@ -10,6 +10,8 @@ from typing import Any
 
 import aiosqlite
 
+from triggerer.errors import StoreUnavailable
+
 
 class SqliteConnections:
     """The connections of one database, until their threads have ended.
@@ -32,6 +34,7 @@ class SqliteConnections:
             options: As of `sqlite3.connect`.
         Raises:
             sqlite3.Error: It cannot be opened; nothing of it is left.
+            StoreUnavailable: The same, for want of a thread.
         """
 
         def connect() -> sqlite3.Connection:
@@ -48,7 +51,14 @@ class SqliteConnections:
         connection = _Connection(connect, self._ending)
         # A statement that hangs, on a dead disk, does not keep the process from its end.
         connection._thread.daemon = True  # noqa: SLF001 - as SQLAlchemy does; there is no public name
-        await connection
+        try:
+            await connection
+        except RuntimeError as error:
+            connection.forget_thread()
+            raise StoreUnavailable(
+                f"no connection to the SQLite database {path} can be opened: {error}",
+                hint="this user, or its container, has as many processes and threads as it may have",
+            ) from error
         return connection
 
     async def ended(self) -> None:
@@ -77,6 +87,10 @@ class _Connection(aiosqlite.Connection):
                 self._all_ending.add(self._ended)
                 self._ended.add_done_callback(self._all_ending.discard)
         return self._ended
+
+    def forget_thread(self) -> None:
+        """Wait for no end of a thread that was never started."""
+        self._is_stopped = True
 
     def _roll_back(self) -> None:
         # While the cursor of a statement that was not read to its end is alive, as it is in the traceback of who was
