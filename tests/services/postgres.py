@@ -152,10 +152,15 @@ class PostgresServer:
         """SQLAlchemy's URL of a database."""
         return f"postgresql+asyncpg://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
 
-    def create_database(self, name: str, *, template: str | None = None) -> str:
+    def create_database(
+        self, name: str, *, template: str | None = None, encoding: str | None = None
+    ) -> str:
         """Make a database, empty or a copy of `template` (which nobody may be using); its URL."""
+        if encoding is not None:
+            template = "template0"
         copied = "" if template is None else f' TEMPLATE "{template}"'
-        self._execute(f'CREATE DATABASE "{name}"{copied}')
+        encoded = "" if encoding is None else f" ENCODING '{encoding}'"
+        self._execute(f'CREATE DATABASE "{name}"{copied}{encoded}')
         return self.url(name)
 
     def drop_database(self, name: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, inspect, text
 
-from triggerer.errors import ConfigurationError
+from tests.services.postgres import PostgresServer
+from triggerer.errors import ConfigurationError, StoreRefused
 from triggerer.service.supervising import once_it_answers
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.opening import open_database
@@ -177,3 +178,33 @@ anyio.run(main)
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
         last.append(done.stdout.decode().splitlines()[-1])
     assert last == ["True True", "False False"]
+
+
+@pytest.mark.parametrize(("encoding", "is_refused"), [("LATIN1", True), ("SQL_ASCII", False)])
+async def test_no_tables_are_made_in_a_database_that_does_not_take_every_text(
+    postgres_server: PostgresServer, encoding: str, is_refused: bool
+) -> None:
+    name = f"encoded_{encoding.lower()}"
+    url = postgres_server.create_database(name, encoding=encoding)
+    try:
+        async with open_database(url) as database:
+            if is_refused:
+                with pytest.raises(ConfigurationError, match="the encoding LATIN1"):
+                    await upgrade(database)
+            else:
+                await upgrade(database)
+            assert (await current(database) is None) == is_refused
+    finally:
+        postgres_server.drop_database(name)
+
+
+async def test_where_the_search_path_names_no_schema_the_hint_is_to_correct_it(
+    empty_postgres_url: str,
+) -> None:
+    async with open_database(empty_postgres_url) as database, database.transaction() as session:
+        name = await session.scalar(text("SELECT current_database()"))
+        await session.execute(text(f'ALTER DATABASE "{name}" SET search_path = nowhere'))
+    async with open_database(empty_postgres_url) as database:
+        with pytest.raises(StoreRefused) as refused:
+            await upgrade(database)
+    assert "search_path" in str(refused.value.hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -123,6 +124,7 @@ def open_classic(
     from pyspark.sql import SparkSession
 
     master = master_of(settings)
+    _require_user_name()
     _require_no_session()
     require_reachable(f"The Spark master {master}", master_endpoints(master))
     environment = _environment(settings, installation)
@@ -199,6 +201,18 @@ def _require_no_session() -> None:
         )
     # Its JVM died, or a task stopped the session: what is left of it would be taken for a new one.
     _end(gateway, grace=timedelta(seconds=2))
+
+
+def _require_user_name() -> None:
+    """Say what Hadoop, which asks Java, says after half a minute in other words."""
+    user_id = os.geteuid()
+    try:
+        pwd.getpwuid(user_id)
+    except KeyError as error:
+        raise SubmitFailed(
+            f"Spark cannot run as the user {user_id}, which has no name here",
+            hint="add a line for it to /etc/passwd, as a container's entry point may, or run as a user that has one",
+        ) from error
 
 
 def _launch(

@@ -60,7 +60,8 @@ async def upgrade(database: Database) -> bool:
     short query, and Alembic is not imported.
 
     Raises:
-        ConfigurationError: The tables are those of a newer release.
+        ConfigurationError: The tables are those of a newer release, or would be made in a database that does not take
+            every text.
         StoreUnavailable, OutcomeUnknown: As `Database.transaction`; a repeat is safe.
     """
     if await current(database) == HEAD:
@@ -75,6 +76,8 @@ async def upgrade(database: Database) -> bool:
             return False
         if before is not None:
             _refuse_newer(database, before)
+        elif database.dialect == "postgresql":
+            _refuse_narrow(database, await session.scalar(text("SHOW server_encoding")))
         connection = await session.connection()
         await connection.run_sync(_run_scripts)
     _log.info("the database was upgraded", database=database.name, before=before, now=HEAD)
@@ -87,6 +90,15 @@ async def _revision(session: AsyncSession) -> str | None:
         return None
     revision: str | None = await session.scalar(text("SELECT version_num FROM alembic_version"))
     return revision
+
+
+def _refuse_narrow(database: Database, encoding: str | None) -> None:
+    # Of one character that it lacks, in one DAG's description, nothing of the whole folder could be stored.
+    if encoding not in {"UTF8", "SQL_ASCII"}:
+        raise ConfigurationError(
+            f"{database.name} has the encoding {encoding}, which not every text can be stored in",
+            hint="CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+        )
 
 
 def _refuse_newer(database: Database, revision: str) -> None:

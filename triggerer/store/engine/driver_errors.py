@@ -60,7 +60,7 @@ _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("3D000", StoreRefused, "create the database, or correct its name in [database] url"),
     ("42501", StoreRefused, "grant the database user the right to use its schema and tables"),
     ("0P000", StoreRefused, "does the role exist? Check the user in [database] url"),
-    ("3F000", StoreRefused, _MIGRATE),
+    ("3F000", StoreRefused, "have the database user's search_path name a schema that there is"),
     ("42P01", StoreRefused, _MIGRATE),
     ("42703", StoreRefused, _MIGRATE),
     ("42883", StoreRefused, _MIGRATE),
