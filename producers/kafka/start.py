@@ -90,7 +90,8 @@ class Start:
                     found[partition] = self._within(partition, first[partition], last[partition])
             return found
         found = dict(await guarded(consumer.end_offsets(wanted), what))
-        times = dict.fromkeys(wanted, int(self.time.timestamp() * 1000))
+        # Nothing is older than the epoch, and the client asks for no such time.
+        times = dict.fromkeys(wanted, max(int(self.time.timestamp() * 1000), 0))
         at = await guarded(consumer.offsets_for_times(times), what)
         return found | {place: hit.offset for place, hit in at.items() if hit is not None}
 

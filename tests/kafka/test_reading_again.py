@@ -154,6 +154,14 @@ async def test_positions_are_found_by_the_messages_times(
     assert found[1] == next(n for n, time in enumerate(times) if time >= times[5])
 
 
+async def test_a_time_before_all_times_is_that_of_the_earliest_message(
+    topic: str, producer: KafkaSharedStreamProducer
+) -> None:
+    place = TopicPartition(topic, 0)
+    for start in (datetime(1969, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)):
+        assert (await producer.find_positions(start))[place] == await earliest(producer, topic)
+
+
 async def test_nothing_is_asked_before_it_is_known_of_whom(
     topic: str, producer: KafkaSharedStreamProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 import anyio
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream
 from triggerer.domain.events import Fence
@@ -255,6 +255,32 @@ async def test_numbers_of_which_some_do_not_exist_change_nothing(database: Datab
             await choose_parked(session, ids=[5, 6])
 
 
+async def test_more_can_be_replayed_and_discarded_at_once_than_a_statement_takes_values(
+    database: Database,
+) -> None:
+    await _watchers(database)
+    most = 33_000
+    async with _writing(database) as writer:
+        await _store(writer, MESSAGE)
+    async with database.transaction() as session:
+        await session.execute(
+            text(
+                "INSERT INTO parked_message "
+                "(watcher_id, body_id, lane, idempotency_key, state, failures, parked_at) "
+                f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {most}) "
+                "SELECT watcher_id, body_id, lane, CAST(i AS TEXT), state, failures, parked_at "
+                "FROM n CROSS JOIN parked_message"
+            )
+        )
+    async with database.transaction() as session:
+        chosen = await choose_parked(session)
+        assert await choose_parked(session, ids=chosen) == chosen
+        assert await replay_parked(session, chosen) == most + 1
+    async with database.transaction() as session:
+        assert await discard_parked(session, chosen) == most + 1
+    assert await _bodies(database) == 0
+
+
 def _kept(number: int, lane: str = "[0]") -> Kept:
     return Kept(lane, f"queue/{number}", b"%d" % number, NOW)
 
@@ -440,3 +466,25 @@ async def test_what_is_kept_for_a_watcher_that_reads_another_stream_is_set_aside
     async with database.reading() as session:
         found = [(one.watcher, one.state) for one in await list_parked(session)]
     assert found == [("w1", "set_aside"), ("w2", "kept")]
+
+
+async def test_what_is_replayed_is_given_though_its_watcher_reads_another_stream_since(
+    database: Database,
+) -> None:
+    """A folder that is read before its owner has looked may change: the replay is not undone."""
+    await _watchers(database)
+    async with _writing(database) as writer:
+        await _store(writer, MESSAGE)
+        await _store(writer, MESSAGE, watcher_id=2)
+    other = FENCE._replace(stream_digest="other")
+    await add_stream(database, other)
+    async with database.transaction() as session:
+        await replay_parked(session, await choose_parked(session))
+        await session.execute(update(Trigger).values(stream_digest=other.stream_digest))
+        await session.execute(update(Watcher).where(Watcher.id == 2).values(trigger_id=None))
+        await set_kept_aside_without_stream(session)
+    async with database.reading() as session:
+        (row,) = await load_triggers(session, [other.stream_digest])
+        found = [(one.watcher, one.state, one.error) for one in await list_parked(session)]
+    assert row.kept == (KeptLane(1, "[0]", NOW, 1),)
+    assert found == [("w1", "kept", "ValueError: no"), ("w2", "set_aside", "ValueError: no")]

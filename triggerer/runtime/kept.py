@@ -10,6 +10,7 @@ import structlog
 from triggerer.domain.error_texts import error_text, traceback_text
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.parked import KeptMessage, ParkedChange, ParkedStore, Replayed, Returned
+from triggerer.errors import ConfigurationError, StoreError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.taken import TakenAgain
@@ -17,6 +18,31 @@ from triggerer.runtime.taken import TakenAgain
 _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
+
+
+async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> None:
+    """Set aside again what is kept for a watcher whose messages come from no producer: nobody can load it.
+
+    Raises nothing: where the store does not answer, whoever looks next tries again.
+    """
+    error = error_text(
+        ConfigurationError(
+            "it cannot be given to its watcher, which reads no shared stream in ack mode now"
+        )
+    )
+    after = 0
+    try:
+        while rows := await parked.read_kept(watcher.watcher_id, after, _PAGE):
+            after = rows[-1].id
+            for row in rows:
+                what = Returned(row.id, error, None)
+                parked.submit_nowait(ParkedChange(fence, watcher.watcher_id, what, _ignore))
+    except StoreError as failure:
+        _log.warning("messages could not be set aside again", error=error_text(failure))
+
+
+def _ignore(_: Exception | None) -> None:
+    pass
 
 
 class KeptMessages:

@@ -14,6 +14,7 @@ from triggerer.domain.lane_positions import ReplayEnd, ReplayRequest
 from triggerer.domain.parked import KeptLane
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.hosted import HostedTrigger, TriggerSpec
+from triggerer.runtime.kept import give_back
 from triggerer.runtime.replays import not_a_log
 from triggerer.runtime.stream import SharedStream
 
@@ -147,6 +148,16 @@ class Manager:
         stream = self._stream_of(member)
         if stream is not None and lanes:
             stream.behind.replay_parked(member, lanes)
+        elif member.is_keyed and member.key is None:
+            self._give_back(member, lanes)
+
+    def _give_back(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
+        fence, parked = member.source.fence, self._context.parked
+        kept_for = {one.watcher_id for one in lanes}
+        if self._tasks is not None and fence is not None and parked is not None:
+            for watcher in member.source.watchers:
+                if watcher.watcher_id in kept_for:
+                    self._tasks.start_soon(give_back, watcher, fence, parked)
 
     def close_stream(self, key: Hashable) -> None:
         """Stop a stream and its members at once and resolve nothing: its lease was lost or released."""

@@ -15,6 +15,7 @@ from triggerer.runtime.catching_up import CatchingUp
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.kept import give_back
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.lags import Lags
 from triggerer.runtime.queue_lags import begin_group, enter_kept
@@ -109,6 +110,10 @@ class WatchersBehind:
     def begin(self, group: Group, tasks: anyio.abc.TaskGroup) -> None:
         """Serve those who are behind in this group, with these tasks."""
         self._group, self._tasks = group, tasks
+        if not group.state.is_acknowledged:
+            # It has no producer, and so is never `note_open`.
+            for member in self._members:
+                self.start(member)
 
     def end(self) -> None:
         """The group has ended, and its tasks with it."""
@@ -251,7 +256,12 @@ class WatchersBehind:
     def start(self, member: HostedTrigger) -> None:
         """Serve its watchers that are behind, each alone; those that are served already look again."""
         group = self._group
-        if group is None or group.is_ending or group.state.producer is None or self._tasks is None:
+        if group is None or group.is_ending or self._tasks is None:
+            return
+        if not group.state.is_acknowledged:
+            self._give_back(member, self._tasks)
+            return
+        if group.state.producer is None:
             # Once it is open they are looked at.
             return
         for watcher in member.source.watchers:
@@ -275,6 +285,15 @@ class WatchersBehind:
                     catching_up.look_for_kept()
                 self._catching_up[watcher] = catching_up
                 self._tasks.start_soon(self._catch_up, catching_up, name=member.task_name)
+
+    def _give_back(self, member: HostedTrigger, tasks: anyio.abc.TaskGroup) -> None:
+        fence, parked = member.source.fence, self._context.parked
+        if fence is None or parked is None:
+            return
+        for watcher in member.source.watchers:
+            if watcher in self._with_kept:
+                self._with_kept.discard(watcher)
+                tasks.start_soon(give_back, watcher, fence, parked)
 
     async def _catch_up(self, catching_up: CatchingUp) -> None:
         watcher = catching_up.watcher

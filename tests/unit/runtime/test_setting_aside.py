@@ -10,11 +10,13 @@ import anyio
 import pytest
 
 from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, context, hosting
-from triggerer.domain.events import PendingEvent
+from tests.unit.runtime.test_replays import Alone, Fast
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSource, Fence, PendingEvent, WatcherRef
 from triggerer.domain.lane_positions import LanePosition, PositionChange
-from triggerer.domain.parked import ParkedChange
+from triggerer.domain.parked import ParkedChange, ParkedState
 from triggerer.errors import RowRefused
-from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
+from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.testing.clock import VirtualClock
 
 
@@ -318,6 +320,26 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
         manager.replay_parked(sick, sink.kept_lanes())
         await sink.until(lambda: not sink.parked)
     assert sink.taken(1) == ["a", "d", "b", "e", "c"]
+
+
+@pytest.mark.parametrize("trigger", [Alone, Fast])
+async def test_what_is_replayed_for_one_that_reads_no_producer_now_is_set_aside_again(
+    scene: Scene, trigger: type[BaseEventTrigger]
+) -> None:
+    """Its file has given it another trigger since."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: len(sink.parked) == 1)
+    sink.keep()
+    source = EventSource((WatcherRef(1, 0),), Fence("another", "me", 1))
+    async with Manager(context(sink)) as manager:
+        (sick,) = manager.add([TriggerSpec("sick", trigger, {}, source, kept=sink.kept_lanes())])
+        await sink.until(lambda: sick.is_keyed)
+        manager.replay_parked(sick, sink.kept_lanes())
+        await sink.until(lambda: sink.parked[1][2] is ParkedState.SET_ASIDE)
+        assert sick.error is None
 
 
 @pytest.mark.rule("messages that fail for ever count as in flight: the poll stays paused")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from sqlalchemy import exists, func, select, text, update
+from sqlalchemy import and_, exists, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.parked import KeptLane, KeptMessage, ParkedState
@@ -103,16 +103,22 @@ async def load_kept_lanes(
 
 
 async def set_kept_aside_without_stream(session: AsyncSession) -> None:
-    """Set aside what is kept for watchers that were deleted, or that read another stream now."""
-    trigger_of_watcher = (
-        select(Watcher.id)
-        .join(Trigger, Trigger.id == Watcher.trigger_id)
-        .join(ParkedBody, ParkedBody.stream_digest == Trigger.stream_digest)
-        .where(Watcher.id == ParkedMessage.watcher_id, ParkedBody.id == ParkedMessage.body_id)
+    """Set aside what is kept for watchers that were deleted, or that read another stream now.
+
+    Not what somebody has replayed: that is given to the watcher whatever it reads now.
+    """
+    declared = select(Watcher.id).where(
+        Watcher.id == ParkedMessage.watcher_id, Watcher.trigger_id.is_not(None)
     )
+    reads_it = (
+        declared.join(Trigger, Trigger.id == Watcher.trigger_id)
+        .join(ParkedBody, ParkedBody.stream_digest == Trigger.stream_digest)
+        .where(ParkedBody.id == ParkedMessage.body_id)
+    )
+    is_replayed = and_(ParkedMessage.error.is_not(None), exists(declared))
     await session.execute(
         update(ParkedMessage)
-        .where(ParkedMessage.state == ParkedState.KEPT, ~exists(trigger_of_watcher))
+        .where(ParkedMessage.state == ParkedState.KEPT, ~exists(reads_it), ~is_replayed)
         .values(
             state=ParkedState.SET_ASIDE,
             error=func.coalesce(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Select, func, select, update
+from sqlalchemy import ColumnElement, Select, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from triggerer.domain.parked import ParkedState
 from triggerer.errors import TriggererError
@@ -20,6 +21,7 @@ from triggerer.store.queries.listing.views import ParkedMessageView, ParkedView,
 from triggerer.store.queries.parked import drop_parked
 from triggerer.store.wakeups.signals import Signal, announce
 
+_IDS_AT_ONCE: Final = 1_000
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 
 
@@ -88,11 +90,11 @@ async def choose_parked(
         TriggererError: Some of `ids` do not exist, or there is and was no such watcher.
     """
     query = _of_watchers(select(ParkedMessage.id)).order_by(ParkedMessage.id)
-    if ids:
-        query = query.where(ParkedMessage.id.in_(list(ids)))
     if asset is not None:
         query = query.where(is_asset(asset), Watcher.name == watcher)
-    found = list(await session.scalars(query))
+    found = list[int]()
+    for chosen in _some_of(sorted(set(ids)), ParkedMessage.id) if ids else [true()]:
+        found += await session.scalars(query.where(chosen))
     if asset is not None and not found:
         known = select(Watcher.id).join(Asset, Asset.id == Watcher.asset_id)
         if await session.scalar(known.where(is_asset(asset), Watcher.name == watcher)) is None:
@@ -114,32 +116,31 @@ async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
     Raises:
         TriggererError: The watcher of one of them is no longer declared.
     """
-    undeclared = await session.scalars(
-        _of_watchers(select(Asset.name + "/" + Watcher.name))
-        .where(ParkedMessage.id.in_(ids), Watcher.trigger_id.is_(None))
-        .distinct()
-    )
-    if gone := sorted(undeclared):
+    undeclared = _of_watchers(select(Asset.name + "/" + Watcher.name)).distinct()
+    gone = set[str]()
+    for chosen in _some_of(ids, ParkedMessage.id):
+        gone.update(await session.scalars(undeclared.where(chosen, Watcher.trigger_id.is_(None))))
+    if gone:
         raise TriggererError(
-            f"no file declares {', '.join(gone)} any more",
+            f"no file declares {', '.join(sorted(gone))} any more",
             hint="triggerer watchers parked discard --watcher ASSET/NAME removes what is left of it",
         )
     are_set_aside: ColumnElement[bool] = ParkedMessage.state == ParkedState.SET_ASIDE
-    changed = await session.scalars(
-        update(ParkedMessage)
-        .where(ParkedMessage.id.in_(ids), are_set_aside)
-        .values(state=ParkedState.KEPT)
-        .returning(ParkedMessage.watcher_id)
-    )
-    watchers = list(changed)
-    digests = await session.scalars(
-        select(Trigger.stream_digest)
-        .join(Watcher, Watcher.trigger_id == Trigger.id)
-        .where(Watcher.id.in_(set(watchers)))
-        .distinct()
-    )
-    if found := list(digests):
-        announce(session, Signal.STREAMS_CHANGED, *found)
+    watchers = list[int]()
+    for chosen in _some_of(ids, ParkedMessage.id):
+        watchers += await session.scalars(
+            update(ParkedMessage)
+            .where(chosen, are_set_aside)
+            .values(state=ParkedState.KEPT)
+            .returning(ParkedMessage.watcher_id)
+            .execution_options(synchronize_session=False)
+        )
+    digests = select(Trigger.stream_digest).join(Watcher, Watcher.trigger_id == Trigger.id)
+    found = set[str]()
+    for of_watchers in _some_of(sorted(set(watchers)), Watcher.id):
+        found.update(await session.scalars(digests.where(of_watchers)))
+    if found:
+        announce(session, Signal.STREAMS_CHANGED, *sorted(found))
     return len(watchers)
 
 
@@ -176,6 +177,14 @@ async def count_kept(
         .order_by(ParkedMessage.watcher_id, func.min(ParkedMessage.id))
     )
     return [(watcher_id, lane, count, since) for watcher_id, lane, count, since in rows]
+
+
+def _some_of(
+    ids: Sequence[int], column: InstrumentedAttribute[int]
+) -> Iterator[ColumnElement[bool]]:
+    """Conditions that choose rows by their ids, each some of them: a statement takes no more than 32,767 values."""
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        yield column.in_(ids[start : start + _IDS_AT_ONCE])
 
 
 def _of_watchers(query: _Query) -> _Query:
