@@ -28,6 +28,7 @@ __all__ = [
     "DeliveryFacts",
     "Finding",
     "Guarantee",
+    "NothingBefore",
     "ReportAdvanced",
     "SharedStreamProducer",
     "SharedStreamSelector",
@@ -98,6 +99,18 @@ class AdvanceItem(NamedTuple):
 
     broker_payload: Any
     outcome: AdvanceOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class NothingBefore:
+    """What `read_lane` may yield besides messages: it has yielded all that the lane holds before a position.
+
+    Where a lane ends with places that hold no message (the marks of transactions, or what was deleted), nothing else
+    tells that its end is reached.
+    """
+
+    position: list[Any]
+    """As `get_position` gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +270,16 @@ class SharedStreamProducer(ABC):
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
-    def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
+    def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, Any] | NothingBefore]:
         """Yield a lane's `(event, broker_payload)` pairs from a position on, beside `open_stream`, without an end.
 
         An async generator. It begins with the message at `position`, or with the first after it; where `position` is
         of a predecessor, with the lane's first message. That is reported, and so is what the log has deleted since.
         It shows what `open_stream` shows: the same messages, with the same keys. The broker is told nothing of it.
         Several may be open, of one lane too, also before `open_stream` is iterated. Raising ends this reading alone.
+        Where the lane has places without a message, see `NothingBefore`.
         `lane` may come out of the store: as JSON, with tuples for lists.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")

@@ -21,6 +21,7 @@ from producers.kafka.position import CommittedPosition, UsedOffsets
 from producers.kafka.records import OutOfRange, get_records
 from producers.kafka.start import Start
 from producers.kafka.topics import Topics
+from triggerer.abc import NothingBefore
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ class LaneReader:
     def fetch_wait_ms(self, usual_ms: int) -> int:
         return usual_ms
 
-    async def read(self, position: list[Any]) -> AsyncGenerator[KafkaMessage, None]:
+    async def read(self, position: list[Any]) -> AsyncGenerator[KafkaMessage | NothingBefore, None]:
         """Yield the messages from a position on, in order, and wait for more at the end.
+
+        Where some were deleted, and at marks of transactions, it is said that nothing lies between.
 
         Raises:
             BrokerUnavailable: The cluster does not answer, or the topic or its log is another than it was.
@@ -64,20 +67,28 @@ class LaneReader:
         """
         async with _connected(self._settings, self._what) as (consumer, cluster):
             await self._begin(consumer, cluster, position)
+            lane, shown = self.lanes[self._partition], position
             check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
             while True:
                 # Lets other tasks and a cancellation in between batches, however much is buffered.
                 await anyio.lowlevel.checkpoint()
+                place = [lane.committed.topic_id, lane.delivered]
+                if place != shown:
+                    shown = place
+                    yield NothingBefore(place)
                 try:
                     batches = await get_records(consumer, self._settings.max_batch, self._what)
                 except OutOfRange:
                     await self._reset(consumer)
                     continue
                 if records := batches.get(self._partition):
-                    lane = self.lanes[self._partition]
                     delivery, lane.delivered = lane.delivery, records[-1].offset + 1
                     for record in records:
                         yield KafkaMessage(record, lane, delivery)
+                    shown = [lane.committed.topic_id, lane.delivered]
+                # The client passes by itself what is no message.
+                at = await guarded(consumer.position(self._partition), self._what)
+                lane.delivered = max(lane.delivered, at)
                 if self.topics_are_suspect or anyio.current_time() >= check_at:
                     check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
                     await self._check_topic(cluster)

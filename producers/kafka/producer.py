@@ -24,7 +24,7 @@ from producers.kafka.message import KafkaMessage, Record
 from producers.kafka.records import OutOfRange, get_records
 from producers.kafka.start import Start
 from producers.kafka.topics import Topics
-from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.abc import AdvanceItem, NothingBefore, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     async def read_lane(
         self, lane: Hashable, position: list[Any]
-    ) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage]]:
+    ) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage] | NothingBefore]:
         """Read a partition with a consumer of its own, which is in no group.
 
         Raises:
@@ -256,7 +256,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         reader = LaneReader(partition, self._settings, used=() if own is None else own.used)
         async with aclosing(reader.read(position)) as messages:
             async for message in messages:
-                yield message, message
+                yield message if isinstance(message, NothingBefore) else (message, message)
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         """Ask the brokers, by the messages' timestamps.

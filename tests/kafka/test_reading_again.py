@@ -15,18 +15,33 @@ from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from producers.kafka.settings import KafkaSettings
 from tests.kafka.driving import driving, producer_on
 from tests.services.kafka import KafkaServer
+from triggerer.abc import NothingBefore
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 
 class Reading:
     """One reading, message by message."""
 
-    def __init__(self, messages: AsyncGenerator[tuple[KafkaMessage, KafkaMessage], None]) -> None:
+    def __init__(
+        self, messages: AsyncGenerator[tuple[KafkaMessage, KafkaMessage] | NothingBefore, None]
+    ) -> None:
         self._messages = messages
 
     async def take(self, count: int) -> list[KafkaMessage]:
+        found: list[KafkaMessage] = []
         with anyio.fail_after(30):
-            return [(await anext(self._messages))[0] for _ in range(count)]
+            while len(found) < count:
+                item = await anext(self._messages)
+                if not isinstance(item, NothingBefore):
+                    found.append(item[0])
+        return found
+
+    async def nothing_before(self) -> int:
+        """The next offset before which nothing is left; a message in between is an error."""
+        with anyio.fail_after(30):
+            item = await anext(self._messages)
+        assert isinstance(item, NothingBefore)
+        return int(item.position[1])
 
     async def text(self, count: int) -> str:
         return b"".join(message.value or b"" for message in await self.take(count)).decode()
@@ -140,6 +155,19 @@ async def test_gaps_that_transactions_leave_are_passed(
     for offset in (10, 11, 12, 13, 14):
         expected = "kl" if offset == 10 else "l"
         assert await read_text(producer, topic, [None, offset], len(expected)) == expected
+    # The log ends with the mark of the last commit.
+    async with read(producer, topic, [None, 14]) as reading:
+        assert await reading.text(1) == "l"
+        assert await reading.nothing_before() == 16
+
+
+async def test_where_all_was_deleted_nothing_is_left_to_be_read(
+    kafka_server: KafkaServer, topic: str, producer: KafkaSharedStreamProducer
+) -> None:
+    position = await earliest(producer, topic)
+    await anyio.to_thread.run_sync(lambda: kafka_server.delete_records(topic, 0, before=10))
+    async with read(producer, topic, position) as reading:
+        assert await reading.nothing_before() == 10
 
 
 async def test_positions_are_found_by_the_messages_times(

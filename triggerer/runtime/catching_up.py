@@ -13,6 +13,7 @@ import structlog
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
 from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.domain.lane_positions import Position
 from triggerer.errors import AckTimeout, PluginError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
@@ -79,7 +80,7 @@ class CatchingUp:
         taken = self._taken = TakenMessages()
         self._seam = Seam(watcher, hosted, state, partial(on_change, watcher), self._forget)
         self._missed = MissedMessages(
-            watcher, state, context, readers, self._seam, self._note_failure
+            watcher, state, context, readers, self._seam, self._pass_over, self._note_failure
         )
         fence = hosted.source.fence
         self._kept = (
@@ -245,6 +246,9 @@ class CatchingUp:
         self.error = error
         self._settlement.note_failure()
         self._on_change(self.watcher)
+
+    def _pass_over(self, lag: Lag, position: Position) -> None:
+        self._settlement.pass_over(lag, position)
 
     def _note_success(self) -> None:
         if self.error is not None:

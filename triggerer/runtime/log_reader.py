@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from typing import Final
 
-from triggerer.abc import SharedStreamProducer
+from triggerer.abc import NothingBefore, SharedStreamProducer
 from triggerer.domain.lane_positions import Position
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
@@ -34,6 +34,8 @@ class LogReader:
         on_arrival: Callable[[], None],
     ) -> None:
         self.error: Exception | None = None
+        self.nothing_before: Position | None = None
+        """All that the lane holds before it was read, and nothing behind it; None: it is not known."""
         self._producer = producer
         self._lane = lane
         self._position = position
@@ -69,7 +71,13 @@ class LogReader:
             )
         async with aclosing(pairs):
             get_position, get_size = producer.get_position, producer.get_size
-            async for event, payload in pairs:
+            async for item in pairs:
+                if isinstance(item, NothingBefore):
+                    self.nothing_before = item.position
+                    self._on_arrival()
+                    continue
+                event, payload = item
+                self.nothing_before = None
                 self._messages.append(Message(get_position(payload), event, payload))
                 self._size_bytes += get_size(payload)
                 if len(self._messages) == 1:

@@ -11,7 +11,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from triggerer.domain.events import WatcherRef
-from triggerer.domain.lane_positions import is_same_log
+from triggerer.domain.lane_positions import Position, is_before, is_same_log
 from triggerer.errors import StoreError
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.kept_reader import KeptReader, QueueMessage
@@ -47,6 +47,7 @@ class MissedMessages:
 
     Args:
         readers: How many lanes of the stream may be read beside the poll at one time.
+        on_gap: Called where a lane holds no message before a position, beyond the one up to which it was read.
         on_failure: Called when a lane could not be read; it is tried again.
     """
 
@@ -57,6 +58,7 @@ class MissedMessages:
         context: RuntimeContext,
         readers: anyio.Semaphore,
         seam: Seam,
+        on_gap: Callable[[Lag, Position], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._watcher = watcher
@@ -64,6 +66,7 @@ class MissedMessages:
         self._context = context
         self._readers = readers
         self._seam = seam
+        self._on_gap = on_gap
         self._on_failure = on_failure
         self._turns = LaneTurns(context)
         self._wake = AutoResetEvent()
@@ -245,6 +248,8 @@ class MissedMessages:
                     reached = lag.read_to
                 if messages:
                     continue
+                self._pass_over(lag, reader.nothing_before)
+                reached = lag.read_to
                 if reader.error is not None:
                     self.postpone(lag)
                     self._on_failure(reader.error)
@@ -263,6 +268,15 @@ class MissedMessages:
                 # From here on it is in memory.
                 return
             await checkpoint()
+
+    def _pass_over(self, lag: Lag, position: Position | None) -> None:
+        """Move on to this position, before which no message is left to be read; None: it is not known."""
+        if position is None:
+            return
+        if not is_same_log(position, lag.read_to):
+            self._seam.begin_anew(lag, position)
+        elif is_before(lag.read_to, position):
+            self._on_gap(lag, position)
 
     async def _wait_for_message(self, lag: Lag) -> bool:
         """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""

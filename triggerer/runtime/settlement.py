@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
+from triggerer.domain.lane_positions import Position
 from triggerer.domain.parked import Failed, Passed
 from triggerer.errors import LeaseLost, PluginError
 from triggerer.runtime.context import RuntimeContext
@@ -123,6 +124,15 @@ class Settlement:
             self._missed.hold(lag)
             return False
         return True
+
+    def pass_over(self, lag: Lag, position: Position) -> None:
+        """No message lies between where a lane of a log was read to and this position."""
+        lag.read_to = position
+        if lag.failures:
+            # Of a message that was deleted.
+            lag.failures = 0
+            self._trials.forget(lag)
+        self._move(lag)
 
     def note_failure(self) -> None:
         """Something has failed, and is shown until a message passes."""

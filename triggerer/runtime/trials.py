@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio
 
-from triggerer.abc import SharedStreamProducer
+from triggerer.abc import NothingBefore, SharedStreamProducer
 from triggerer.domain.lane_positions import Position, following, is_before
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
@@ -167,9 +167,13 @@ async def _read_some(
                 f"read_lane() of {type(producer).__qualname__} returned {type(pairs).__qualname__}"
             )
         async with aclosing(pairs):
-            async for event, payload in pairs:
-                found.append(Message(producer.get_position(payload), event, payload))
-                reached = following(found[-1].position)
+            async for item in pairs:
+                if isinstance(item, NothingBefore):
+                    reached = item.position
+                else:
+                    event, payload = item
+                    found.append(Message(producer.get_position(payload), event, payload))
+                    reached = following(found[-1].position)
                 if len(found) >= most or (end is not None and not is_before(reached, end)):
                     break
     return found

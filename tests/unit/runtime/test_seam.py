@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,12 +11,20 @@ import anyio.lowlevel
 import pytest
 
 from tests.unit.runtime.scene import Breaking, Scene, Sink, Watching, hosting
-from triggerer.abc import AdvanceItem, SharedStreamProducer, TriggerEvent, current_subscriber
+from triggerer.abc import (
+    AdvanceItem,
+    NothingBefore,
+    SharedStreamProducer,
+    TriggerEvent,
+    current_subscriber,
+)
 from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.lane_positions import LanePosition
 from triggerer.runtime import Manager, RuntimeContext
 from triggerer.runtime.lags import Lags
 from triggerer.runtime.recent import Message, Recent
 from triggerer.runtime.subscriber import Subscriber
+from triggerer.testing.memory import InMemoryMessage
 
 SICK, WELL = 1, 2
 
@@ -63,6 +71,41 @@ class Living(Watching):
             yield event
 
 
+class Marked(Breaking):
+    """Behind the first three messages of a lane lie three places that hold none."""
+
+    def get_position(self, broker_payload: InMemoryMessage) -> list[Any]:
+        identity, offset = super().get_position(broker_payload)
+        return [identity, offset + 3 * (offset >= 3)]
+
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        found = await super().find_positions(start)
+        return {lane: [one, at + 3 * (at >= 3)] for lane, (one, at) in found.items()}
+
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, Any] | NothingBefore]:
+        identity, number = position
+        if number >= 3:
+            yield NothingBefore([identity, 6])
+        start = number if number < 3 else max(number - 3, 3)
+        async for event, message in super().read_lane(lane, [identity, start]):
+            yield event, message
+            if message.offset == 2:
+                yield NothingBefore([identity, 6])
+
+
+class WatchingMarked(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Marked(Scene.by_name[kwargs["scene"]])
+
+
+class MarkedScene(Scene):
+    def watcher(self, name: str) -> Watching:
+        return WatchingMarked(scene=self.name, name=name)
+
+
 @pytest.fixture
 def scene() -> Lively:
     return Lively()
@@ -99,6 +142,22 @@ async def test_one_at_the_head_of_a_quiet_lane_goes_live_when_its_live_filter_is
         assert sick.catching_up
         scene.without_live.clear()
         await until(lambda: not sick.catching_up)
+
+
+@pytest.mark.parametrize("place", [0, 2, 3])
+async def test_one_has_caught_up_where_only_places_without_a_message_are_left(place: int) -> None:
+    """After a transaction, or where retention has deleted the rest: it was behind until the lane's next message."""
+    scene, sink = MarkedScene(), Sink()
+    scene.publish("a", "b", "c")
+    scene.broker.seek(3)
+    row = LanePosition(SICK, "0", [scene.broker.identity, place], datetime.now(UTC), 2)
+    async with hosting(scene, sink, positions=(row,)) as (_, sick, _):
+        assert sick.catching_up
+        await sink.until(lambda: not sick.catching_up and sick.state == "running")
+        assert sink.taken(SICK) == ["a", "b", "c"][place:]
+        scene.publish("d")
+        await sink.until(lambda: sink.taken(WELL) == ["d"])
+        await sink.until(lambda: sink.taken(SICK) == ["a", "b", "c", "d"][place:])
 
 
 async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
