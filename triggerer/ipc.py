@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
+from io import TextIOWrapper
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -234,11 +236,15 @@ class ChildChannel:
 
 
 def connect_to_parent() -> ChildChannel:
-    """Return the channel to the parent, and arm each lifeline.
+    """Return the channel to the parent, arm each lifeline, and have what is printed be UTF-8, as the parent reads it.
 
     A process that `triggerer.child_process` has started calls this first, and once. Processes that it starts inherit
     none of the descriptors.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # Of another locale, or with PYTHONIOENCODING, a task would fail that prints what its encoding lacks.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:

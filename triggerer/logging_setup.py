@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from functools import cached_property
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from triggerer.redaction import redact, redact_text
@@ -70,6 +70,9 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+    if as_json and isinstance(stream, TextIOWrapper):
+        # Which JSON is, whatever the locale.
+        stream.reconfigure(encoding="utf-8")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import anyio
+import pytest
 
 from tests.execution.conftest import House
 from triggerer.cli.one_line import one_line
@@ -46,6 +47,30 @@ async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_hous
     assert "hello from the task" in log
     assert "got {'n': 20, 'a': 1, 'b': 3}" in log
     assert "to stderr" in log
+
+
+async def test_a_task_prints_what_the_locale_has_no_characters_for(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.add_dag(
+        "prints",
+        """
+        with DAG("prints"):
+            @task
+            def tick(log):
+                print("printed", chr(0x2713), chr(0xDCFF))
+                log.info("logged %s", chr(0x2713))
+            tick()
+        """,
+    )
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    async with house.executor():
+        (pk,) = await house.queue("prints")
+        (run,) = await house.ended(pk)
+    assert (run.state, run.error) == ("success", None)
+    log = house.log(run)
+    assert "printed ✓ \\udcff" in log
+    assert "logged ✓" in log
 
 
 async def test_a_log_is_for_its_user_alone(house: House) -> None:

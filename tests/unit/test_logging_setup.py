@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from typing import Any
@@ -110,3 +111,14 @@ def test_a_traceback_shows_no_local_variables(log_format: str) -> None:
     assert "ValueError" in done.stderr
     assert "connect" in done.stderr
     assert "hunter2" not in done.stderr
+
+
+def test_json_is_utf_8_whatever_the_locale() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_LINE.format(log='ours.warning("grün")')],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(done.stderr)["event"] == "grün"

@@ -63,7 +63,9 @@ def set_up_logging() -> None:
         if stream.closed:
             number = {"stdout": 1, "stderr": 2}[name]
             # closefd=False: the descriptor is redirected from run to run.
-            stream = open(number, "w", buffering=1, closefd=False)  # noqa: SIM115
+            stream = open(  # noqa: SIM115
+                number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+            )
             setattr(sys, f"__{name}__", stream)
         setattr(sys, name, stream)
         # Line by line, so that the log has what a process printed before it was killed.

@@ -42,6 +42,14 @@ async def test_an_empty_folder_defines_nothing(tmp_path: Path) -> None:
     assert (parsed.files, parsed.errors, parsed.folder.dags) == ((), (), {})
 
 
+async def test_a_file_prints_what_the_locale_has_no_characters_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    parsed = await parse(tmp_path, a="print(chr(0x2713))\n")
+    assert parsed.errors == ()
+
+
 async def test_a_dag_and_its_tasks_arrive_as_values(tmp_path: Path) -> None:
     parsed = await parse(
         tmp_path,
