@@ -13,7 +13,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
-from triggerer.domain.events import Fence
+from triggerer.domain.events import EventSource, Fence
 from triggerer.domain.parked import KeptLane
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.factory import TriggerFactory
@@ -317,12 +317,14 @@ class TriggerHost:
             # A watcher that is still declared has other arguments now: it will see again what it has
             # not resolved. One that is gone was deleted on purpose.
             self._roster.drop(placed)
-            self._manager.remove(placed.hosted, on_purpose=difference.is_deleted(placed))
+            outliving = difference.outliving(placed)
+            if 0 < len(outliving) < len(placed.row.watchers):
+                source = EventSource(outliving, placed.fence)
+                self._manager.replace_source(placed.hosted, source)
+            self._manager.remove(placed.hosted, on_purpose=not outliving)
         for placed, row in difference.changed:
             placed.row = row
-            source = source_of(row, placed.fence)
-            moved = difference.served_on(row.stream_digest)
-            self._manager.replace_source(placed.hosted, source, moved=moved)
+            self._manager.replace_source(placed.hosted, source_of(row, placed.fence))
             self._states.note(placed.hosted)
         for placed, row in difference.kept:
             self._manager.replay_parked(placed.hosted, row.kept)

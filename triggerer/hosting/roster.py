@@ -29,7 +29,7 @@ class Difference:
 
     gone: list[Placed]
     changed: list[tuple[Placed, TriggerRow]]
-    """The same trigger serves other watchers now."""
+    """The same trigger serves other watchers now: some were deleted, or are new to the stream."""
     new: list[TriggerRow]
     kept: list[tuple[Placed, TriggerRow]]
     """Messages that were set aside are to be given to watchers of these once more."""
@@ -38,14 +38,9 @@ class Difference:
     replayed: Collection[TriggerRow] = ()
     """Those of whose watchers a replay is asked."""
 
-    def is_deleted(self, placed: Placed) -> bool:
-        """Whether all watchers of a trigger that is gone were deleted."""
-        return not any(watcher.watcher_id in self.alive for watcher in placed.row.watchers)
-
-    def served_on(self, digest: str) -> set[WatcherRef]:
-        """The watchers of the triggers on this stream that are new, or serve others than before."""
-        rows = [*self.new, *(row for _, row in self.changed)]
-        return {one for row in rows if row.stream_digest == digest for one in row.watchers}
+    def outliving(self, placed: Placed) -> tuple[WatcherRef, ...]:
+        """The watchers of a trigger that is gone which are still declared: the others were deleted."""
+        return tuple(one for one in placed.row.watchers if one.watcher_id in self.alive)
 
     def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
         """Return what concerns the streams all of whose new triggers are ready."""
@@ -109,19 +104,38 @@ class Roster:
         """Compare with what the store says of the streams that we own.
 
         A trigger whose class derives another key now has moved to another stream, under another lease: gone and new.
+        So is one from which a watcher has moved to another trigger of the stream, or to which one has: who moves is
+        owed what its trigger has not resolved, and is not to be given anything newer before that.
         """
         wanted = {(row.trigger_id, row.stream_digest): row for row in rows}
         placed = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._placed.values()}
-        gone = [p for key, p in placed.items() if key not in wanted]
-        changed = [
-            (placed[key], row)
-            for key, row in wanted.items()
-            if key in placed and placed[key].row.watchers != row.watchers
-        ]
-        new = [row for key, row in wanted.items() if key not in placed]
-        kept = [(placed[key], row) for key, row in wanted.items() if key in placed and row.kept]
+        pairs = {key: (p, wanted[key]) for key, p in placed.items() if key in wanted}
+        others = {key for key, (p, row) in pairs.items() if p.row.watchers != row.watchers}
+        if others:
+            moved = _moved([p.row for p in placed.values()], rows)
+            for key in others:
+                p, row = pairs[key]
+                if not moved.isdisjoint({*p.row.watchers} ^ {*row.watchers}):
+                    del pairs[key]
+        gone = [p for key, p in placed.items() if key not in pairs]
+        changed = [pairs[key] for key in wanted if key in pairs and key in others]
+        new = [row for key, row in wanted.items() if key not in pairs]
+        kept = [pairs[key] for key, row in wanted.items() if key in pairs and row.kept]
         replayed = [row for row in rows if row.replays]
         return Difference(gone, changed, new, kept, replayed=replayed)
+
+
+def _moved(before: Iterable[TriggerRow], after: Iterable[TriggerRow]) -> set[WatcherRef]:
+    """The watchers that another trigger of the same stream serves than before."""
+    served_by, was_served_by = (
+        {(one, row.stream_digest): row.trigger_id for row in rows for one in row.watchers}
+        for rows in (after, before)
+    )
+    return {
+        watcher
+        for (watcher, digest), trigger_id in was_served_by.items()
+        if served_by.get((watcher, digest), trigger_id) != trigger_id
+    }
 
 
 def source_of(row: TriggerRow, fence: Fence) -> EventSource:

@@ -130,11 +130,16 @@ class HostedTrigger:
 
     def replace_source(self, source: EventSource, group: Group | None = None) -> None:
         """Send its events to other watchers from now on. `group`: the one that it is a member of, if any."""
-        if self.is_absent and group is not None:
+        if group is not None and (self.is_absent or self._has_failed):
             group.subscribers.replace_absent(self.source.watchers, source.watchers)
         self.source = self._runner.source = source
         if self.subscriber is not None:
             self.subscriber.source = source
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether its subscriber was failed from outside, and its task has had no turn to set `is_absent`."""
+        return self.subscriber is not None and not self.subscriber.is_present
 
     # Making
 

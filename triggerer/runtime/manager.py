@@ -9,7 +9,7 @@ from typing import Self
 
 import anyio
 
-from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.domain.events import EventSource
 from triggerer.domain.lane_positions import ReplayEnd, ReplayRequest
 from triggerer.domain.parked import KeptLane
 from triggerer.runtime.context import RuntimeContext
@@ -100,17 +100,11 @@ class Manager:
         else:
             member.withdraw(None, on_purpose=on_purpose)
 
-    def replace_source(
-        self, member: HostedTrigger, source: EventSource, *, moved: Collection[WatcherRef] = ()
-    ) -> None:
-        """Send a trigger's events to other watchers from now on.
-
-        Args:
-            moved: Those that other triggers of the same stream serve from now on: they stay where they stand.
-        """
+    def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
+        """Send a trigger's events to other watchers from now on: those that it served before were deleted."""
         stream = self._stream_of(member)
         if stream is not None:
-            stream.behind.replace_source(member, source, moved=moved)
+            stream.behind.replace_source(member, source)
         else:
             member.replace_source(source)
 

@@ -146,22 +146,18 @@ class WatchersBehind:
 
     # What is asked
 
-    def replace_source(
-        self, member: HostedTrigger, source: EventSource, *, moved: Collection[WatcherRef]
-    ) -> None:
-        """Have the member serve other watchers from now on; `moved`: those that other members serve then."""
+    def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
+        """Have the member serve other watchers from now on; those that it serves no more were deleted."""
         before = set(member.source.watchers)
         member.replace_source(source, self._group)
         gone = before.difference(source.watchers)
         self._stop_catching_up(gone)
         self.forget_host(member, gone)
         self._hosts.update(dict.fromkeys(source.watchers, member))
-        self.forget_watchers(gone.difference(moved))
+        self.forget_watchers(gone)
         self._try_now(set(source.watchers) - before)
         self._note_lags(member)
         self.start(member)
-        for other in {self._hosts[one]: None for one in gone if one in self._hosts}:
-            self.start(other)
 
     def restart(self, member: HostedTrigger) -> None:
         """Start a member that is held."""

@@ -1,0 +1,44 @@
+"""A trigger that serves several watchers, of which some come later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.runtime.scene import Scene, Sink, context
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.runtime import Manager
+
+
+@pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
+async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_what_comes_then(
+    any_scene: Scene,
+) -> None:
+    sink, is_broken = Sink(), False
+    shared, well = any_scene.specs("shared", "well")
+    both = EventSource((WatcherRef(1, 0), WatcherRef(3, 0)), shared.source.fence)
+
+    def make() -> BaseEventTrigger:
+        if is_broken:
+            raise RuntimeError("a typo")
+        return shared.make()
+
+    async with Manager(context(sink)) as manager:
+        member, _ = manager.add([replace(shared, make=make), well])
+        any_scene.publish("a")
+        await sink.until(lambda: sink.taken(1) == sink.taken(2) == ["a"])
+        (stream,) = manager.streams.values()
+        assert stream.group is not None
+        assert member.subscriber is not None
+        is_broken = True
+        stream.group.subscribers.fail(member.subscriber, RuntimeError("too slow"))
+        # Its task has had no turn since.
+        manager.replace_source(member, both)
+        any_scene.publish("b")
+        await sink.until(lambda: any_scene.broker.committed() == 2)
+        assert sink.taken(3) == []
+        is_broken = False
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        await sink.until(lambda: sink.taken(3) == ["b"])
