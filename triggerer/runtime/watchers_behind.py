@@ -120,6 +120,7 @@ class WatchersBehind:
         self._group = self._tasks = None
         self._catching_up.clear()
         self._replays.is_running = False
+        self.note_holders()
 
     def note_open(self, state: GroupState) -> None:
         """The group's producer is known, and nothing was pulled yet."""
@@ -136,8 +137,9 @@ class WatchersBehind:
         for member in self._members:
             names = {self._hosts[one].name for one in holders if one in self._hosts}
             others = ", ".join(sorted(names.difference((member.name,))))
-            member.held_by = others or None
-            member.note_catching_up()
+            before, member.held_by = member.held_by, others or None
+            if member.held_by != before:
+                member.note_catching_up()
 
     def source_of(self, watcher: WatcherRef) -> EventSource | None:
         """What the member that serves a watcher serves; None: no member does."""

@@ -95,7 +95,7 @@ class Scene:
 
 
 class BreakingQueue(InMemoryQueueProducer):
-    """Its advances raise while the scene says so."""
+    """Its advances and pauses raise while the scene says so."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene.broker)
@@ -105,6 +105,11 @@ class BreakingQueue(InMemoryQueueProducer):
         if self.scene.is_breaking:
             raise RuntimeError("the connection is gone")
         await super().advance(batch)
+
+    async def pause(self) -> None:
+        if self.scene.is_breaking:
+            raise RuntimeError("the connection is gone")
+        await super().pause()
 
 
 class Breaking(BreakingQueue, InMemoryProducer):

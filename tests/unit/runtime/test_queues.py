@@ -275,6 +275,24 @@ async def test_what_is_held_is_kept_once_however_slow_the_store_is(scene: Scene)
         assert sink.kept(1) == ["a", "b"]
 
 
+async def test_a_stream_that_was_held_and_restarts_is_not_shown_as_held(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink) as (manager, _, well):
+        sink.is_full_of_parked = True
+        scene.publish("b")
+        await sink.until(lambda: well.held_by is not None)
+        (stream,) = manager.streams.values()
+        group = stream.group
+        scene.is_breaking, sink.is_full_of_parked = True, False
+        scene.fails.clear()
+        scene.publish("c")
+        await sink.until(lambda: stream.group is not group)
+        scene.is_breaking = False
+        await sink.until(lambda: scene.broker.committed() == 2)
+        assert well.held_by is None
+
+
 async def test_who_held_the_stream_and_is_deleted_holds_it_no_more(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
