@@ -33,6 +33,7 @@ RULES: dict[str, str] = {
     "a_new_stream_opens_while_files_are_read": "S11",
     "a_paused_lane_goes_beyond_its_bound": "S9",
     "a_relieved_lane_is_never_resumed": "L1",
+    "a_reported_lane_is_finished_twice": "S3",
     "a_plan_is_carried_out_whatever_has_changed": "S4|S9",
     "a_sibling_misses_the_restart_cohort": "S3|S2/S7",
     "a_watcher_in_back_off_misses_what_its_sibling_commits": "S3|S2/S7",

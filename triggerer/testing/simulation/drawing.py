@@ -13,6 +13,7 @@ from triggerer.testing.simulation.scenario import (
     Scenario,
     has_busy_queue,
     has_instant_answers,
+    has_joint_advances,
     has_outages,
     has_poison,
     has_relapses,
@@ -78,6 +79,8 @@ def draw_scenario(seed: int) -> Scenario:
         max_outstanding_bytes=sizes.choice((300, 2_000, AMPLE_BYTES, AMPLE_BYTES)),
         max_outstanding_bytes_per_lane=sizes.choice((1, 150, 1_000, AMPLE_BYTES, AMPLE_BYTES)),
     )
+    if has_joint_advances(scenario):
+        scenario = replace(scenario, side_by_side=True)
     for is_so, with_it in _WITH_LITTLE_ELSE:
         if is_so(scenario):
             return with_it(scenario)

@@ -29,6 +29,8 @@ class LaneChecker:
         """By lane: messages that were broadcast and are in no advance that returned."""
         self._outstanding_bytes: dict[Hashable, int] = {}
         """Their sizes."""
+        self._reported: dict[Hashable, list[Delivery]] = {}
+        """By lane what was reported as advanced since it was last paused: the runtime may not have looked yet."""
         self._in_hand: Delivery | None = None
         """Yielded by the stream, and not known to be broadcast yet."""
         self._touched: set[Hashable] = set()
@@ -87,6 +89,11 @@ class LaneChecker:
         self._outstanding[lane] -= len(deliveries)
         self._outstanding_bytes[lane] -= sum(one.message.size_bytes for one in deliveries)
 
+    def note_reported(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
+        """The same, while the call that has these has not returned."""
+        self.note_advanced(lane, deliveries)
+        self._reported.setdefault(lane, []).extend(deliveries)
+
     def _is_full(self, lane: Hashable) -> bool:
         return (
             self._outstanding.get(lane, 0) >= self._bound
@@ -125,6 +132,9 @@ class LaneChecker:
             # It may be the one that filled the lane.
             held += 1
             size_bytes += self._in_hand.message.size_bytes
+        reported = self._reported.pop(lane, ())
+        held += len(reported)
+        size_bytes += sum(one.message.size_bytes for one in reported)
         if held <= self._bound // 2 and size_bytes <= self._bound_bytes // 2:
             self._checker.fail(
                 "S9",

@@ -47,22 +47,22 @@ class ParkedChecker:
         """By lane with how many others its watcher has failed."""
         self._tried: dict[tuple[int, Hashable], set[str]] = {}
         """By watcher and lane with which others it was tried."""
-        self._blamed: dict[Lag, tuple[Position, str | None]] = {}
+        self._blamed: dict[Lag, tuple[Position, str | None, object]] = {}
         """By lane, where its watcher has taken another message since that at this position failed: which it was given
-        since, if any. It may have taken that, and the position not be stored yet."""
+        since, if any, and by which attempt. It may have taken that, and the position not be stored yet."""
 
     # What filters do
 
-    def on_given(self, lag: Lag, watcher: int, message: Message) -> None:
-        """A filter that catches up is given a message of a lane."""
+    def on_given(self, lag: Lag, watcher: int, message: Message, by: object) -> None:
+        """A filter that catches up is given a message of a lane. `by`: with other arguments there is another."""
         at = watcher, message.key
         self._given[at] += 1
         self._taken_before.setdefault(at, self._taken[watcher])
-        position, given = self._blamed.pop(lag, (None, None))
-        if position != lag.read_to or given not in (None, message.key):
-            # The lane has gone on.
+        position, given, blamed_by = self._blamed.pop(lag, (None, None, by))
+        if blamed_by is not by or position != lag.read_to or given not in (None, message.key):
+            # The lane has gone on, or there is another filter before what has failed is set aside.
             return
-        self._blamed[lag] = lag.read_to, message.key
+        self._blamed[lag] = lag.read_to, message.key, by
         if given is not None and self.has_room:
             self._fail(
                 "S13",
@@ -75,16 +75,19 @@ class ParkedChecker:
         self._failed[lag] += 1
         self._tried.setdefault((watcher, lag.lane), set()).add(message.key)
 
-    def on_passed(self, lag: Lag, watcher: int, *, is_evidence: bool) -> None:
+    def on_passed(self, lag: Lag, watcher: int, by: object, *, is_evidence: bool) -> None:
         """It has moved past that message.
 
         Args:
+            by: See `on_given`.
             is_evidence: Whether something derives from it, or it was rejected.
         """
         self._failed[lag] -= 1
         if is_evidence:
             self._taken[watcher] += 1
-            self._blamed.setdefault(lag, (lag.read_to, None))
+            known = self._blamed.get(lag)
+            if known is None or known[2] is not by:
+                self._blamed[lag] = lag.read_to, None, by
 
     def on_not_written(self) -> None:
         """A message could not be written as bytes: it is given once more."""

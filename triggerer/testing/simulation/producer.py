@@ -136,24 +136,34 @@ class SimulatedProducer(SharedStreamProducer):
         return broker_payload.message.key
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        broker = self._broker
-        faults, rate = broker.faults, broker.scenario.broker_fault_rate
-        lane = self.lane_of(batch[0].broker_payload.message)
-        self._note_order(lane, batch)
-        broker.checker.check_lease(batch[0].broker_payload, "advances")
-        self._advancing.add(lane)
+        lane = self._begin_advance(batch)
         try:
-            await faults.delay()
-            await _fail_or_hang(faults, rate)
-            for item in batch:
-                self._lane_checker.note_broadcast(item.broker_payload)
-                broker.checker.on_advance(item.broker_payload, item.outcome)
-            self._apply_outcomes(batch)
-            await faults.delay()
-            await _fail_or_hang(faults, rate)
+            await self._wait_for_broker()
+            self._apply(batch)
+            await self._wait_for_broker()
             self._lane_checker.note_advanced(lane, [item.broker_payload for item in batch])
         finally:
             self._advancing.discard(lane)
+
+    def _begin_advance(self, batch: Sequence[AdvanceItem]) -> Hashable:
+        """Check that this may be advanced now; the lane."""
+        lane = self.lane_of(batch[0].broker_payload.message)
+        self._note_order(lane, batch)
+        self._broker.checker.check_lease(batch[0].broker_payload, "advances")
+        self._advancing.add(lane)
+        return lane
+
+    async def _wait_for_broker(self) -> None:
+        faults = self._broker.faults
+        await faults.delay()
+        await _fail_or_hang(faults, self._broker.scenario.broker_fault_rate)
+
+    def _apply(self, batch: Sequence[AdvanceItem]) -> None:
+        """The broker is told of a batch."""
+        for item in batch:
+            self._lane_checker.note_broadcast(item.broker_payload)
+            self._broker.checker.on_advance(item.broker_payload, item.outcome)
+        self._apply_outcomes(batch)
 
     def _note_order(self, lane: Hashable, batch: Sequence[AdvanceItem]) -> None:
         checker = self._broker.checker

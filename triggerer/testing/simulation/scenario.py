@@ -149,6 +149,12 @@ def has_relapses(scenario: Scenario) -> bool:
     return is_possible and random.Random(f"{scenario.seed}/deployed twice").random() < 0.1
 
 
+def has_joint_advances(scenario: Scenario) -> bool:
+    """Whether the producer of a queue is told of several lanes in one call, in three of ten seeds with one."""
+    is_queue = scenario.is_acknowledged and not scenario.is_log
+    return is_queue and random.Random(f"{scenario.seed}/advanced together").random() < 0.3
+
+
 def is_shared(seed: int, topic: str) -> bool:
     """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5

@@ -20,9 +20,11 @@ from triggerer.runtime.selection import is_selecting
 from triggerer.runtime.subscriber import Subscriber
 from triggerer.runtime.taken import TakenAgain, TakenFromLane, Trial
 from triggerer.testing.simulation.delivery import Answer, Delivery
+from triggerer.testing.simulation.joint_advances import JointlyAdvanced, SimulatedJointQueue
 from triggerer.testing.simulation.log_producer import SimulatedLog
 from triggerer.testing.simulation.producer import SimulatedProducer, read_unacknowledged
 from triggerer.testing.simulation.queue_producer import SimulatedQueue
+from triggerer.testing.simulation.scenario import has_joint_advances
 from triggerer.testing.simulation.stored_messages import SettingAsideLog
 
 if TYPE_CHECKING:
@@ -109,13 +111,15 @@ class Acknowledged(SimulatedTrigger):
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         leased = cls.leased
         broker, lagging = leased.stream.broker, leased.checker.lagging
+        is_joint = has_joint_advances(leased.scenario)
         if not lagging.is_on:
-            return SimulatedProducer(broker, leased, leased.cohort)
+            plain = JointlyAdvanced if is_joint else SimulatedProducer
+            return plain(broker, leased, leased.cohort)
         if leased.scenario.is_log:
             kind = SettingAsideLog if leased.health.lagging.sets_aside else SimulatedLog
             return kind(broker, leased, leased.cohort)
-        is_unordered = not lagging.is_ordered
-        return SimulatedQueue(broker, leased, leased.cohort, is_unordered=is_unordered)
+        queue = SimulatedJointQueue if is_joint else SimulatedQueue
+        return queue(broker, leased, leased.cohort, is_unordered=not lagging.is_ordered)
 
 
 class OnFastPath(SimulatedTrigger):
@@ -243,7 +247,7 @@ class RereadingProbe:
         if isinstance(taken, TakenFromLane):
             # What was set aside is given whatever lies before it.
             checker.lagging.on_opened(watcher, message)
-            checker.parked.on_given(taken.lag, watcher, message)
+            checker.parked.on_given(taken.lag, watcher, message, self._subscriber)
         checker.rest.on_given(watcher, message)
         checker.replays.on_given(watcher, message)
         checker.trials.on_given(self._leased, watcher, message)
@@ -265,7 +269,7 @@ class RereadingProbe:
         elif isinstance(self._taken, Trial):
             is_evidence = self.yielded > 0 or self._is_rejected
             self._leased.checker.parked.on_passed(
-                self._taken.lag, self._watcher, is_evidence=is_evidence
+                self._taken.lag, self._watcher, self._subscriber, is_evidence=is_evidence
             )
 
 
