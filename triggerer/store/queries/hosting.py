@@ -83,22 +83,27 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
     kept_lanes = await kept.load_kept_lanes(session, stream_digests, are_replayed=True)
-    found: dict[int, TriggerRow] = {}
+    served: dict[int, tuple[Trigger, list[WatcherRef], list[str]]] = {}
     for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
-        known = found.get(trigger.id)
-        found[trigger.id] = TriggerRow(
+        # Many watchers may share a trigger.
+        _, watchers, names = served.setdefault(trigger.id, (trigger, [], []))
+        watchers.append(WatcherRef(watcher_id, asset_id))
+        names.append(f"{asset_name}/{watcher_name}")
+    return [
+        TriggerRow(
             trigger.id,
             trigger.classpath,
             trigger.kwargs,
             trigger.stream_digest,
-            (*(known.watchers if known else ()), WatcherRef(watcher_id, asset_id)),
-            (*(known.watcher_names if known else ()), f"{asset_name}/{watcher_name}"),
-            (*(known.positions if known else ()), *positions.get(watcher_id, ())),
-            (*(known.kept if known else ()), *kept_lanes.get(watcher_id, ())),
-            (*(known.replays if known else ()), *replays.get(watcher_id, ())),
+            tuple(watchers),
+            tuple(names),
+            tuple(row for one in watchers for row in positions.get(one.watcher_id, ())),
+            tuple(lane for one in watchers for lane in kept_lanes.get(one.watcher_id, ())),
+            tuple(request for one in watchers for request in replays.get(one.watcher_id, ())),
             trigger.guarantee,
         )
-    return list(found.values())
+        for trigger, watchers, names in served.values()
+    ]
 
 
 async def load_kept_lanes(

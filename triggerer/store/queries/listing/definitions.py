@@ -29,7 +29,7 @@ from triggerer.store.models import (
     WatcherPosition,
 )
 from triggerer.store.models.dags import NEVER
-from triggerer.store.queries.listing.filters import is_asset, is_waited_for, limited
+from triggerer.store.queries.listing.filters import is_asset, is_waited_for, limited, some_of
 from triggerer.store.queries.listing.parked import count_kept, count_set_aside
 from triggerer.store.queries.listing.views import (
     AssetView,
@@ -222,15 +222,12 @@ async def _positions_of(
     """Where these watchers stand, by id; of those that run, nothing: they have caught up."""
     behind = [row.id for row in watchers if row.state != "running"]
     found: dict[int, list[PositionView]] = {}
-    rows = await session.scalars(
-        select(WatcherPosition)
-        .where(WatcherPosition.watcher_id.in_(behind))
-        .order_by(WatcherPosition.watcher_id, WatcherPosition.lane)
-    )
-    for row in rows:
-        left = None if row.head is None else max(row.head - row.position[1], 0)
-        view = PositionView(row.lane, row.position, left, row.since)
-        found.setdefault(row.watcher_id, []).append(view)
+    query = select(WatcherPosition).order_by(WatcherPosition.watcher_id, WatcherPosition.lane)
+    for chosen in some_of(behind, WatcherPosition.watcher_id):
+        for row in await session.scalars(query.where(chosen)):
+            left = None if row.head is None else max(row.head - row.position[1], 0)
+            view = PositionView(row.lane, row.position, left, row.since)
+            found.setdefault(row.watcher_id, []).append(view)
     for watcher_id, lane, count, since in await count_kept(session, behind):
         found.setdefault(watcher_id, []).append(PositionView(lane, None, count, since))
     return found

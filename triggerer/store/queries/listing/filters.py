@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Select, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from triggerer.store.models import Asset, DagScheduleAsset
 
+_AT_ONCE: Final = 1_000
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 
 
@@ -26,6 +28,14 @@ def is_asset(asset: str) -> ColumnElement[bool]:
 def is_waited_for(asset_id: Any, dag: str) -> ColumnElement[bool]:
     """The DAG waits for the asset."""
     return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)
+
+
+def some_of(
+    ids: Sequence[int], column: InstrumentedAttribute[int]
+) -> Iterator[ColumnElement[bool]]:
+    """Conditions that choose rows by such a column, each some of them: a statement takes 32,767 values at most."""
+    for start in range(0, len(ids), _AT_ONCE):
+        yield column.in_(ids[start : start + _AT_ONCE])
 
 
 async def asset_ids(session: AsyncSession, asset: str) -> Sequence[int]:

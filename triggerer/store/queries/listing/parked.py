@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Select, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute
 
 from triggerer.domain.parked import ParkedState
 from triggerer.errors import TriggererError
 from triggerer.redaction import redact_text
 from triggerer.store.engine.script import perform
 from triggerer.store.models import Asset, ParkedBody, ParkedMessage, Trigger, Watcher
-from triggerer.store.queries.listing.filters import is_asset, is_waited_for, limited
+from triggerer.store.queries.listing.filters import is_asset, is_waited_for, limited, some_of
 from triggerer.store.queries.listing.views import ParkedMessageView, ParkedView, view_of
 from triggerer.store.queries.parked import drop_parked
 from triggerer.store.wakeups.signals import Signal, announce
 
-_IDS_AT_ONCE: Final = 1_000
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 
 
@@ -93,7 +91,7 @@ async def choose_parked(
     if asset is not None:
         query = query.where(is_asset(asset), Watcher.name == watcher)
     found = list[int]()
-    for chosen in _some_of(sorted(set(ids)), ParkedMessage.id) if ids else [true()]:
+    for chosen in some_of(sorted(set(ids)), ParkedMessage.id) if ids else [true()]:
         found += await session.scalars(query.where(chosen))
     if asset is not None and not found:
         known = select(Watcher.id).join(Asset, Asset.id == Watcher.asset_id)
@@ -118,7 +116,7 @@ async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
     """
     undeclared = _of_watchers(select(Asset.name + "/" + Watcher.name)).distinct()
     gone = set[str]()
-    for chosen in _some_of(ids, ParkedMessage.id):
+    for chosen in some_of(ids, ParkedMessage.id):
         gone.update(await session.scalars(undeclared.where(chosen, Watcher.trigger_id.is_(None))))
     if gone:
         raise TriggererError(
@@ -127,7 +125,7 @@ async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
         )
     are_set_aside: ColumnElement[bool] = ParkedMessage.state == ParkedState.SET_ASIDE
     watchers = list[int]()
-    for chosen in _some_of(ids, ParkedMessage.id):
+    for chosen in some_of(ids, ParkedMessage.id):
         watchers += await session.scalars(
             update(ParkedMessage)
             .where(chosen, are_set_aside)
@@ -137,7 +135,7 @@ async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
         )
     digests = select(Trigger.stream_digest).join(Watcher, Watcher.trigger_id == Trigger.id)
     found = set[str]()
-    for of_watchers in _some_of(sorted(set(watchers)), Watcher.id):
+    for of_watchers in some_of(sorted(set(watchers)), Watcher.id):
         found.update(await session.scalars(digests.where(of_watchers)))
     if found:
         announce(session, Signal.STREAMS_CHANGED, *sorted(found))
@@ -151,40 +149,37 @@ async def discard_parked(session: AsyncSession, ids: Sequence[int]) -> int:
 
 async def count_set_aside(session: AsyncSession, watcher_ids: Sequence[int]) -> dict[int, int]:
     """Return how many messages are set aside, by watcher."""
-    rows = await session.execute(
+    query = (
         select(ParkedMessage.watcher_id, func.count())
-        .where(
-            ParkedMessage.watcher_id.in_(watcher_ids), ParkedMessage.state == ParkedState.SET_ASIDE
-        )
+        .where(ParkedMessage.state == ParkedState.SET_ASIDE)
         .group_by(ParkedMessage.watcher_id)
     )
-    return dict(rows.all())
+    found: dict[int, int] = {}
+    for chosen in some_of(watcher_ids, ParkedMessage.watcher_id):
+        found.update(dict((await session.execute(query.where(chosen))).all()))
+    return found
 
 
 async def count_kept(
     session: AsyncSession, watcher_ids: Sequence[int]
 ) -> list[tuple[int, str, int, datetime]]:
     """Return by watcher and lane how many messages are kept, and when the oldest was parked."""
-    rows = await session.execute(
+    query = (
         select(
             ParkedMessage.watcher_id,
             ParkedMessage.lane,
             func.count(),
             func.min(ParkedMessage.parked_at),
         )
-        .where(ParkedMessage.watcher_id.in_(watcher_ids), ParkedMessage.state == ParkedState.KEPT)
+        .where(ParkedMessage.state == ParkedState.KEPT)
         .group_by(ParkedMessage.watcher_id, ParkedMessage.lane)
         .order_by(ParkedMessage.watcher_id, func.min(ParkedMessage.id))
     )
-    return [(watcher_id, lane, count, since) for watcher_id, lane, count, since in rows]
-
-
-def _some_of(
-    ids: Sequence[int], column: InstrumentedAttribute[int]
-) -> Iterator[ColumnElement[bool]]:
-    """Conditions that choose rows by their ids, each some of them: a statement takes no more than 32,767 values."""
-    for start in range(0, len(ids), _IDS_AT_ONCE):
-        yield column.in_(ids[start : start + _IDS_AT_ONCE])
+    found: list[tuple[int, str, int, datetime]] = []
+    for chosen in some_of(watcher_ids, ParkedMessage.watcher_id):
+        rows = await session.execute(query.where(chosen))
+        found += [(watcher_id, lane, count, since) for watcher_id, lane, count, since in rows]
+    return found
 
 
 def _of_watchers(query: _Query) -> _Query:
