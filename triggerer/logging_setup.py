@@ -33,6 +33,10 @@ _QUIET: Final = (
     "watchfiles",
 )
 
+_OUR_PACKAGES: Final = frozenset({"triggerer", "producers", "watchers"})
+_in_force: Final[list[tuple[logging.Handler, int]]] = []
+"""What `set_up_logging` has made of the root logger; empty in a process that has not called it."""
+
 # Fields in which no secret can be; `exc_info` is rendered by whoever knows exceptions.
 _OURS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
 
@@ -84,11 +88,27 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
         )
     )
     handler.addFilter(SeldomRepeats(_QUIET))
+    _in_force[:] = [(handler, level)]
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(level, logging.WARNING) if level > 10 else level)
+
+
+def undo_changes() -> None:
+    """Undo what users' code has made of the service's log while it was imported: by `dictConfig`, for instance.
+
+    It switches off the loggers that it does not name, and what the service says would be lost.
+    """
+    root = logging.getLogger()
+    for handler, level in _in_force:
+        root.handlers = [handler]
+        root.setLevel(level)
+        logging.disable(logging.NOTSET)
+        for name, logger in list(root.manager.loggerDict.items()):
+            if name.partition(".")[0] in _OUR_PACKAGES and isinstance(logger, logging.Logger):
+                logger.disabled = False
 
 
 def set_up_logging_when_used(settings: CoreSettings) -> None:

@@ -157,6 +157,38 @@ def test_it_stops_in_order_at_whatever_instant_it_is_told_to(
         assert command.has_left_nothing(), (tenths, command.log.read_text())
 
 
+_BLOCKED = """
+import asyncio, time
+from pathlib import Path
+from triggerer import DAG, Asset, AssetWatcher, BaseEventTrigger
+
+class Blocked(BaseEventTrigger):
+    def serialize(self): return "blocked.Blocked", {{}}
+    async def run(self):
+        Path({begun!r}).touch()
+        await asyncio.to_thread(time.sleep, 600)
+        yield
+
+with DAG("blocked", schedule=Asset("x-blocked", watchers=[AssetWatcher("w", Blocked())])):
+    pass
+"""
+
+
+def test_a_watcher_that_waits_in_a_thread_does_not_keep_a_service_that_is_to_stop(
+    command: Command,
+) -> None:
+    begun = command.folder / "begun"
+    (command.folder / "dags" / "blocked.py").write_text(_BLOCKED.format(begun=str(begun)))
+    service = command.start("standalone")
+    deadline = time.monotonic() + 30
+    while not begun.exists():
+        assert time.monotonic() < deadline, command.log.read_text()
+        time.sleep(0.05)
+    service.terminate()
+    assert service.wait(30) == 0, command.log.read_text()
+    assert "threads of watchers have not ended" in command.log.read_text()
+
+
 @pytest.mark.services
 @pytest.mark.parametrize("part", ["triggerer", "scheduler", "dag-processor", "executor"])
 def test_a_service_of_its_own_stops_in_order_at_whatever_instant_it_is_told_to(

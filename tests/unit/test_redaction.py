@@ -15,7 +15,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triggerer import redaction
+from triggerer import logging_setup, redaction
 from triggerer.config import CoreSettings
 from triggerer.logging_setup import set_up_logging
 from triggerer.redaction import redact, redact_text, remember_secret
@@ -145,6 +145,7 @@ def _logging_is_put_back() -> Iterator[None]:
     yield
     root.handlers = handlers
     root.setLevel(level)
+    logging_setup._in_force.clear()
     structlog.reset_defaults()
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from triggerer.cli import options
 from triggerer.cli.session import settings_for
 
 if TYPE_CHECKING:
     from triggerer.service import Part
+
+_LEAVE_AFTER_S: Final = 5.0
+"""A service that has ended needs a fraction of a second to leave, on a busy machine some of them."""
 
 
 def standalone(dags_folder: options.DagsFolder = None, config: options.Config = None) -> None:
@@ -53,4 +61,26 @@ def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None
 
     settings = settings_for(config, dags_folder=dags_folder)
     set_up_logging(settings.core)
-    run(settings, parts)
+    run(settings, parts, on_end=_leave_before_long)
+
+
+def _leave_before_long() -> None:
+    """Have the process end though a thread of users' code does not; called when the service has ended.
+
+    asyncio and Python wait for such a thread, whatever it waits for itself.
+    """
+    # A cancellation, as of one that is told to stop while it starts, is none.
+    exit_code = 1 if isinstance(sys.exception(), Exception) else 0
+    with suppress(RuntimeError):  # no thread can be had
+        threading.Thread(target=_leave, args=(exit_code,), name="leave", daemon=True).start()
+
+
+def _leave(exit_code: int) -> None:
+    import structlog
+
+    time.sleep(_LEAVE_AFTER_S)
+    structlog.get_logger(__name__).warning(
+        "threads of watchers have not ended; the process ends without them",
+        threads=[thread.name for thread in threading.enumerate() if thread.name != "leave"],
+    )
+    os._exit(exit_code)

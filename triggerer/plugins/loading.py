@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, entry_points, requires
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Final, NamedTuple
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.errors import PluginError
+from triggerer.logging_setup import undo_changes
 from triggerer.plugins.folder import DagsFolder
 
 WATCHERS: Final = "triggerer.watchers"
@@ -116,11 +119,24 @@ def _import_file(folder: DagsFolder, file: Path, classpath: str) -> object:
     if not folder.is_current():
         folder.forget()
     try:
-        return folder.import_file(file)
+        with _process_kept():
+            return folder.import_file(file)
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"{classpath} cannot be loaded from {file}: {_reason(error)}", hint=install_hint(error)
         ) from error
+
+
+@contextmanager
+def _process_kept() -> Iterator[None]:
+    """Keep the working directory and the log as they are: a file of the folder is imported by the service as well."""
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
+        undo_changes()
 
 
 def _class_in(module: object, names: list[str], classpath: str) -> type[BaseEventTrigger]:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -61,9 +61,18 @@ Looking for cycles among them every 700 allocations took a quarter of the event 
 _SWITCH_INTERVAL_S: Final = 0.0005
 
 
-def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) -> StopReason:
+def run(
+    settings: Settings,
+    parts: frozenset[Part],
+    work: Work | None = None,
+    *,
+    on_end: Callable[[], None] = lambda: None,
+) -> StopReason:
     """Serve until a signal comes, or, if there is `work` to do beside the service, until it is done.
 
+    Args:
+        on_end: Called when all has ended, also by an error, but for the threads in which watchers still wait for
+            something (`asyncio.to_thread`): those are waited for, however long that takes.
     Raises:
         ConfigurationError: Separate services on SQLite, a database in use, a DAGs folder that was named and is not
             there, or a wrong setting.
@@ -83,13 +92,17 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
     share_connections(settings)
     notifier = SystemdNotifier.from_environment(os.environ)
     return anyio.run(
-        partial(_serve, settings, parts, work, notifier),
+        partial(_serve, settings, parts, work, notifier, on_end),
         backend_options={"use_uvloop": _has_uvloop()},
     )
 
 
 async def _serve(
-    settings: Settings, parts: frozenset[Part], work: Work | None, notifier: SystemdNotifier
+    settings: Settings,
+    parts: frozenset[Part],
+    work: Work | None,
+    notifier: SystemdNotifier,
+    on_end: Callable[[], None],
 ) -> StopReason:
     loop = asyncio.get_running_loop()
     until_asked = anyio.CancelScope()
@@ -104,7 +117,8 @@ async def _serve(
     def tell(signum: int) -> None:
         loop.call_soon_threadsafe(obey, signum)
 
-    with told_to_stop(tell), anyio.CancelScope() as stop:
+    with told_to_stop(tell), anyio.CancelScope() as stop, ExitStack() as at_end:
+        at_end.callback(on_end)
         notifier.tell_status(f"Starting {names}")
         # Before everything has started there is nothing in flight to wait for.
         async with open_service(settings, parts) as service, notifier.serving(f"Running {names}"):

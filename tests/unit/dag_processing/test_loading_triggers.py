@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,3 +201,40 @@ def test_a_dag_file_that_lacks_the_kafka_client_says_how_to_get_it(
         load_dag_file(tmp_path / "orders.py", tmp_path)
     assert raised.value.hint == "pip install 'triggerer[kafka]'"
     assert raised.value.line == 1
+
+
+_LOADS = """
+import os, sys
+from pathlib import Path
+import structlog
+from triggerer.config import CoreSettings
+from triggerer.logging_setup import set_up_logging
+from triggerer.plugins import load_trigger_class
+
+set_up_logging(CoreSettings(log_format="json"))
+log = structlog.get_logger("triggerer.ours")
+log.info("before")
+load_trigger_class("rude.Mine", dags_folder=Path(sys.argv[1]))
+log.info("after")
+print(os.getcwd())
+"""
+_RUDE = """
+import logging.config, os
+os.chdir("/")
+logging.config.dictConfig({"version": 1, "root": {"level": "ERROR"}})
+logging.disable(logging.CRITICAL)
+"""
+
+
+def test_what_a_file_makes_of_its_process_does_not_reach_the_service(folder: Path) -> None:
+    (folder / "rude.py").write_text(_RUDE + TRIGGER.format(version=1))
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADS, str(folder)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["before", "after"]
+    assert done.stdout == f"{folder}\n"
