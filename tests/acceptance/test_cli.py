@@ -619,6 +619,25 @@ with DAG("asking", schedule=orders):
 """
 
 
+def test_to_try_a_dag_takes_a_place_for_temporary_files(shell: Shell) -> None:
+    # As with a read-only root, where nothing is mounted on /tmp: what TMPDIR names comes first, and then that.
+    nowhere = "import sys, tempfile; tempfile._candidate_tempdir_list = lambda: ['/proc']"
+    script = f"{nowhere}; sys.argv = ['triggerer', 'dags', 'test', 'x', '--dags-folder', '.']"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script}; from triggerer.cli.main import main; main()"],
+        cwd=shell.folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "there is no place for temporary files" in done.stderr
+    assert "set TMPDIR" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_dag_files_and_tasks_see_the_connections_of_the_file_that_was_named(
     migrated: Shell,
 ) -> None:

@@ -15,7 +15,7 @@ from anyio import to_thread
 from triggerer.dag_processing import ParsedFolder, parse_once
 from triggerer.domain.logs import log_path
 from triggerer.domain.runs import RunState
-from triggerer.errors import DagFileError, UnknownDag
+from triggerer.errors import ConfigurationError, DagFileError, UnknownDag
 from triggerer.execution import Executor
 from triggerer.instance_ids import new_instance_id
 from triggerer.operations.emitting import emit_event
@@ -82,9 +82,10 @@ async def try_dag(trial: Trial, *, on_log: Callable[[bytes], None]) -> TrialResu
         DagFileError: Its file cannot be read, or another one, which may be its file.
         DagError: An event's asset is neither known nor a valid URI.
         RowRefused: An event's extra, or the partition key, cannot be stored.
+        ConfigurationError: There is no place for temporary files.
     Cancellation: The worker is ended, and the store is thrown away.
     """
-    with TemporaryDirectory(prefix="triggerer-test-") as folder:
+    with _temporary_folder() as folder:
         home = Path(await anyio.Path(folder).resolve())
         async with open_database(f"sqlite:///{home / 'test.db'}") as database:
             await upgrade(database)
@@ -95,6 +96,16 @@ async def try_dag(trial: Trial, *, on_log: Callable[[bytes], None]) -> TrialResu
                 tasks = await list_task_runs(session, trial.dag_id, run_id)
                 emitted = await list_asset_events(session, dag=trial.dag_id, limit=0)
     return TrialResult(run, tasks, emitted[::-1])
+
+
+def _temporary_folder() -> TemporaryDirectory[str]:
+    try:
+        return TemporaryDirectory(prefix="triggerer-test-")
+    except OSError as error:
+        raise ConfigurationError(
+            f"there is no place for temporary files: {error.strerror}",
+            hint="set TMPDIR to a folder that this user may write to",
+        ) from error
 
 
 async def _prepare(trial: Trial, database: Database) -> str:

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -274,6 +275,21 @@ async def test_a_protobuf_schema_that_does_not_compile_rejects_its_messages(
     schema_id = registry.register("PROTOBUF", 'syntax = "proto3";\nmessage {')
     with pytest.raises(ValueError, match=r"does not compile: schema-100.proto:2:9: Expected"):
         await decode("protobuf", framed(schema_id, b"\0"))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(-9, ""), (1, ".made: write error: No space left on device")]
+)
+async def test_a_compiler_that_could_not_do_its_work_rejects_no_message(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, code: int, said: str
+) -> None:
+    schema_id = registry.register("PROTOBUF", 'syntax = "proto3"; message First {}')
+    with monkeypatch.context() as killed:
+        ended = subprocess.CompletedProcess((), code, "", said)
+        killed.setattr(subprocess, "run", lambda *_, **__: ended)
+        with pytest.raises(OSError, match=f"the Protobuf compiler ended with {code}"):
+            await decode("protobuf", framed(schema_id, b"\0"))
+    assert await decode("protobuf", framed(schema_id, b"\0")) == [{}]
 
 
 async def test_without_the_compiler_the_message_says_what_to_install(

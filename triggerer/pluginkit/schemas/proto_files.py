@@ -8,7 +8,9 @@ clients for Python and .NET registered it, and else the file's text, which is co
 from __future__ import annotations
 
 import base64
+import errno
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _IMPORT = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"]+)"', re.MULTILINE)
 _COMPILE_S = 30.0
+_NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 async def find_descriptors(registry: SchemaRegistry, schema_id: int) -> RegisteredSchema:
@@ -74,7 +77,8 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
 def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
     """The same as descriptors, by Google's compiler; in a process of its own, since the text is somebody else's.
 
-    Blocks: for a thread. Raises as `find_descriptors`, and `subprocess.TimeoutExpired` after half a minute.
+    Blocks: for a thread. Raises as `find_descriptors`; where it may compile later, `OSError`, and after half a minute
+    `subprocess.TimeoutExpired`.
     """
     if importlib.util.find_spec("grpc_tools") is None:
         raise ConfigurationError(
@@ -107,6 +111,11 @@ def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
         )
         if done.returncode != 0:
             shown = done.stderr.replace(f"{folder}/", "").strip()
+            if done.returncode < 0 or _NO_SPACE in shown:
+                # Killed, for want of memory or with the service, or out of room: that says nothing about the schema.
+                raise ChildProcessError(
+                    f"the Protobuf compiler ended with {done.returncode}: {shown}"
+                )
             raise ValueError(f"its Protobuf schema does not compile: {shown}")
         compiled = _descriptors(output.read_bytes())
     return _with_descriptors(schema, name, compiled)
