@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import os
 from multiprocessing.synchronize import Event as ProcessEvent
@@ -13,6 +14,7 @@ from tests.services.process import free_ports
 from triggerer.errors import ConfigurationError, StoreUnavailable
 from triggerer.store.engine import postgres_primary
 from triggerer.store.engine.database import Database
+from triggerer.store.engine.driver_errors import translate
 from triggerer.store.engine.exclusive import lock_exclusively
 from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.urls import parse_database_url
@@ -100,6 +102,12 @@ async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 async def test_a_file_that_cannot_be_looked_for_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be looked for: File name too long"):
         await _open(f"sqlite:///{tmp_path / ('x' * 300) / 'x.db'}")
+
+
+async def test_where_no_file_descriptor_is_left_the_hint_does_not_doubt_the_server() -> None:
+    error = translate(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "the database")
+    assert isinstance(error, StoreUnavailable)
+    assert "ulimit -n" in str(error.hint)
 
 
 async def test_who_opens_a_database_in_vain_says_so_and_the_log_does_not() -> None:

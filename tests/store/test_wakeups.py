@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from sqlalchemy import text
 
 from tests.services.postgres import PostgresServer
 from tests.store.seeding import add_asset
@@ -193,6 +194,26 @@ async def test_after_a_lost_connection_everybody_looks_at_everything(
             woken = await subscription.wait()
         assert woken == {signal: {ALL} for signal in Signal}
         tasks.cancel_scope.cancel()
+
+
+async def test_who_listens_may_idle_where_others_are_sent_away(postgres: Database) -> None:
+    async def alter(what: str) -> None:
+        async with postgres.transaction() as session:
+            name = await session.scalar(text("SELECT current_database()"))
+            await session.execute(text(f'ALTER DATABASE "{name}" {what}'))
+
+    # For connections that are opened from now on.
+    await alter("SET idle_session_timeout = 50")
+    try:
+        subscription = postgres.wakeups.subscribe(*Signal)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(listen, postgres)
+            subscription.take_nowait()
+            # Its connection would be closed, and everybody woken when it is opened again.
+            assert not await subscription.wait(timedelta(seconds=1))
+            tasks.cancel_scope.cancel()
+    finally:
+        await alter("RESET idle_session_timeout")
 
 
 @pytest.mark.parametrize(

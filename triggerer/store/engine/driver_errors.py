@@ -6,6 +6,7 @@ two drivers raise by themselves if there is no answer at all.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,10 @@ _CERTIFICATES: Final = (
     "check the server's certificate, and sslrootcert, sslcert and sslkey in [database] url; "
     "the files are read again for each connection"
 )
+_NO_DESCRIPTOR: Final = (
+    "this process has no file descriptor left: raise its limit (ulimit -n, LimitNOFILE)"
+)
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
 # Whoever inserts has looked before, or says ON CONFLICT: the row was made since, and a repeat finds it.
 _EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
@@ -148,7 +153,8 @@ def translate(error: Exception, database: str) -> TriggererError | None:
             hint="a certificate that [database] url names, or the server's socket, is not there",
         )
     if isinstance(error, OSError):
-        return StoreUnavailable(f"{database} does not answer: {error}", hint="is it running?")
+        hint = _NO_DESCRIPTOR if error.errno in _OUT_OF_DESCRIPTORS else "is it running?"
+        return StoreUnavailable(f"{database} does not answer: {error}", hint=hint)
     return None
 
 

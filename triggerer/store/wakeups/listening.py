@@ -30,6 +30,10 @@ _LOOK: Final = timedelta(seconds=5)
 _LOOKS_PER_HEARING: Final = 6
 _HEARING: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
+# An operator's, for those who forget to close their connections: this one is there to wait. From PostgreSQL 14 on.
+_MAY_IDLE: Final = (
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
+)
 _DRIVER_ERRORS: Final = (
     OSError,
     TimeoutError,
@@ -124,6 +128,7 @@ class _Ear:
                 database.transport.receive(str(payload), wakeups)
 
         self.connection.add_termination_listener(lambda _: self.lost.set())
+        await self.connection.execute(_MAY_IDLE)
         await self.connection.add_listener(transport.CHANNEL, hear)
 
     async def hears(self, database: Database) -> bool:
