@@ -224,8 +224,28 @@ async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_
         assert await _store(writer, Replayed(999), Returned(998, "gone", None)) == [None, None]
     async with database.reading() as session:
         found = [(row.id, row.failures, row.error) for row in await list_parked(session)]
+        shown = await find_parked(session, chosen[2])
     assert found == [(chosen[0], 11, "ValueError: no"), (chosen[2], 12, "again")]
+    assert shown is not None
+    assert shown.traceback == "Traceback …", "the evidence stays, where there is no other"
     assert await _bodies(database) == 2
+
+
+@pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
+async def test_what_is_set_aside_in_two_streams_one_after_the_other_leaves_no_bytes(
+    database: Database,
+) -> None:
+    """A watcher may move to another group of the same topic: the message has one key in both."""
+    await _watchers(database)
+    other = FENCE._replace(stream_digest="other")
+    await add_stream(database, other)
+    async with _writing(database) as writer:
+        assert await _store(writer, MESSAGE) == [None]
+        assert await _store(writer, MESSAGE, fence=other) == [None]
+    assert await _bodies(database) == 1
+    async with database.transaction() as session:
+        assert await discard_parked(session, await choose_parked(session)) == 1
+    assert await _bodies(database) == 0
 
 
 @pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")

@@ -248,6 +248,7 @@ class Group:
         """Drop all events. The group has ended, but is a reference cycle and waits for the garbage collector."""
         self.state.ledger.clear()
         self.state.lanes.clear()
+        self.state.newest.clear()
 
     async def _close_producer(self) -> None:
         producer = self.state.producer
@@ -320,7 +321,7 @@ class Group:
         get_size = state.producer.get_size if tells_sizes(type(state.producer)) else None
         max_bytes = state.settings.max_outstanding_bytes
         behind = state.lags.by_lane if state.reads_log else ()
-        keeps_messages = self._keeping is not None
+        keeps_messages, in_queue = self._keeping is not None, state.lags.by_lane
         turns = Turns()
         size_bytes = 0
         now = 0.0
@@ -340,6 +341,8 @@ class Group:
             ledger.broadcast_in_lane(event, payload, get_lane(payload), now, size_bytes)
             if keeps_messages:
                 ledger.entries[-1].event = event
+                if in_queue:
+                    state.keep_newest(ledger.entries[-1], size_bytes)
             if behind:
                 state.keep_recent(event, payload, size_bytes)
             if selecting:

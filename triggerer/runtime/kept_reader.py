@@ -15,7 +15,7 @@ from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.kept_in_lane import KeptInLane
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.lanes import Entry
-from triggerer.runtime.state import GroupState
+from triggerer.runtime.state import GroupState, Newest
 
 _log = structlog.get_logger(__name__)
 
@@ -122,6 +122,8 @@ class KeptReader:
     async def others(self, lag: Lag, most: int) -> list[QueueMessage]:
         """Messages behind the first one of a lane; where there are none, some of any lane.
 
+        Those of other lanes may be dealt with already: what came last tells as well whether the watcher takes any.
+
         Raises:
             StoreError: They cannot be read now.
         """
@@ -140,9 +142,14 @@ class KeptReader:
         for entry in reversed(entries[-most:]):
             if entry.lane is not None and entry.lane.key != lag.lane:
                 found.append(self._message(entry))
+        outstanding = {one.key for one in found}
+        newest = [
+            self._message(one) for one in reversed(self._state.newest) if one.lane != lag.lane
+        ]
+        found += [one for one in newest if one.key not in outstanding]
         return found[:most]
 
-    def _message(self, entry: Entry) -> QueueMessage:
+    def _message(self, entry: Entry | Newest) -> QueueMessage:
         producer = self._state.producer
         assert producer is not None
         key = producer.get_idempotency_key(entry.payload)

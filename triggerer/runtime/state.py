@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer, SharedStreamSelector
 from triggerer.domain.events import EventSink, EventSource, WatcherRef
@@ -24,6 +25,10 @@ from triggerer.runtime.recent import Message, Recent
 from triggerer.runtime.selection import Selection
 from triggerer.runtime.settings import RuntimeSettings
 
+_MOST_NEWEST: Final = 20
+_MOST_BYTES_OF_NEWEST: Final = 256 * 1024
+"""Of each."""
+
 
 class Stages(EventSink, Protocol):
     """See `triggerer.runtime.staging.Staging`."""
@@ -39,6 +44,15 @@ class Reader(Protocol):
     """Awaits the next event of the stream."""
 
     def wake(self) -> None: ...
+
+
+class Newest(NamedTuple):
+    """One of the messages of a queue that were broadcast last."""
+
+    lane: Hashable
+    event: Any
+    payload: Any
+    seq: int
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +91,8 @@ class GroupState:
     absences: Absences = field(default_factory=Absences)
     recent: dict[Hashable, tuple[object, Recent]] = field(default_factory=dict)
     """By lane those that are behind there, and what was broadcast since the first of them fell behind."""
+    newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
+    """Of a queue in which somebody is behind the messages that were broadcast last: to be tried (`trials.py`)."""
     lane_ends: LaneEnds = field(default_factory=LaneEnds)
     progress: Progress = field(default_factory=Progress)
     selection: Selection = field(default_factory=Selection)
@@ -145,6 +161,12 @@ class GroupState:
             if lane in self.lags.set_back:
                 self.lags.note_broadcast(lane, position, self.now())
             self.recent_of(lane).append(Message(position, event, payload), size_bytes)
+
+    def keep_newest(self, entry: Entry, size_bytes: int) -> None:
+        """Keep what has just been broadcast of a queue in which somebody is behind, unless it is large."""
+        if size_bytes <= _MOST_BYTES_OF_NEWEST:
+            assert entry.lane is not None
+            self.newest.append(Newest(entry.lane.key, entry.event, entry.payload, entry.seq))
 
     def note_advanced(self, batch: Sequence[AdvanceItem]) -> None:
         """Forget the positions of watchers that have caught up, and to which the broker is advanced now."""
@@ -263,6 +285,8 @@ class GroupState:
 
     def _end(self, lag: Lag) -> None:
         self.lags.end(lag)
+        if not self.lags:
+            self.newest.clear()
         if lag.lane not in self.lags.by_lane:
             self.recent.pop(lag.lane, None)
 

@@ -94,6 +94,25 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
     assert one.error == "RuntimeError: cannot take b"
 
 
+@pytest.mark.rule("18: others are tried first")
+async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_last_passes(
+    scene: Scene,
+) -> None:
+    """In a queue without order each message is a lane: nothing else is kept, or outstanding for long."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink):
+        scene.broker.publish_unordered("a", "b", "c")
+        await sink.until(
+            lambda: len([1 for one in scene.opened if one == ("sick", "b")]) > MAX_DELIVERIES + 3
+        )
+        assert [one.data for _, one, _ in sink.parked.values()] == [b'["in memory","b"]']
+        scene.broker.publish_unordered("d")
+        await sink.until(lambda: sink.parked[1][2] is ParkedState.SET_ASIDE)
+    assert sorted(sink.taken(1)) == ["a", "c", "d"]
+    assert sink.parked[1][1].error == "RuntimeError: cannot take b"
+
+
 @pytest.mark.rule("18: a watcher that takes nothing waits")
 async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) -> None:
     sink = Sink()

@@ -85,7 +85,7 @@ NOTE_FAILURES: Final = Statement(
 )
 RETURN: Final = Statement(
     "UPDATE parked_message SET state = {state}, failures = failures + 1, error = {error}, "
-    "traceback = {traceback} WHERE id = {id}"
+    "traceback = coalesce({traceback}, traceback) WHERE id = {id}"
 )
 DROP: Final = Statement(
     "DELETE FROM parked_message WHERE id {IDS} RETURNING body_id", IDS=in_list("ids", "bigint")
@@ -311,6 +311,8 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
+    # One that was set aside when its watcher read another stream refers to the bytes of that.
+    yield DROP_BODIES(ids=[body_id])
     usage.note_set_aside(watcher_id, size_bytes)
     return True
 
