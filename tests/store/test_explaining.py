@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from tests.store.scheduling import two_assets
-from tests.store.seeding import add_asset, emit, runs_of
+from tests.store.seeding import FENCE, NOW, add_asset, add_stream, emit, runs_of
 from tests.store.test_timed import FLIGHTS, HOUR, now_of, timed
 from triggerer.domain.schedules import OnBoth, OnTime
 from triggerer.domain.timetables import DeltaDataIntervalTimetable
@@ -17,6 +17,7 @@ from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import next_runs, why, why_not
 from triggerer.scheduler.holds import HoldKind
 from triggerer.store.engine.database import Database
+from triggerer.store.models import Trigger, Watcher
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
 
 
@@ -34,6 +35,34 @@ async def test_what_a_dag_waits_for_is_what_the_scheduler_decides(database: Data
     assert await Scheduler(database).run_once() == 1
     async with database.reading() as session:
         assert (await why_not(session, "join")).runs_due == 0
+
+
+async def test_which_watchers_of_its_assets_are_not_running_is_told(database: Database) -> None:
+    await two_assets(database)
+    await add_asset(database, 3, "other")
+    await add_stream(database)
+    async with database.transaction() as session:
+        session.add(
+            Trigger(id=1, digest="t", classpath="x.Y", kwargs={}, stream_digest=FENCE.stream_digest)
+        )
+        await session.flush()
+        states = [(1, "running"), (2, "failing"), (3, "failing")]
+        for asset_id, state in states:
+            session.add(
+                Watcher(
+                    asset_id=asset_id,
+                    name="w",
+                    trigger_id=1,
+                    path="x.py",
+                    state=state,
+                    error=None if state == "running" else "ValueError: no",
+                    updated_at=NOW,
+                )
+            )
+    async with database.reading() as session:
+        (told,) = (await why_not(session, "join")).watchers
+    assert (told.asset_name, told.name, told.state) == ("weather", "w", "failing")
+    assert told.error == "ValueError: no"
 
 
 async def test_all_that_holds_a_dag_is_shown_with_its_end(database: Database) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triggerer.cli import options
+from triggerer.cli.one_line import one_line
 from triggerer.cli.output import counted, print_fields, print_json, text
 from triggerer.cli.session import read, settings_for
 from triggerer.cli.tables import Column, Kind, print_table
@@ -105,6 +106,9 @@ def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = 
         typer.echo(f"{dag_id}: {hold.kind}: {hold.reason}{until}")
     for one in found.waiting:
         typer.echo(f"  events of {one.asset_name} wait")
+    for watcher in found.watchers:
+        why = "" if watcher.error is None else f": {one_line(watcher.error)}"
+        typer.echo(f"  the watcher {watcher.asset_name}/{watcher.name} is {watcher.state}{why}")
     for key in found.partitions:
         typer.echo(f"  {_readable_key(key)}")
     if found.next_run is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -30,9 +30,12 @@ from triggerer.store.engine.script import perform
 from triggerer.store.queries.execution.pooled_claims import pooled_runs
 from triggerer.store.queries.listing.asset_events import list_events_by_id
 from triggerer.store.queries.listing.dag_runs import list_runs
-from triggerer.store.queries.listing.definitions import schedule_of_dag
-from triggerer.store.queries.listing.views import AssetEventView, RunView
+from triggerer.store.queries.listing.definitions import list_ailing_watchers, schedule_of_dag
+from triggerer.store.queries.listing.views import AilingWatcherView, AssetEventView, RunView
 from triggerer.store.queries.scheduling.reading import read_dags
+
+_WATCHERS_SHOWN: Final = 20
+"""`watchers list --dag` has them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class WhyNot:
     waiting: tuple[WaitingEvents, ...]
     partitions: tuple[WaitingPartition, ...] = ()
     """The first keys for which something is there, of a DAG that is scheduled by them."""
+    watchers: tuple[AilingWatcherView, ...] = ()
+    """The first of those of its assets that are not running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,7 @@ async def why_not(
         None if found.next_info is None else _shown(dag, found.next_info),
         tuple(WaitingEvents(one.name, one.uri, one.queued) for one in dag.waiting),
         keys.keys,
+        tuple(await list_ailing_watchers(session, dag_id, limit=_WATCHERS_SHOWN)),
     )
 
 

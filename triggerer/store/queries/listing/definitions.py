@@ -32,6 +32,7 @@ from triggerer.store.models.dags import NEVER
 from triggerer.store.queries.listing.filters import is_asset, is_waited_for, limited, some_of
 from triggerer.store.queries.listing.parked import count_kept, count_set_aside
 from triggerer.store.queries.listing.views import (
+    AilingWatcherView,
     AssetView,
     DagFileView,
     DagView,
@@ -213,6 +214,27 @@ async def list_watchers(
         )
         for row, asset_name, trigger, key in found
         for behind in [positions.get(row.id, [])]
+    ]
+
+
+async def list_ailing_watchers(
+    session: AsyncSession, dag: str, *, limit: int
+) -> list[AilingWatcherView]:
+    """Return the watchers of the assets that a DAG waits for, as far as they are not running, by asset and name."""
+    query = (
+        select(Asset.name, Watcher.name, Watcher.state, Watcher.error)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .where(
+            is_waited_for(Watcher.asset_id, dag),
+            Watcher.trigger_id.is_not(None),
+            Watcher.state != "running",
+        )
+        .order_by(Asset.name, Watcher.name)
+        .limit(limit)
+    )
+    return [
+        AilingWatcherView(asset, name, state, None if error is None else redact_text(error))
+        for asset, name, state, error in await session.execute(query)
     ]
 
 

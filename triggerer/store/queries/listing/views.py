@@ -215,6 +215,16 @@ class ParkedMessageView(ParkedView):
 
 
 @dataclass(frozen=True, slots=True)
+class AilingWatcherView:
+    """A watcher that is not running: events of its asset may be missing for that."""
+
+    asset_name: str
+    name: str
+    state: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PositionView:
     """A lane in which a watcher is behind."""
 
