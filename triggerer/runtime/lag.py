@@ -10,7 +10,7 @@ from typing import Protocol
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import Fence, WatcherRef
-from triggerer.domain.lane_positions import Again, Position
+from triggerer.domain.lane_positions import Again, Position, is_before
 from triggerer.runtime.kept_in_lane import KeptInLane
 
 
@@ -77,8 +77,21 @@ class Lag:
     """Who reads it, and moves its position: what others have read of it before counts no more."""
     blocked: Blocked | None = None
     """Where it stands, until that is settled. Known here, since whoever catches up may end before the store answers."""
+    gap: tuple[Position, Position] | None = None
+    """Between which places of a log it has found no message last."""
     kept: KeptInLane | None = None
     """Where the source is a queue: its positions are `[None, number of the event in the group]`, and are not stored."""
+
+    @property
+    def is_making_again(self) -> bool:
+        """Whether it has not read to the end of what it makes again."""
+        return self.again is not None and is_before(self.read_to, self.again.until)
+
+    @property
+    def last_end(self) -> Position:
+        """What comes after the last message before `position`: the broker is never advanced past what holds none."""
+        gap = self.gap
+        return gap[0] if gap is not None and gap[1] == self.position else self.position
 
     @property
     def blocked_until(self) -> float:

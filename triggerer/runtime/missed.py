@@ -168,7 +168,11 @@ class MissedMessages:
     def _bursts(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
         if lag.kept is not None:
             return self._from_queue(lag)
-        is_in_memory = self._state.recent_of(lag.lane).covers(lag.read_to)
+        recent = self._state.recent_of(lag.lane)
+        is_in_memory = recent.covers(lag.read_to)
+        if is_in_memory and lag.is_making_again and not recent.after(lag.read_to, 1):
+            # What is to be made again ends behind that: only the log tells whether there is a message.
+            is_in_memory = False
         return self._from_memory(lag) if is_in_memory else self._read(lag)
 
     async def _from_queue(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:

@@ -132,7 +132,7 @@ class Seam:
         if lag.kept is not None:
             return self._has_nothing_left(lag, lag.kept)
         newest, end = self._state.recent_of(lag.lane).newest, lag.end
-        if lag.again is not None and is_before(lag.read_to, lag.again.until):
+        if lag.is_making_again:
             # What is made again is made so by one filter: after a crash the keys are the same.
             return False
         if newest is not None:

@@ -127,7 +127,9 @@ class Settlement:
 
     def pass_over(self, lag: Lag, position: Position) -> None:
         """No message lies between where a lane of a log was read to and this position."""
-        lag.read_to = position
+        before = lag.gap
+        start = before[0] if before is not None and before[1] == lag.read_to else lag.read_to
+        lag.gap, lag.read_to = (start, position), position
         if lag.failures:
             # Of a message that was deleted.
             lag.failures = 0

@@ -182,7 +182,7 @@ class GroupState:
         reached = following(self.producer.get_position(payload))
         self.lags.note_advanced(key, reached)
         for lag in list(self.lags.live.get(key, ())):
-            if lag.position == lag.read_to and not is_before(reached, lag.position):
+            if lag.position == lag.read_to and not is_before(reached, lag.last_end):
                 self._end(lag)
 
     def place_in(self, lane: Hashable) -> Position | None:
@@ -256,10 +256,9 @@ class GroupState:
 
     def _is_advanced_to(self, lag: Lag) -> bool:
         """Whether the broker was advanced to where a watcher stands, or need not be; False: it is not known."""
+        end = lag.last_end
         advanced_to = self.lags.advanced_to.get(lag.lane)
-        if advanced_to is not None and (
-            advanced_to == lag.position or is_before(lag.position, advanced_to)
-        ):
+        if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):
             return True
         lane = self.lanes.get(lag.lane)
         if lane is not None and lane.outstanding:
@@ -267,7 +266,7 @@ class GroupState:
         newest = self.recent_of(lag.lane).newest
         if newest is None:
             return lag.set_back_to is not None and lag.again is None
-        return not is_before(following(newest), lag.position)
+        return not is_before(following(newest), end)
 
     def _end_in_queue(self, lag: Lag) -> None:
         """Forget a lag that has caught up, if nothing that was read there is outstanding, and all of it is durable."""

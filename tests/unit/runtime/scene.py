@@ -22,7 +22,7 @@ from triggerer.abc import (
     reject_shared_stream_event,
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.domain.lane_positions import LanePosition, PositionChange
+from triggerer.domain.lane_positions import LanePosition, PositionChange, ReplayEnd
 from triggerer.domain.parked import (
     Kept,
     KeptLane,
@@ -217,6 +217,9 @@ class Sink:
         for watcher in source.watchers:
             self.events.setdefault((watcher.watcher_id, key, ordinal), yielded.payload)
         event.complete(None)
+
+    def end_replay_nowait(self, end: ReplayEnd) -> None:
+        end.on_done(None)
 
     def _park(self, change: ParkedChange) -> None:
         if self.held_parked is not None:

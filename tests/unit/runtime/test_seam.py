@@ -19,8 +19,8 @@ from triggerer.abc import (
     current_subscriber,
 )
 from triggerer.domain.events import Fence, WatcherRef
-from triggerer.domain.lane_positions import LanePosition
-from triggerer.runtime import Manager, RuntimeContext
+from triggerer.domain.lane_positions import LanePosition, ReplayRequest
+from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
 from triggerer.runtime.lags import Lags
 from triggerer.runtime.recent import Message, Recent
 from triggerer.runtime.subscriber import Subscriber
@@ -158,6 +158,37 @@ async def test_one_has_caught_up_where_only_places_without_a_message_are_left(pl
         scene.publish("d")
         await sink.until(lambda: sink.taken(WELL) == ["d"])
         await sink.until(lambda: sink.taken(SICK) == ["a", "b", "c", "d"][place:])
+
+
+async def test_a_position_goes_that_lies_behind_places_without_a_message() -> None:
+    """The broker is never advanced past those."""
+    scene, sink = MarkedScene(), Sink()
+    scene.fails["sick"] = lambda event: event == "c"
+    async with hosting(scene, sink):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.positions.get((SICK, "0")) is not None)
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(SICK) == ["a", "b", "c"])
+        await sink.until(lambda: sink.positions == {(SICK, "0"): None})
+
+
+async def test_what_is_made_again_ends_at_places_without_a_message() -> None:
+    """The last of it was broadcast meanwhile and is in memory, where nothing tells what lies behind."""
+    scene, sink = MarkedScene(), Sink()
+    scene.gates["well", "a"] = anyio.Event()
+    context = RuntimeContext(sink, sink, settings=RuntimeSettings(max_outstanding=2))
+    async with Manager(context) as manager:
+        sick, _ = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(SICK) == ["a", "b"])
+        scene.gates["sick", "b"] = anyio.Event()
+        manager.set_back(sick, [ReplayRequest(1, SICK, None, again=True)])
+        await sink.until(lambda: scene.opened.count(("sick", "b")) == 2)
+        scene.gates["well", "a"].set()
+        await sink.until(lambda: sink.taken(WELL) == ["a", "b", "c"])
+        scene.gates["sick", "b"].set()
+        await sink.until(lambda: sink.taken(SICK) == ["a", "b", "a", "b", "c"])
+        await sink.until(lambda: not sick.catching_up)
 
 
 async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
