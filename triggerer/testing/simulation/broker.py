@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.synchronization import AutoResetEvent
 from triggerer.testing.simulation.delivery import Consumer, Delivery, Message, Owner
-from triggerer.testing.simulation.scenario import SIZES, is_shared, sizes_of
+from triggerer.testing.simulation.scenario import SIZES, has_marks, is_shared, sizes_of
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.checker import Checker
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.scenario import Scenario
 
 
+_MARKED: Final = 0.5
+"""Of the messages of a log with transactions, behind how many is the mark that ends one."""
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -34,6 +36,10 @@ class Lane:
     """When each was, by the clock of the database."""
     starts: list[int] = field(default_factory=lambda: [0])
     """Where each incarnation begins, of which only the last is still there. Offsets go on from one to the next."""
+    numbers: list[int] = field(default_factory=list)
+    """By offset the number of each message in its incarnation: some hold no message."""
+    end: int = 0
+    """The number behind all of them."""
     position: int = 0
     """A log's committed position: the broker delivers nothing before it again."""
     acked: set[int] = field(default_factory=set)
@@ -59,6 +65,10 @@ class Lane:
         """The number of the incarnation that has, or had, this offset."""
         return bisect_right(self.starts, offset) - 1
 
+    def number_of(self, offset: int) -> int:
+        """The number of a message, or of what comes next."""
+        return self.numbers[offset] if offset < len(self.numbers) else self.end
+
     @property
     def is_finished(self) -> bool:
         return len(self.messages) == self.position + len(self.acked)
@@ -77,6 +87,8 @@ class Broker:
         self._sizes = sizes_of(scenario.seed, topic)
         self.refusing = Random(f"{scenario.seed}/{topic}/refusing")
         """Which messages cannot be written as bytes now, or not read."""
+        self.marking = Random(f"{scenario.seed}/{topic}/marks") if has_marks(scenario) else None
+        """Behind which messages of a log a place holds none; None: behind none."""
         self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.is_shared = scenario.is_log and is_shared(scenario.seed, topic)
         self.session: Session | None = None
@@ -100,6 +112,10 @@ class Broker:
         message = Message(self.topic, lane, len(messages), event, size_bytes)
         messages.append(message)
         self.lanes[lane].published.append(self.now())
+        self.lanes[lane].numbers.append(self.lanes[lane].end)
+        self.lanes[lane].end += 1
+        if self.marking is not None and self.marking.random() < _MARKED:
+            self.lanes[lane].end += 1
         self._by_event[id(event)] = message
         for arrived in self.readers:
             arrived.set()
@@ -145,6 +161,7 @@ class Broker:
         """Delete a log and make it anew: what was in it is gone, and whoever is connected has to connect again."""
         for number, lane in enumerate(self.lanes):
             lane.starts.append(len(lane.messages))
+            lane.end = 0
             lane.position = len(lane.messages)
             self._assign(number)
         for session in self._members:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -43,7 +44,12 @@ class LaneOfBroker(Protocol):
     starts: list[int]
     """Where each incarnation begins; what lies before the last is gone."""
 
+    numbers: list[int]
+    """By offset the number of each message in its incarnation: some hold no message."""
+
     def incarnation_of(self, offset: int) -> int: ...
+
+    def number_of(self, offset: int) -> int: ...
 
     def find(self, start: datetime) -> int: ...
 
@@ -51,13 +57,15 @@ class LaneOfBroker(Protocol):
 def position_in(lane: LaneOfBroker, topic: str, offset: int) -> Position:
     """How a producer tells a place of the lane: each incarnation begins with 0."""
     incarnation = lane.incarnation_of(offset)
-    return [f"{topic}+{incarnation}", offset - lane.starts[incarnation]]
+    return [f"{topic}+{incarnation}", lane.number_of(offset)]
 
 
 def offset_of(lane: LaneOfBroker, position: Position) -> int:
-    """The offset that such a place means."""
-    _, incarnation = position[0].rsplit("+", 1)
-    return int(lane.starts[int(incarnation)] + position[1])
+    """The offset that such a place means: of the message there, or else of the first after it."""
+    _, text = position[0].rsplit("+", 1)
+    incarnation = int(text)
+    ends = [*lane.starts[1:], len(lane.messages)]
+    return bisect_left(lane.numbers, position[1], lane.starts[incarnation], ends[incarnation])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from triggerer.abc import AdvanceItem
+from triggerer.abc import AdvanceItem, NothingBefore
 from triggerer.errors import BrokerUnavailable
 from triggerer.synchronization import AutoResetEvent
 from triggerer.testing.simulation.delivery import Delivery, Reread, offset_of, position_in
@@ -67,7 +67,7 @@ class SimulatedLog(SimulatedProducer):
 
     async def read_lane(
         self, lane: Hashable, position: list[Any]
-    ) -> AsyncIterator[tuple[Any, Reread]]:
+    ) -> AsyncIterator[tuple[Any, Reread] | NothingBefore]:
         assert isinstance(lane, int)
         log = self._log
         offset = max(offset_of(log.lanes[lane], position), log.lanes[lane].starts[-1])
@@ -85,6 +85,8 @@ class SimulatedLog(SimulatedProducer):
                 if len(starts) > incarnations:
                     raise BrokerUnavailable("the topic was made anew")
                 if offset >= len(messages):
+                    if log.marking is not None:
+                        yield NothingBefore(position_in(log.lanes[lane], log.topic, offset))
                     await arrived.wait()
                     continue
                 await self._ask()

@@ -138,6 +138,12 @@ def has_recreations(scenario: Scenario) -> bool:
     return is_log and random.Random(f"{scenario.seed}/successors").random() < 0.2
 
 
+def has_marks(scenario: Scenario) -> bool:
+    """Whether places of a log hold no message, as the marks of transactions do, in a fifth of the seeds with one."""
+    is_log = scenario.is_acknowledged and scenario.is_log
+    return is_log and random.Random(f"{scenario.seed}/no message").random() < 0.2
+
+
 def has_relapses(scenario: Scenario) -> bool:
     """Whether watchers get other arguments when they have just caught up, in a tenth of the seeds with a log.
 
