@@ -251,13 +251,17 @@ class LaggingChecker:
     def on_row_gone(self, row: ParkedRow) -> None:
         """A message is not parked any more: what the watcher has derived from it is durable."""
         watcher, key = row.watcher, row.message
+        self._note_behind_to(watcher, key)
+        self._set_aside.discard((watcher, key))
+        if not self._is_settled_key(watcher, key):
+            self._fail("S13", f"{key} is parked for watcher {watcher} no more, and is not durable")
+
+    def _note_behind_to(self, watcher: int, key: str) -> None:
+        """What was broadcast up to now came while this was kept for the watcher, if it was."""
         topic, lane, _ = key.rsplit("/", 2)
         if not self.is_log:
             for at, number in self.broadcasts.last_of(topic, int(lane)):
                 self._behind_to[watcher, at] = number
-        self._set_aside.discard((watcher, key))
-        if not self._is_settled_key(watcher, key):
-            self._fail("S13", f"{key} is parked for watcher {watcher} no more, and is not durable")
 
     def note_place(self, row: ParkedRow) -> None:
         """A message is parked in this place; if it is given once more when it is gone, that is no other place."""
@@ -274,6 +278,7 @@ class LaggingChecker:
 
     def on_set_aside(self, watcher: int, key: str) -> None:
         """It is for a person to decide about it."""
+        self._note_behind_to(watcher, key)
         self._set_aside.add((watcher, key))
 
     def on_replayed(self, watcher: int, key: str) -> None:
