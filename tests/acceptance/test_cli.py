@@ -325,6 +325,13 @@ def test_a_database_that_is_not_there_is_one_clear_line(shell: Shell) -> None:
     assert "hunter2" not in message
 
 
+def test_a_database_without_tables_is_one_error_with_what_to_do(shell: Shell) -> None:
+    (shell.folder / "triggerer.db").touch()
+    message, hint = shell.refused("runs", "list").splitlines()
+    assert message.startswith("triggerer: the SQLite database ")
+    assert hint == "  hint: run `triggerer db migrate`"
+
+
 def test_config_show_names_the_origin_and_hides_secrets(shell: Shell) -> None:
     shell.config.write_text(
         '[core]\nhome = "."\n[connections.kafka]\nbootstrap_servers = "k:1"\n'

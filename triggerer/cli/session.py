@@ -88,6 +88,7 @@ def with_database(
             create=create,
             commit_timeout=settings.database.commit_timeout,
         ) as database:
+            database.availability.is_silent = True
             return await work(database)
 
     return anyio.run(run)

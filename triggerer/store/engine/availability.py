@@ -58,6 +58,8 @@ class Availability:
         self._lasting: set[Use] = set()
         self.on_change: Callable[[], object] | None = None
         """Called when an outage begins, has another reason, or is over."""
+        self.is_silent = False
+        """Whether the log is told nothing: for a command, which ends with the error that it met."""
 
     @property
     def trouble(self) -> str | None:
@@ -80,7 +82,7 @@ class Availability:
                 outage.gap_s, outage.next_line_at = _FIRST_GAP_S, now
         is_new = error.message != outage.reason
         outage.reason = error.message
-        if error.message not in outage.said or now >= outage.next_line_at:
+        if not self.is_silent and (error.message not in outage.said or now >= outage.next_line_at):
             outage.said.add(error.message)
             outage.is_said = True
             outage.next_line_at = now + outage.gap_s
