@@ -28,8 +28,8 @@ __all__ = [
     "DeliveryFacts",
     "Finding",
     "Guarantee",
-    "NothingBefore",
     "ReportAdvanced",
+    "ReportPassed",
     "SharedStreamProducer",
     "SharedStreamSelector",
     "SourceLag",
@@ -102,18 +102,6 @@ class AdvanceItem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class NothingBefore:
-    """What `read_lane` may yield besides messages: it has yielded all that the lane holds before a position.
-
-    Where a lane ends with places that hold no message (the marks of transactions, or what was deleted), nothing else
-    tells that its end is reached.
-    """
-
-    position: list[Any]
-    """As `get_position` gives it."""
-
-
-@dataclass(frozen=True, slots=True)
 class SharedStreamSelector:
     """What has to stand in a raw event for a trigger's filter to have any business with it.
 
@@ -161,6 +149,9 @@ class StreamState(ABC):
 
 ReportAdvanced = Callable[[Iterable[int]], None]
 """Takes the places of batches that are advanced; see `SharedStreamProducer.advance_lanes`."""
+
+ReportPassed = Callable[[list[Any]], None]
+"""Takes a position, as `get_position` gives it; see `SharedStreamProducer.read_lane_reporting`."""
 
 
 def _tell_nobody(places: Iterable[int]) -> None:
@@ -270,19 +261,29 @@ class SharedStreamProducer(ABC):
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
-    def read_lane(
-        self, lane: Hashable, position: list[Any]
-    ) -> AsyncIterator[tuple[Any, Any] | NothingBefore]:
+    def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
         """Yield a lane's `(event, broker_payload)` pairs from a position on, beside `open_stream`, without an end.
 
         An async generator. It begins with the message at `position`, or with the first after it; where `position` is
         of a predecessor, with the lane's first message. That is reported, and so is what the log has deleted since.
         It shows what `open_stream` shows: the same messages, with the same keys. The broker is told nothing of it.
         Several may be open, of one lane too, also before `open_stream` is iterated. Raising ends this reading alone.
-        Where the lane has places without a message, see `NothingBefore`.
         `lane` may come out of the store: as JSON, with tuples for lists.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
+
+    def read_lane_reporting(
+        self, lane: Hashable, position: list[Any], report: ReportPassed
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """As `read_lane`, which it is by default, telling also of places that hold no message.
+
+        These are marks of transactions, or what was deleted. A lane that ends with them is not known otherwise to have
+        been read to its end.
+
+        Args:
+            report: To be called, as one item is asked for, with the position before which all has been yielded.
+        """
+        return self.read_lane(lane, position)
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         """By lane, the position of the first message that was published at `start` or later; None: of the earliest.

@@ -21,7 +21,7 @@ from producers.kafka.position import CommittedPosition, UsedOffsets
 from producers.kafka.records import OutOfRange, get_records
 from producers.kafka.start import Start
 from producers.kafka.topics import Topics
-from triggerer.abc import NothingBefore
+from triggerer.abc import ReportPassed
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -56,11 +56,13 @@ class LaneReader:
     def fetch_wait_ms(self, usual_ms: int) -> int:
         return usual_ms
 
-    async def read(self, position: list[Any]) -> AsyncGenerator[KafkaMessage | NothingBefore, None]:
+    async def read(
+        self, position: list[Any], report: ReportPassed
+    ) -> AsyncGenerator[KafkaMessage, None]:
         """Yield the messages from a position on, in order, and wait for more at the end.
 
-        Where some were deleted, and at marks of transactions, it is said that nothing lies between.
-
+        Args:
+            report: Called where some were deleted, and at marks of transactions; see `read_lane_reporting`.
         Raises:
             BrokerUnavailable: The cluster does not answer, or the topic or its log is another than it was.
             BrokerRefused: The topic does not exist, or this user may not read it.
@@ -75,7 +77,7 @@ class LaneReader:
                 place = [lane.committed.topic_id, lane.delivered]
                 if place != shown:
                     shown = place
-                    yield NothingBefore(place)
+                    report(place)
                 try:
                     batches = await get_records(consumer, self._settings.max_batch, self._what)
                 except OutOfRange:

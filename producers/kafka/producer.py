@@ -24,7 +24,7 @@ from producers.kafka.message import KafkaMessage, Record
 from producers.kafka.records import OutOfRange, get_records
 from producers.kafka.start import Start
 from producers.kafka.topics import Topics
-from triggerer.abc import AdvanceItem, NothingBefore, SharedStreamProducer
+from triggerer.abc import AdvanceItem, ReportPassed, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -242,9 +242,15 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """`[topic id, offset]`; with brokers before Kafka 2.8, which have no topic ids, `[null, offset]`."""
         return [broker_payload.lane.committed.topic_id, broker_payload.offset]
 
-    async def read_lane(
+    def read_lane(
         self, lane: Hashable, position: list[Any]
-    ) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage] | NothingBefore]:
+    ) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage]]:
+        """See `read_lane_reporting`."""
+        return self.read_lane_reporting(lane, position, lambda _: None)
+
+    async def read_lane_reporting(
+        self, lane: Hashable, position: list[Any], report: ReportPassed
+    ) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage]]:
         """Read a partition with a consumer of its own, which is in no group.
 
         Raises:
@@ -254,9 +260,9 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         partition = _partition(lane)
         own = None if self._assignment is None else self._assignment.lanes.get(partition)
         reader = LaneReader(partition, self._settings, used=() if own is None else own.used)
-        async with aclosing(reader.read(position)) as messages:
+        async with aclosing(reader.read(position, report)) as messages:
             async for message in messages:
-                yield message if isinstance(message, NothingBefore) else (message, message)
+                yield message, message
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         """Ask the brokers, by the messages' timestamps.

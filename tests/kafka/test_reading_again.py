@@ -6,6 +6,7 @@ import gc
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import anyio
 import pytest
@@ -15,7 +16,6 @@ from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from producers.kafka.settings import KafkaSettings
 from tests.kafka.driving import driving, producer_on
 from tests.services.kafka import KafkaServer
-from triggerer.abc import NothingBefore
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 
@@ -23,25 +23,34 @@ class Reading:
     """One reading, message by message."""
 
     def __init__(
-        self, messages: AsyncGenerator[tuple[KafkaMessage, KafkaMessage] | NothingBefore, None]
+        self, producer: KafkaSharedStreamProducer, topic: str, position: list[object]
     ) -> None:
-        self._messages = messages
+        messages = producer.read_lane_reporting((topic, 0), position, self._note_passed)
+        assert isinstance(messages, AsyncGenerator)
+        self.messages: AsyncGenerator[tuple[KafkaMessage, KafkaMessage], None] = messages
+        self._passed: int | None = None
+        self._has_passed = anyio.Event()
+
+    def _note_passed(self, position: list[Any]) -> None:
+        _, self._passed = position
+        self._has_passed.set()
+        self._has_passed = anyio.Event()
 
     async def take(self, count: int) -> list[KafkaMessage]:
-        found: list[KafkaMessage] = []
         with anyio.fail_after(30):
-            while len(found) < count:
-                item = await anext(self._messages)
-                if not isinstance(item, NothingBefore):
-                    found.append(item[0])
-        return found
+            return [(await anext(self.messages))[0] for _ in range(count)]
 
-    async def nothing_before(self) -> int:
-        """The next offset before which nothing is left; a message in between is an error."""
+    async def passed(self, offset: int) -> None:
+        """Return once nothing is left before this offset; a message before is an error."""
         with anyio.fail_after(30):
-            item = await anext(self._messages)
-        assert isinstance(item, NothingBefore)
-        return int(item.position[1])
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read_none)
+                while self._passed != offset:
+                    await self._has_passed.wait()
+                tasks.cancel_scope.cancel()
+
+    async def _read_none(self) -> None:
+        raise AssertionError(await anext(self.messages))
 
     async def text(self, count: int) -> str:
         return b"".join(message.value or b"" for message in await self.take(count)).decode()
@@ -51,10 +60,9 @@ class Reading:
 async def read(
     producer: KafkaSharedStreamProducer, topic: str, position: list[object]
 ) -> AsyncIterator[Reading]:
-    messages = producer.read_lane((topic, 0), position)
-    assert isinstance(messages, AsyncGenerator)
-    async with aclosing(messages):
-        yield Reading(messages)
+    reading = Reading(producer, topic, position)
+    async with aclosing(reading.messages):
+        yield reading
 
 
 async def read_text(
@@ -158,7 +166,7 @@ async def test_gaps_that_transactions_leave_are_passed(
     # The log ends with the mark of the last commit.
     async with read(producer, topic, [None, 14]) as reading:
         assert await reading.text(1) == "l"
-        assert await reading.nothing_before() == 16
+        await reading.passed(16)
 
 
 async def test_where_all_was_deleted_nothing_is_left_to_be_read(
@@ -167,7 +175,7 @@ async def test_where_all_was_deleted_nothing_is_left_to_be_read(
     position = await earliest(producer, topic)
     await anyio.to_thread.run_sync(lambda: kafka_server.delete_records(topic, 0, before=10))
     async with read(producer, topic, position) as reading:
-        assert await reading.nothing_before() == 10
+        await reading.passed(10)
 
 
 async def test_positions_are_found_by_the_messages_times(

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from typing import Final
 
-from triggerer.abc import NothingBefore, SharedStreamProducer
+from triggerer.abc import SharedStreamProducer
 from triggerer.domain.lane_positions import Position
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
@@ -63,7 +63,7 @@ class LogReader:
 
     async def _read(self) -> None:
         producer = self._producer
-        pairs = producer.read_lane(self._lane, self._position)
+        pairs = producer.read_lane_reporting(self._lane, self._position, self._note_passed)
         if not isinstance(pairs, AsyncGenerator):
             raise PluginError(
                 f"read_lane() of {type(producer).__qualname__} returned {type(pairs).__qualname__}",
@@ -71,12 +71,7 @@ class LogReader:
             )
         async with aclosing(pairs):
             get_position, get_size = producer.get_position, producer.get_size
-            async for item in pairs:
-                if isinstance(item, NothingBefore):
-                    self.nothing_before = item.position
-                    self._on_arrival()
-                    continue
-                event, payload = item
+            async for event, payload in pairs:
                 self.nothing_before = None
                 self._messages.append(Message(get_position(payload), event, payload))
                 self._size_bytes += get_size(payload)
@@ -85,3 +80,8 @@ class LogReader:
                     self._on_arrival()
                 while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
                     await self._has_room.wait()
+
+    def _note_passed(self, position: Position) -> None:
+        """All that lies before has been read, since the next is asked for."""
+        self.nothing_before = position
+        self._on_arrival()

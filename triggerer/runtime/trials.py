@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio
 
-from triggerer.abc import NothingBefore, SharedStreamProducer
+from triggerer.abc import SharedStreamProducer
 from triggerer.domain.lane_positions import Position, following, is_before
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
@@ -160,20 +160,24 @@ async def _read_some(
     found: list[Message] = []
     if end is not None and not is_before(position, end):
         return found
-    with plugin_code(f"read_lane() of {lane!r}"), anyio.move_on_after(_WAIT_S):
-        pairs = producer.read_lane(lane, position)
+
+    def is_at_end(reached: Position) -> bool:
+        return end is not None and not is_before(reached, end)
+
+    with plugin_code(f"read_lane() of {lane!r}"), anyio.move_on_after(_WAIT_S) as reading:
+
+        def note_passed(reached: Position) -> None:
+            if is_at_end(reached):
+                reading.cancel()
+
+        pairs = producer.read_lane_reporting(lane, position, note_passed)
         if not isinstance(pairs, AsyncGenerator):
             raise PluginError(
                 f"read_lane() of {type(producer).__qualname__} returned {type(pairs).__qualname__}"
             )
         async with aclosing(pairs):
-            async for item in pairs:
-                if isinstance(item, NothingBefore):
-                    reached = item.position
-                else:
-                    event, payload = item
-                    found.append(Message(producer.get_position(payload), event, payload))
-                    reached = following(found[-1].position)
-                if len(found) >= most or (end is not None and not is_before(reached, end)):
+            async for event, payload in pairs:
+                found.append(Message(producer.get_position(payload), event, payload))
+                if len(found) >= most or is_at_end(following(found[-1].position)):
                     break
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from triggerer.abc import NothingBefore, SharedStreamProducer
+from triggerer.abc import SharedStreamProducer
 from triggerer.testing.driving import Delivery
 from triggerer.testing.features import Feature, case
 from triggerer.testing.resolving import nothing
@@ -174,10 +174,7 @@ class RereadingCases(ProducerSuite):
         messages = producer.read_lane(_as_stored(of.lane), position)
         assert isinstance(messages, AsyncGenerator), "read_lane() is not an async generator"
         async with aclosing(messages):
-            async for item in messages:
-                if isinstance(item, NothingBefore):
-                    continue
-                event, payload = item
+            async for event, payload in messages:
                 if (value := self.value_of(event)) is not None:
                     found.append((value, payload))
                     yield value

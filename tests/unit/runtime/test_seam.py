@@ -13,7 +13,7 @@ import pytest
 from tests.unit.runtime.scene import Breaking, Scene, Sink, Watching, hosting
 from triggerer.abc import (
     AdvanceItem,
-    NothingBefore,
+    ReportPassed,
     SharedStreamProducer,
     TriggerEvent,
     current_subscriber,
@@ -82,17 +82,17 @@ class Marked(Breaking):
         found = await super().find_positions(start)
         return {lane: [one, at + 3 * (at >= 3)] for lane, (one, at) in found.items()}
 
-    async def read_lane(
-        self, lane: Hashable, position: list[Any]
-    ) -> AsyncIterator[tuple[Any, Any] | NothingBefore]:
+    async def read_lane_reporting(
+        self, lane: Hashable, position: list[Any], report: ReportPassed
+    ) -> AsyncIterator[tuple[Any, Any]]:
         identity, number = position
         if number >= 3:
-            yield NothingBefore([identity, 6])
+            report([identity, 6])
         start = number if number < 3 else max(number - 3, 3)
-        async for event, message in super().read_lane(lane, [identity, start]):
+        async for event, message in self.read_lane(lane, [identity, start]):
             yield event, message
             if message.offset == 2:
-                yield NothingBefore([identity, 6])
+                report([identity, 6])
 
 
 class WatchingMarked(Watching):
