@@ -17,6 +17,7 @@ from triggerer.backoff import Backoff
 from triggerer.child_process import ChildProcess
 from triggerer.dag_processing.answers import file_in, read_answer
 from triggerer.domain.parsed import ParsedFile
+from triggerer.errors import ConfigurationError
 from triggerer.ipc import Channel, ChannelClosed, MalformedFrame
 from triggerer.synchronization import AutoResetEvent
 
@@ -67,6 +68,8 @@ class ParserProcess:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep a parser running until cancelled.
 
+        Raises:
+            ConfigurationError: The first one cannot be started.
         Cancellation: The parser is ended, with the forks that read files.
         """
         backoff = Backoff(first=0.1, longest=5.0, healthy_after=50.0)
@@ -85,7 +88,10 @@ class ParserProcess:
                 pass
             except OSError as error:
                 if is_first:
-                    raise
+                    raise ConfigurationError(
+                        f"the parser of DAG files cannot be started: {error.strerror}",
+                        hint="this user, or its container, has as many processes or file descriptors as it may have",
+                    ) from error
                 # Out of memory, of processes or of file descriptors: those who have them may give them back.
                 _log.error("the DAG parser cannot be started", reason=str(error))
             # It runs no users' code itself, so it was killed: by the kernel for memory, or by an operator.

@@ -20,8 +20,10 @@ from structlog.testing import capture_logs
 from tests.isolation.conftest import until
 from tests.services.process import lives
 from triggerer.child_process import ChildProcess
+from triggerer.dag_processing import parse_once
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
 from triggerer.domain.parsed import ParsedFile
+from triggerer.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[3]
 
@@ -132,3 +134,19 @@ async def test_a_parser_that_cannot_be_started_again_yet_is_tried_again(
     assert [file.path for file in parsed] == ["fine.py"]
     reasons = [log["reason"] for log in logs if log["event"] == "the DAG parser cannot be started"]
     assert reasons == ["[Errno 24] Too many open files"] * 2
+
+
+async def test_a_start_for_which_no_process_can_be_had_is_a_plain_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fine.py").write_text("x = 1\n")
+
+    async def refuse(*_: Any, **__: Any) -> ChildProcess:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(ChildProcess, "start", refuse)
+    with pytest.raises(ExceptionGroup) as raised:
+        await parse_once(tmp_path)
+    (error,) = raised.value.exceptions
+    assert isinstance(error, ConfigurationError)
+    assert "as many processes" in str(error.hint)
