@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from triggerer.abc import AdvanceItem, NothingBefore
+from triggerer.abc import AdvanceItem, ReportPassed
 from triggerer.errors import BrokerUnavailable
 from triggerer.synchronization import AutoResetEvent
 from triggerer.testing.simulation.delivery import Delivery, Reread, offset_of, position_in
@@ -65,9 +65,12 @@ class SimulatedLog(SimulatedProducer):
         await self._ask()
         return found
 
-    async def read_lane(
-        self, lane: Hashable, position: list[Any]
-    ) -> AsyncIterator[tuple[Any, Reread] | NothingBefore]:
+    def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Reread]]:
+        return self.read_lane_reporting(lane, position, lambda _: None)
+
+    async def read_lane_reporting(
+        self, lane: Hashable, position: list[Any], report: ReportPassed
+    ) -> AsyncIterator[tuple[Any, Reread]]:
         assert isinstance(lane, int)
         log = self._log
         offset = max(offset_of(log.lanes[lane], position), log.lanes[lane].starts[-1])
@@ -86,7 +89,7 @@ class SimulatedLog(SimulatedProducer):
                     raise BrokerUnavailable("the topic was made anew")
                 if offset >= len(messages):
                     if log.marking is not None:
-                        yield NothingBefore(position_in(log.lanes[lane], log.topic, offset))
+                        report(position_in(log.lanes[lane], log.topic, offset))
                     await arrived.wait()
                     continue
                 await self._ask()
