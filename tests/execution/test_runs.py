@@ -73,6 +73,30 @@ async def test_a_task_prints_what_the_locale_has_no_characters_for(
     assert "logged ✓" in log
 
 
+async def test_a_run_needs_no_working_directory(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.add_dag(
+        "prints",
+        """
+        with DAG("prints"):
+            @task
+            def show():
+                print("in", os.getcwd())
+            show()
+        """,
+    )
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    async with house.executor():
+        (pk,) = await house.queue("prints")
+        (run,) = await house.ended(pk)
+    assert (run.state, run.error) == ("success", None)
+    assert "in /\n" in house.log(run)
+
+
 async def test_a_log_is_for_its_user_alone(house: House) -> None:
     await house.add_dag(
         "quiet",

@@ -41,7 +41,7 @@ class Worker:
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._busy = False
-        self._folder = Path.cwd()
+        self._folder = _working_folder()
         output = Output()
         self._spark = SparkHolder(
             setup["spark"],
@@ -131,7 +131,11 @@ class Worker:
         # The last run's code may have changed any of these.
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        os.chdir(self._folder)
+        try:
+            os.chdir(self._folder)
+        except OSError:
+            # It is gone, or was never for this user, as root's own where root has used `runuser`.
+            os.chdir("/")
         set_up_logging()
 
     def _on_start(self, run_pk: int, start: TaskStart) -> None:
@@ -176,6 +180,13 @@ class Worker:
             # Whatever is left of it dies with the process group.
             logger.exception("what Spark was doing could not be stopped")
         os._exit(128 + signal.SIGTERM)
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/")
 
 
 _NICENESS: Final = 5

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, entry_points, requires
 from pathlib import Path
@@ -130,13 +130,14 @@ def _import_file(folder: DagsFolder, file: Path, classpath: str) -> object:
 @contextmanager
 def _process_kept() -> Iterator[None]:
     """Keep the working directory and the log as they are: a file of the folder is imported by the service as well."""
-    here = os.open(".", os.O_PATH | os.O_DIRECTORY)
-    try:
+    with ExitStack() as undoing:
+        undoing.callback(undo_changes)
+        # Not of a folder that this user may not look into, as where root has started the service by `runuser`.
+        with suppress(OSError):
+            here = os.open(".", os.O_PATH | os.O_DIRECTORY)
+            undoing.callback(os.close, here)
+            undoing.callback(os.fchdir, here)
         yield
-    finally:
-        os.fchdir(here)
-        os.close(here)
-        undo_changes()
 
 
 def _class_in(module: object, names: list[str], classpath: str) -> type[BaseEventTrigger]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -238,3 +239,19 @@ def test_what_a_file_makes_of_its_process_does_not_reach_the_service(folder: Pat
     )
     assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["before", "after"]
     assert done.stdout == f"{folder}\n"
+
+
+def test_a_class_is_loaded_where_the_working_directory_is_not_for_this_user(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, "triggers_here.py")
+    opened = os.open
+
+    def refuse(path: str, *arguments: int) -> int:
+        if path == ".":
+            raise PermissionError
+        return opened(path, *arguments)
+
+    # Root, as whom tests may run, may look into any.
+    monkeypatch.setattr(os, "open", refuse)
+    assert load_trigger_class("triggers_here.Mine", dags_folder=folder).__name__ == "Mine"
