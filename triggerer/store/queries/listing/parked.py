@@ -121,7 +121,8 @@ async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
     if gone:
         raise TriggererError(
             f"no file declares {', '.join(sorted(gone))} any more",
-            hint="triggerer watchers parked discard --watcher ASSET/NAME removes what is left of it",
+            hint="triggerer watchers parked replay --watcher ASSET/NAME replays those of another watcher; discard"
+            " --watcher ASSET/NAME removes what is left of it",
         )
     are_set_aside: ColumnElement[bool] = ParkedMessage.state == ParkedState.SET_ASIDE
     watchers = list[int]()
