@@ -186,11 +186,17 @@ class GroupState:
                 self._end(lag)
 
     def place_in(self, lane: Hashable) -> Position | None:
-        """The first message of a lane that was broadcast and is not being advanced; None if there is none."""
-        head = self.head_of(lane)
-        if head is None or self.producer is None:
-            return None
-        return self.producer.get_position(head.payload)
+        """The lowest position of what was broadcast in a lane and is not being advanced; None if there is nothing.
+
+        What comes again may lie behind what had been pulled before that.
+        """
+        entry, place = self.head_of(lane), None
+        while entry is not None and self.producer is not None:
+            position = self.producer.get_position(entry.payload)
+            if place is None or is_before(position, place):
+                place = position
+            entry = entry.next
+        return place
 
     def head_of(self, lane: Hashable) -> Entry | None:
         """The entry of that message."""
