@@ -6,9 +6,11 @@ reports leave at once, however long the plugin blocks.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import queue
+import signal
 import threading
 from functools import partial
 from typing import Final, NoReturn
@@ -68,7 +70,21 @@ async def _serve(
     threading.Thread(
         target=_read, args=(channel, server), name="triggerer-reader", daemon=True
     ).start()
-    await server.serve()
+    interrupted = anyio.Event()
+    # As a handler of the loop: of another one, nobody would learn of a signal that comes just before the loop waits,
+    # until something else wakes it.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    async with anyio.create_task_group() as tasks:
+
+        async def end_when_interrupted() -> None:
+            await interrupted.wait()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(end_when_interrupted)
+        await server.serve()
+        tasks.cancel_scope.cancel()
+    if interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 def _read(channel: ChildChannel, server: TriggerServer) -> None:
