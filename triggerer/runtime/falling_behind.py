@@ -34,26 +34,21 @@ class FallingBehind:
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
         """Lanes whose positions cannot be stored."""
-        self._failed: dict[Hashable, tuple[Position, float]] = {}
-        """By lane the message furthest back that has failed, and the number of the first event broadcast since."""
         self._look_through_at = _MOST_FAILED
 
     def note_redelivery(self, lane: Lane) -> None:
         """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
-        if lane.key in self._failed:
-            head = self._state.ledger.head
-            self._failed[lane.key] = self._failed[lane.key][0], head
-            self._state.redelivered_before[lane.key] = head
-            if len(self._failed) > self._look_through_at:
+        failed_in = self._state.failed_in
+        if lane.key in failed_in:
+            self._state.redelivered_before[lane.key] = self._state.ledger.head
+            if len(failed_in) > self._look_through_at:
                 self._forget_empty_lanes()
                 # Where many fail at the same time, not each time.
-                self._look_through_at = max(_MOST_FAILED, 2 * len(self._failed))
+                self._look_through_at = max(_MOST_FAILED, 2 * len(failed_in))
 
     def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
         """Whether a message that has failed lies before this one, and comes again."""
-        failed, until = self._failed.get(lane.key, (position, -math.inf))
-        # The poll may have held one back, which it had pulled before.
-        return entry.seq < until or (entry.seq == until and is_before(failed, position))
+        return self._state.comes_again(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
         """Forget lanes with nothing outstanding from before a redelivery. They may be many: each message may be one."""
@@ -61,7 +56,7 @@ class FallingBehind:
         for key, until in list(before.items()):
             lane = lanes.get(key)
             if until <= self._state.ledger.head and (lane is None or not lane.outstanding):
-                del before[key], self._failed[key]
+                del before[key], self._state.failed_in[key]
 
     @property
     def _is_possible(self) -> bool:
@@ -74,8 +69,8 @@ class FallingBehind:
         if decided is not None and decided.failed and self._is_possible and lane is not None:
             position = self._state.position_of(entry)
             # A repeat of an older message may have failed behind it in the same batch.
-            if not lane.has_failed or is_before(position, self._failed[lane.key][0]):
-                self._failed[lane.key] = position, math.inf
+            if not lane.has_failed or is_before(position, self._state.failed_in[lane.key]):
+                self._state.failed_in[lane.key] = position
                 self._state.redelivered_before[lane.key] = math.inf
         return decided
 

@@ -84,7 +84,7 @@ class Keeping(FallingBehind):
     def note_redelivery(self, lane: Lane) -> None:
         super().note_redelivery(lane)
         state = self._state
-        if state.is_poll_waiting and lane.key in self._failed:
+        if state.is_poll_waiting and lane.key in state.failed_in:
             # What it holds was perhaps pulled before.
             state.redelivered_before[lane.key] += 1
 

@@ -141,6 +141,7 @@ class Lane:
         "outstanding",
         "outstanding_bytes",
         "tail",
+        "taken_to",
     )
 
     key: Hashable
@@ -153,6 +154,8 @@ class Lane:
     in_flight: int
     """Handed to the `advance` that has not returned."""
     in_flight_bytes: int
+    taken_to: int
+    """The number after the last that was handed to an `advance`."""
     has_failed: bool
     """Whether something of what is being advanced has failed."""
     is_scheduled: bool
@@ -181,6 +184,7 @@ class Lane:
                 if outcome.failed:
                     self.has_failed = True
             batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
+            self.taken_to = entry.seq + 1
             size_bytes += entry.size_bytes
             # An event derived from it may still refer to this entry, and must not keep those behind it alive.
             entry.lane = None
@@ -270,7 +274,7 @@ class Lanes:
             lane = self._lanes[key] = _new_object(Lane)
             lane.key = key
             lane.head = lane.tail = entry
-            lane.outstanding_bytes = lane.in_flight = lane.in_flight_bytes = 0
+            lane.outstanding_bytes = lane.in_flight = lane.in_flight_bytes = lane.taken_to = 0
             lane.has_failed = lane.is_scheduled = False
             outstanding = lane.outstanding = 1
         else:
@@ -371,7 +375,11 @@ class Lanes:
             if not (head.next or head.nacks or head.counts.failing or lane.key in decided_lanes):
                 # As `Lane.take` does it, without a call: where each message is a lane this runs for each.
                 head.lane = lane.head = lane.tail = None
-                lane.in_flight, lane.in_flight_bytes = 1, head.size_bytes
+                lane.in_flight, lane.in_flight_bytes, lane.taken_to = (
+                    1,
+                    head.size_bytes,
+                    head.seq + 1,
+                )
                 batch = [_new_item(AdvanceItem, (head.payload, head.counts.outcome))]
             else:
                 batch = lane.take(limit_of_lane, decide, decides_all=lane.key in decided_lanes)

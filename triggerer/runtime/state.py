@@ -82,6 +82,8 @@ class GroupState:
     """Those for whom a message cannot be kept now. The stream waits."""
     redelivered_before: dict[Hashable, float] = field(default_factory=dict)
     """By lane the number before which what is outstanding comes again, behind a message that has failed."""
+    failed_in: dict[Hashable, Position] = field(default_factory=dict)
+    """By lane the place of that message; of several the one furthest back."""
     is_poll_waiting: bool = False
     """Whether the poll holds a message that it has pulled, until it may be broadcast."""
     on_holders: Callable[[], None] = lambda: None
@@ -132,6 +134,14 @@ class GroupState:
         """Whether this message comes again with what is behind it in its lane, since one before it has failed."""
         return entry.seq < self.redelivered_before.get(lane, 0)
 
+    def comes_again(self, lane: Hashable, seq: int, position: Position) -> bool:
+        """Whether a message of a log, with this number, was pulled before the redelivery of one that lies before it."""
+        before = self.redelivered_before.get(lane)
+        if before is None:
+            return False
+        # The poll may have held one back, which it had pulled before.
+        return seq < before or (seq == before and is_before(self.failed_in[lane], position))
+
     @property
     def awaits_redelivery(self) -> bool:
         """Whether an event that was pulled before a message failed may still be broadcast, before the redelivery."""
@@ -179,7 +189,12 @@ class GroupState:
             return
         if key not in self.lags.by_lane or outcome.failed:
             return
-        reached = following(self.producer.get_position(payload))
+        position = self.producer.get_position(payload)
+        lane = self.lanes.get(key)
+        if lane is not None and self.comes_again(key, lane.taken_to - 1, position):
+            # The broker was told of a failure before it, and is not advanced to it.
+            return
+        reached = following(position)
         self.lags.note_advanced(key, reached)
         for lag in list(self.lags.live.get(key, ())):
             if lag.position == lag.read_to and not is_before(reached, lag.last_end):

@@ -14,7 +14,7 @@ from triggerer.own_lease import OwnLease
 from triggerer.runtime.clock import SystemClock
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.lags import Lags
-from triggerer.runtime.lanes import Lanes
+from triggerer.runtime.lanes import Lanes, OutcomeCounts
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.settings import RuntimeSettings
 from triggerer.runtime.state import GroupState
@@ -98,6 +98,9 @@ class OfPositions(SharedStreamProducer):
     def get_position(self, broker_payload: Any) -> list[Any]:
         return ["log", broker_payload]
 
+    def get_advance_lane(self, broker_payload: Any) -> int:
+        return 0
+
     def open_stream(self) -> Any:
         raise NotImplementedError
 
@@ -116,18 +119,38 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
     lanes = Lanes()
     for seq, number in enumerate((11, 12, 8, 9)):
         lanes.append("lane", seq, number, now=0.0)
-    ledger, clock = Ledger(lanes), SystemClock()
-    state = GroupState(
-        "key",
-        RuntimeSettings(),
-        clock,
-        OwnLease(timedelta(seconds=60), margin=0.0, clock=clock.monotonic),
-        lanes,
-        ledger,
-        Lags(None),
-        lambda _: None,
-        lambda: NOW,
-    )
-    state.producer = OfPositions()
+    state = state_of(lanes, Lags(None))
     assert state.place_in("lane") == ["log", 8]
     assert state.place_in("other") is None
+
+
+@pytest.mark.rule("18: a replay sets one watcher back, never forward")
+def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_advanced() -> None:
+    """8 has failed, and comes again. The broker takes no notice of 11 and 12, which were pulled before that."""
+    lanes, sink = Lanes(), Sink()
+    lags = Lags(sink)
+    state = state_of(lanes, lags)
+    for seq, number in enumerate((8, 11, 12)):
+        entry = lanes.append(0, seq, number, now=0.0)
+        entry.counts, entry.unresolved = OutcomeCounts(1, 0, 0), 0
+    lane = lanes.get(0)
+    assert lane is not None
+    lane.take(1, lambda _, outcome: outcome)
+    state.failed_in[0], state.redelivered_before[0] = ["log", 8], 3
+    lags.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 11], NOW, set_back_to=["log", 11]))
+    state.note_advanced(lane.take(2, lambda _, outcome: outcome))
+    lanes.append(0, 3, 8, now=0.0)
+    state.keep_recent(None, 8, 0)
+    (lag,) = lags.all()
+    assert lag.position == ["log", 8]
+
+
+def state_of(lanes: Lanes, lags: Lags) -> GroupState:
+    clock = SystemClock()
+    lease = OwnLease(timedelta(seconds=60), margin=0.0, clock=clock.monotonic)
+    settings = RuntimeSettings()
+    state = GroupState(
+        "key", settings, clock, lease, lanes, Ledger(lanes), lags, lambda _: None, lambda: NOW
+    )
+    state.producer = OfPositions()
+    return state
