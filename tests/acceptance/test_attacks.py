@@ -88,6 +88,7 @@ class Attacked:
             lambda: self.owner(group) not in {None, former},
             within_s=60,
             what=f"another than {former} owns {group}",
+            of=next(one for name, one in self.instances.items() if name != former),
             every_s=0.05,
         )
         owner = self.owner(group)
