@@ -25,12 +25,23 @@ _SHARED_BY: Final = 100
 """Messages that come together share a lease, so many at most."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Lease:
     """What the ids have in common that began, or were extended, together."""
 
     received_at: float
     expires_at: float
+    ack_ids: Sequence[str]
+    """Also those that have another lease by now, or none."""
+    left: int
+    """How many have this one."""
+
+    def leave(self, count: int) -> None:
+        """So many of them have another one, or none."""
+        self.left -= count
+        if self.left <= 0:
+            # Not kept until it would have been extended.
+            self.ack_ids = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +107,8 @@ class Leases:
         self._random = random or Random()
         self._hold_times = HoldTimes()
         self._leases: dict[str, _Lease] = {}
-        self._queue: list[tuple[float, int, _Lease, list[str]]] = []
-        """When to renew which. An id that has another lease by now, or none, is of the past there."""
+        self._queue: list[tuple[float, int, _Lease]] = []
+        """When to renew which."""
         self._pushed = 0
         self._lock = Lock()
 
@@ -120,8 +131,8 @@ class Leases:
         """Messages have come, leased for `deadline_s`."""
         with self._lock:
             for start in range(0, len(ack_ids), _SHARED_BY):
-                part = list(ack_ids[start : start + _SHARED_BY])
-                self._schedule(part, _Lease(now, now + deadline_s), self._half(now, deadline_s))
+                part = ack_ids[start : start + _SHARED_BY]
+                self._schedule(part, now, now + deadline_s, self._half(now, deadline_s))
 
     def release(self, ack_ids: Iterable[str], now: float) -> list[float]:
         """They are to be acknowledged or given back, and are extended no more; when each lease is over.
@@ -142,21 +153,20 @@ class Leases:
                 if lease is not last:
                     if last is not None:
                         add(now - last.received_at, count)
+                        last.leave(count)
                     last, count = lease, 0
                 count += 1
             if last is not None:
                 add(now - last.received_at, count)
+                last.leave(count)
         return ends
 
     def next_at(self) -> float | None:
         """When something falls due; None: nothing is leased."""
-        leases = self._leases
         with self._lock:
             while self._queue:
-                at, _, lease, ack_ids = self._queue[0]
-                while ack_ids and leases.get(ack_ids[-1]) is not lease:
-                    ack_ids.pop()
-                if ack_ids:
+                at, _, lease = self._queue[0]
+                if lease.left > 0:
                     return at
                 heapq.heappop(self._queue)
             return None
@@ -170,8 +180,8 @@ class Leases:
         with self._lock:
             due: dict[_Lease, list[str]] = {}
             while self._queue and self._queue[0][0] <= limit:
-                _, _, lease, listed = heapq.heappop(self._queue)
-                ack_ids = [one for one in listed if self._leases.get(one) is lease]
+                _, _, lease = heapq.heappop(self._queue)
+                ack_ids = [one for one in lease.ack_ids if self._leases.get(one) is lease]
                 if now >= lease.received_at + self._max_extension_s:
                     for ack_id in ack_ids:
                         del self._leases[ack_id]
@@ -181,35 +191,40 @@ class Leases:
                     due[lease] = ack_ids
             for lease, ack_ids in due.items():
                 # In case that nobody reports what became of it.
-                again = _Lease(lease.received_at, lease.expires_at)
-                self._schedule(ack_ids, again, self._half(now, deadline_s))
+                at = self._half(now, deadline_s)
+                self._schedule(ack_ids, lease.received_at, lease.expires_at, at)
         return Due(extend, given_up, deadline_s)
 
     def extended(self, ack_ids: Iterable[str], asked_at: float, deadline_s: int) -> None:
         """The service has extended them; `asked_at` is from before it was asked."""
         with self._lock:
             for lease, part in self._by_lease(ack_ids).items():
-                again = _Lease(lease.received_at, asked_at + deadline_s)
-                self._schedule(part, again, self._half(asked_at, deadline_s))
+                at = self._half(asked_at, deadline_s)
+                self._schedule(part, lease.received_at, asked_at + deadline_s, at)
 
     def put_off(self, ack_ids: Iterable[str], until: float) -> None:
         """The service was not reached: they are due again at `until`."""
         with self._lock:
             for lease, part in self._by_lease(ack_ids).items():
-                self._schedule(part, _Lease(lease.received_at, lease.expires_at), until)
+                self._schedule(part, lease.received_at, lease.expires_at, until)
 
     def lose(self, ack_ids: Iterable[str]) -> None:
         """The service has taken them back: they come again, and extending them would be in vain."""
         with self._lock:
             for ack_id in ack_ids:
-                self._leases.pop(ack_id, None)
+                lease = self._leases.pop(ack_id, None)
+                if lease is not None:
+                    lease.leave(1)
 
     def _by_lease(self, ack_ids: Iterable[str]) -> Mapping[_Lease, list[str]]:
+        """By the lease that they have now; they are about to have another one."""
         found: dict[_Lease, list[str]] = {}
         for ack_id in ack_ids:
             lease = self._leases.get(ack_id)
             if lease is not None:
                 found.setdefault(lease, []).append(ack_id)
+        for lease, part in found.items():
+            lease.leave(len(part))
         return found
 
     def _half(self, now: float, deadline_s: float) -> float:
@@ -217,8 +232,11 @@ class Leases:
         jitter = self._random.uniform(-_JITTER, _JITTER)
         return now + deadline_s * (_RENEW_AT + jitter)
 
-    def _schedule(self, ack_ids: list[str], lease: _Lease, at: float) -> None:
-        """Have the ids share this lease, which is of nobody else, and extend it then. Keeps the list."""
+    def _schedule(
+        self, ack_ids: Sequence[str], received_at: float, expires_at: float, at: float
+    ) -> None:
+        """Have the ids share a new lease, and extend it then."""
+        lease = _Lease(received_at, expires_at, ack_ids, len(ack_ids))
         self._leases.update(dict.fromkeys(ack_ids, lease))
         self._pushed += 1
-        heapq.heappush(self._queue, (at, self._pushed, lease, ack_ids))
+        heapq.heappush(self._queue, (at, self._pushed, lease))

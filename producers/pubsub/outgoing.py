@@ -28,8 +28,11 @@ _RawRequest: Final[Any] = AcknowledgeRequest.pb()
 """The protobuf class, which takes all ids at once; the library's own class adds one after the other."""
 
 _CALL_TIMEOUT_S: Final = 10.0
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 2
 """Requests that are awaited at the same time. What is to be sent meanwhile goes into the next one together."""
+_MANY: Final = 250
+"""So many ids do not wait for one of these to return, unless there are `_AT_MOST` of them."""
+_AT_MOST: Final = 4
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_LONGEST_S: Final = 5.0
 
@@ -90,8 +93,11 @@ class Outgoing:
         self._what = f"{{}} of {subscription} at {settings.where}"
         self._acks: list[_Acks] = []
         self._nacks: dict[str, None] = {}
-        self._has_work = anyio.Event()
-        self._free = anyio.Semaphore(_AT_ONCE)
+        self._waiting = 0
+        """How many ids wait to be sent."""
+        self._awaited = 0
+        """How many requests have not returned."""
+        self._may_go_on = anyio.Event()
         self.error: BrokerError | None = None
         self._untaken_since: float | None = None
         """Since when each request has failed."""
@@ -119,12 +125,22 @@ class Outgoing:
 
     def _add(self, acks: _Acks) -> None:
         self._acks.append(acks)
-        self._has_work.set()
+        self._note_waiting(len(acks.ack_ids))
 
     def nack_nowait(self, ack_ids: Sequence[str]) -> None:
         """Give them back as soon as possible. What cannot be given back comes again when its lease is over."""
         self._nacks.update(dict.fromkeys(ack_ids))
-        self._has_work.set()
+        self._note_waiting(len(ack_ids))
+
+    def _note_waiting(self, count: int) -> None:
+        self._waiting += count
+        if self._may_send:
+            self._may_go_on.set()
+
+    @property
+    def _may_send(self) -> bool:
+        at_once = _AT_ONCE if self._waiting < _MANY else _AT_MOST
+        return bool(self._waiting) and self._awaited < at_once
 
     async def run(self) -> None:
         """Send, until cancelled.
@@ -134,13 +150,14 @@ class Outgoing:
         """
         async with anyio.create_task_group() as tasks:
             while True:
-                await self._has_work.wait()
-                await self._free.acquire()
+                await self._may_go_on.wait()
                 # Those that were resolved in the same turn of the loop go together.
                 await anyio.lowlevel.checkpoint()
                 nacks, self._nacks = self._nacks, {}
                 acks, self._acks = self._acks, []
-                self._has_work = anyio.Event()
+                self._waiting = 0
+                self._awaited += 1
+                self._may_go_on = anyio.Event()
                 tasks.start_soon(self._send, acks, nacks)
 
     async def _send(self, acks: list[_Acks], nacks: dict[str, None]) -> None:
@@ -150,7 +167,8 @@ class Outgoing:
             for request in _requests(acks):
                 await self._acknowledge(request)
         finally:
-            self._free.release()
+            self._awaited -= 1
+            self._note_waiting(0)
 
     async def nack(self, ack_ids: Sequence[str]) -> None:
         """Give them back now; they fit into a request. What the service does not take is logged."""
@@ -201,7 +219,13 @@ class Outgoing:
                     acks,
                     BrokerUnavailable(f"{what}: not taken within {self._timeout_s:.0f} s"),
                 )
-            await anyio.sleep(backoff.next_delay())
+            # Meanwhile it keeps no other from being sent.
+            self._awaited -= 1
+            self._note_waiting(0)
+            try:
+                await anyio.sleep(backoff.next_delay())
+            finally:
+                self._awaited += 1
 
     def _call(self, ack_ids: Sequence[str]) -> Awaitable[None]:
         # The transport's own call: a fifth of the client's work in this one is what wraps it, for retries and the like.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,3 +167,48 @@ async def test_all_who_wait_are_told_of_a_refusal() -> None:
         tasks.start_soon(wait, "a")
         tasks.start_soon(wait, "b")
         tasks.start_soon(run)
+
+
+class _Slow(Client):
+    """Answers nothing before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = anyio.Event()
+
+    async def acknowledge(self, request: Any, **_: Any) -> None:
+        self.requests.append(list(request.ack_ids))
+        await self.go_on.wait()
+
+
+async def test_few_wait_for_a_request_to_return_and_many_do_not() -> None:
+    client = _Slow()
+    async with sending(client) as out, anyio.create_task_group() as tasks:
+        for name in ("a", "b", "c", "d"):
+            tasks.start_soon(ack, out, name)
+            await anyio.wait_all_tasks_blocked()
+        assert client.requests == [["a"], ["b"]]
+        many = [str(number) for number in range(outgoing._MANY)]
+        tasks.start_soon(partial(ack, out, *many))
+        await anyio.wait_all_tasks_blocked()
+        assert client.requests[2:] == [["c", "d", *many]]
+        client.go_on.set()
+
+
+async def test_requests_that_are_to_be_repeated_keep_no_other_from_being_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "_RETRY_FIRST_S", 60.0)
+
+    def refuse(ack_ids: Sequence[str]) -> None:
+        if ack_ids != ["well"]:
+            raise ServiceUnavailable("away")
+
+    client = Client(refuse)
+    async with sending(client) as out, anyio.create_task_group() as tasks:
+        for number in range(outgoing._AT_MOST):
+            tasks.start_soon(out.ack, [f"{number}"], [time.monotonic() + 60])
+            await anyio.wait_all_tasks_blocked()
+        assert len(client.requests) == outgoing._AT_MOST
+        await ack(out, "well")
+        tasks.cancel_scope.cancel()
