@@ -18,13 +18,15 @@ from triggerer.store.engine.database import Database
 from triggerer.store.engine.driver_errors import POOLER, translated
 from triggerer.store.engine.postgres_primary import close
 from triggerer.store.engine.script import literal
+from triggerer.store.engine.stuck_sessions import end_stuck_sessions
 from triggerer.store.wakeups import transport
 from triggerer.store.wakeups.signals import Wakeups
 
 _log = LazyLogger(__name__)
 
 _MAX_DATAGRAM: Final = 65_536
-# Within it, a server that was promoted is found although the former primary still answers.
+# Within it, a server that was promoted is found although the former primary still answers, and so is a session that
+# keeps locks.
 _LOOK: Final = timedelta(seconds=5)
 # So often a look also finds out whether this connection hears anything: a server may vanish without closing its socket.
 _LOOKS_PER_HEARING: Final = 6
@@ -101,6 +103,8 @@ async def check_announcements(database: Database) -> None:
         # Of several servers that take writes, the one that was promoted last is to be found before anything is written.
         await database.primary.look()
         async with _open_ear(database, Wakeups()) as ear:
+            # It would keep an upgrade waiting.
+            await end_stuck_sessions(ear.connection)
             heard = await ear.hears(database)
     if ear.lost.is_set():
         raise StoreUnavailable(f"{database.name} closed the connection", hint="is it running?")
@@ -204,6 +208,7 @@ async def _until_deaf(database: Database, ear: _Ear, backoff: Backoff) -> str:
             await ear.lost.wait()
             break
         looks += 1
+        await end_stuck_sessions(ear.connection)
         if looks % _LOOKS_PER_HEARING:
             await primary.look()
         elif not await _hears(database, ear):
