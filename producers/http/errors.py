@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
+from urllib.request import getproxies
 
 import httpx
 
@@ -40,6 +41,18 @@ class TryLater(BrokerUnavailable):
         self.seconds = seconds
 
 
+class NotAnswered(BrokerRefused):
+    """The server refuses.
+
+    Attributes:
+        status: Of its answer.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message, hint=_HINTS.get(status))
+        self.status = status
+
+
 def shown(url: str) -> str:
     """A URL without its query, which may hold a key."""
     parts = urlsplit(url)
@@ -64,7 +77,12 @@ def translate(error: BaseException, what: str) -> BrokerError:
             f"{what}: no answer in time", hint="is it up, and is timeout_s enough?"
         )
     said = str(error) or type(error).__name__
-    return BrokerUnavailable(f"{what}: {said}", hint="is it up, and reachable from here?")
+    hint = "is it up, and reachable from here?"
+    if getproxies():
+        hint += (
+            " Requests go through the proxy of the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY)"
+        )
+    return BrokerUnavailable(f"{what}: {said}", hint=hint)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -79,13 +97,13 @@ def raise_for_status(status: int, retry_after: str | None, what: str) -> None:
     Raises:
         TryLater: It says when to come again.
         BrokerUnavailable: A later request may succeed.
-        BrokerRefused: It will not.
+        NotAnswered: It will not.
     """
     if status < 400:
         return
     said = f"{what}: it answers {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
     if status < 500 and status not in _LATER:
-        raise BrokerRefused(said, hint=_HINTS.get(status))
+        raise NotAnswered(said, status)
     seconds = read_retry_after(retry_after)
     if seconds is not None:
         raise TryLater(said, seconds)

@@ -48,11 +48,13 @@ class Validators:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a URL answers. `body` is None where nothing has changed (304)."""
+    """What a URL answers. `body` is None where nothing has changed (304), or nothing is there (204)."""
 
     body: bytes | None
     headers: Mapping[str, str]
     validators: Validators
+    is_empty: bool = False
+    """Nothing is there."""
 
 
 class Fetcher:
@@ -91,7 +93,14 @@ class Fetcher:
         logging.getLogger("httpx").setLevel(logging.WARNING)
         # In a thread: it reads some hundred certificates.
         context = await to_thread.run_sync(_ssl_context, self._settings.verify)
-        return httpx.AsyncClient(verify=context, timeout=self._settings.timeout_s)
+        try:
+            return httpx.AsyncClient(verify=context, timeout=self._settings.timeout_s)
+        except (httpx.InvalidURL, ImportError, ValueError) as error:
+            # A client is made of nothing else that could be wrong.
+            raise ConfigurationError(
+                f"the proxy that the environment names cannot be used: {error}",
+                hint="look at HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: http://host:port",
+            ) from error
 
     async def _fetch(
         self, client: httpx.AsyncClient, url: str, what: str, known: Validators | None
@@ -108,8 +117,7 @@ class Fetcher:
                 async with client.stream("GET", requested, headers=headers) as response:
                     location = response.headers.get("location")
                     if response.status_code in (301, 302, 303, 307, 308) and location:
-                        following = urljoin(url, location)
-                        _check_redirect(url, following, what)
+                        following = _follow(url, location, what)
                         # For good: back at its own origin it is asked by who could read the way there.
                         may_send_secrets = may_send_secrets and origin_of(following) == origin_of(
                             url
@@ -126,6 +134,8 @@ class Fetcher:
         validators = Validators(asked, found.get("etag"), _last_modified(found))
         if status == 304:
             return Answer(None, headers, validators)
+        if status == 204:
+            return Answer(None, headers, validators, is_empty=True)
         if not 200 <= status < 300:
             raise BrokerRefused(f"{what}: it answers {status}, which is no answer")
         parts, size = [], 0
@@ -169,7 +179,17 @@ def _with_query(url: str, params: Mapping[str, Any] | None) -> str:
     return str(httpx.URL(url).copy_merge_params(dict(params))) if params else url
 
 
-def _check_redirect(url: str, following: str, what: str) -> None:
+def _follow(url: str, location: str, what: str) -> str:
+    """The URL to which an answer redirects.
+
+    Raises:
+        BrokerRefused: It is none, or one that is not asked.
+    """
+    try:
+        following = urljoin(url, location)
+        origin_of(following)
+    except ValueError as error:
+        raise BrokerRefused(f"{what}: it redirects to what is no URL: {error}") from error
     scheme = urlsplit(following).scheme
     if scheme not in ("http", "https"):
         raise BrokerRefused(f"{what}: it redirects to {shown(following)}")
@@ -178,6 +198,7 @@ def _check_redirect(url: str, following: str, what: str) -> None:
             f"{what}: it redirects to {shown(following)}, which is not encrypted",
             hint="use that URL in the trigger if this is meant",
         )
+    return following
 
 
 def _ssl_context(verify: bool | str) -> ssl.SSLContext:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
-from producers.http.errors import TryLater, shown
+from producers.http.errors import NotAnswered, TryLater, shown
 from producers.http.fetching import Answer, Fetcher, Validators
 from producers.http.memory import Delivery, Memory
 from producers.http.reading import Page, Reader
@@ -30,6 +30,8 @@ MOST_PAGES: Final = 100
 """How many pages are fetched in a row, before the poke interval passes again."""
 MOST_FAILED: Final = 1_000
 """While so many items have failed and wait to be delivered again, no new ones are asked for."""
+_OF_A_LOST_CURSOR: Final = frozenset({400, 404, 410, 422})
+"""What servers answer to a cursor that they do not know, or no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +157,17 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         """The answer, and what it holds: None where nothing has changed."""
         param = self._polled.cursor_param
         params = None if param is None or self._cursor is None else {param: self._cursor}
-        answer = await self._fetcher.fetch(self._url, params=params, known=self._validators)
+        try:
+            answer = await self._fetcher.fetch(self._url, params=params, known=self._validators)
+        except NotAnswered as error:
+            if params is not None and error.status in _OF_A_LOST_CURSOR:
+                error.hint = (
+                    f"it was asked with the cursor that is stored, as {param!r}: if the server knows that no more,"
+                    " another poke_interval lets the watcher begin anew"
+                )
+            raise
+        if answer.is_empty:
+            return Page(()), answer
         if answer.body is None:
             return None, answer
         return self._reader.read(answer.body, f"GET {shown(self._url)}"), answer

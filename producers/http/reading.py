@@ -75,6 +75,9 @@ class Reader:
             digest = digest_of(body)
             return Page((Found(digest, digest, body),), cursor)
         items = self._get_items(None, document)
+        if items is None:
+            # As some servers write a list of nothing.
+            items = []
         return Page(self._read_items(items, body, what), cursor)
 
     def _read_items(self, items: Any, body: bytes, what: str) -> tuple[Found, ...]:

@@ -331,6 +331,7 @@ async def test_a_server_that_says_when_to_come_again_is_left_alone_until_then(
         (Reply(body=b"[" + b"1," * 20_000 + b"1]"), BrokerRefused, "has 20001 items"),
         (Reply(302, headers={"Location": "/orders"}), BrokerRefused, "more than 5 times"),
         (Reply(302, headers={"Location": "ftp://x/y"}), BrokerRefused, "redirects to ftp://x/y"),
+        (Reply(302, headers={"Location": "http://x:99999/"}), BrokerRefused, "is no URL: Port"),
         (Reply(body=b"[]" + b" " * 4096, delay_s=30), BrokerUnavailable, "no complete answer"),
         (Reply(body=b" " * 200_000), BrokerRefused, "more than 100000 bytes"),
     ],
@@ -346,9 +347,86 @@ async def test_what_is_no_answer_ends_the_stream_with_the_reason(
     connection |= {"timeout_s": 1.0, "max_bytes": 100_000}
     server.answer = lambda _: reply
     error = await error_of(streams, polling(server, "/orders?api_key=hush", items="@value"))
-    assert type(error) is kind
+    assert isinstance(error, kind)
     assert said in str(error)
     assert "hush" not in str(error)
+
+
+@pytest.mark.parametrize("nothing", [Reply(204), Reply(body=b"null")])
+async def test_a_server_that_has_nothing_for_now_has_an_empty_list(
+    server: Server, streams: StreamHarness, nothing: Reply
+) -> None:
+    """It was no JSON, or no list: its watchers were failing."""
+    replies = [nothing, nothing]
+    server.answer = lambda _: replies.pop() if replies else None
+    server.document = [{"id": 1}]
+    view = await streams.add(polling(server, items="@value"))
+    await until(lambda: bool(view.events), view)
+    assert not replies
+
+
+async def test_a_url_that_has_no_content_for_now_fires_nothing(
+    server: Server, streams: StreamHarness
+) -> None:
+    replies = [Reply(204), Reply(204)]
+    server.answer = lambda _: replies.pop() if replies else None
+    server.document = {"id": 1}
+    view = await streams.add(polling(server, decode="text"))
+    await until(lambda: bool(view.events), view)
+    assert [event.payload["value"] for event in view.events] == ['{"id": 1}']
+
+
+async def test_a_cursor_that_the_server_knows_no_more_is_named(
+    server: Server, streams: StreamHarness
+) -> None:
+    """ "Check the URL" sends the operator to the wrong place."""
+    server.document = {"items": [{"id": 1}], "next": "t0k3n"}
+    server.answer = lambda asked: Reply(410) if "after" in asked.query else None
+    cursor = {"path": "next", "param": "after"}
+    error = await error_of(streams, polling(server, items="items", cursor=cursor))
+    assert "410 Gone" in str(error)
+    assert "cursor that is stored, as 'after'" in str(error)
+    assert "t0k3n" not in str(error)
+    server.answer = lambda _: Reply(410)
+    other = await error_of(streams, polling(server, "/x", items="items", cursor=cursor))
+    assert "check the URL" in str(other)
+
+
+async def test_requests_go_through_the_proxy_of_the_environment(
+    server: Server, streams: StreamHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    server.document = [{"id": 1}]
+    far = "http://shop.example/orders"
+    view = await streams.add(HttpPollTrigger(far, poke_interval=EVERY, items="@value"))
+    await until(lambda: bool(view.events), view)
+    assert server.asked[0].headers["Host"] == "shop.example"
+    server.answer = lambda _: Reply(407)
+    refused = await error_of(streams, HttpPollTrigger("http://shop.example/other"))
+    assert "check the proxy's user and password" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "kind", "said"),
+    [
+        ("http://u:s3cret@127.0.0.1:9", BrokerUnavailable, "through the proxy of the environment"),
+        ("http://u:s3cret@127.0.0.1:port", ConfigurationError, "HTTP_PROXY"),
+        ("socks5://u:s3cret@127.0.0.1:9", ConfigurationError, "HTTP_PROXY"),
+    ],
+)
+async def test_a_proxy_that_cannot_be_used_is_named(
+    streams: StreamHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    proxy: str,
+    kind: type[Exception],
+    said: str,
+) -> None:
+    """It was "reachable from here", or an error of the client library's."""
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    error = await error_of(streams, HttpPollTrigger("http://shop.example/orders"))
+    assert type(error) is kind
+    assert said in str(error)
+    assert "s3cret" not in str(error)
 
 
 async def test_a_server_that_is_not_there_is_unavailable(streams: StreamHarness) -> None:
