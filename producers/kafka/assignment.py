@@ -111,6 +111,10 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             )
             self.error.__cause__ = error
         except Exception as error:  # noqa: BLE001 - aiokafka would only log it; the stream raises it
+            if isinstance(error, ExceptionGroup) and (first := _first(error)) is not None:
+                # What several commits beside one another were refused for.
+                self.error = first
+                return
             self.error = BrokerUnavailable(f"assignment of {names_of(assigned)} failed: {error!r}")
             self.error.__cause__ = error
 
@@ -335,3 +339,11 @@ def _in_range(lane: Lane, offset: int, first: int, end: int) -> tuple[Lane, str]
         reason = "the broker could not tell whether the log was cut"
     lane.step_back(position, probing=position.failures > 1)
     return lane, reason
+
+
+def _first(group: ExceptionGroup) -> BrokerError | None:
+    """The broker's first answer, a refusal before all."""
+    found = [error for error in group.exceptions if isinstance(error, BrokerError)]
+    return next(
+        (error for error in found if isinstance(error, BrokerRefused)), next(iter(found), None)
+    )

@@ -9,6 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka import errors as sdk
 
 from producers.kafka.cluster import Cluster, Membership
+from producers.kafka.errors import hint_for
 from producers.kafka.position import CommittedPosition
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 from triggerer.pluginkit.backoff import Backoff
@@ -82,7 +83,10 @@ class Commits:
             return True
         if issubclass(mine.error, self._lost):
             return False
-        raise BrokerRefused(f"commit of {partition} at {position.offset}: {mine.error.__name__}")
+        raise BrokerRefused(
+            f"commit of {partition.topic}[{partition.partition}] at {position.offset}: {mine.error.__name__}",
+            hint=hint_for(mine.error),
+        )
 
     async def _send(self, membership: Membership) -> None:
         """Send all waiting positions of this membership until each is committed or refused."""

@@ -67,8 +67,12 @@ def translate(error: BaseException, what: str) -> BrokerError:
         what: What was being done, and where: "commit to group g at localhost:9092".
     """
     kind = BrokerRefused if isinstance(error, _REFUSED) else BrokerUnavailable
-    hint = next((text for sort, text in _HINTS if isinstance(error, sort)), None)
-    return kind(f"{what}: {str(error) or type(error).__name__}", hint=hint)
+    return kind(f"{what}: {str(error) or type(error).__name__}", hint=hint_for(type(error)))
+
+
+def hint_for(error: type[BaseException]) -> str | None:
+    """What may be done about an error of the SDK's."""
+    return next((text for sort, text in _HINTS if issubclass(error, sort)), None)
 
 
 async def guarded(call: Awaitable[T], what: str) -> T:

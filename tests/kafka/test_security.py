@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from tests.kafka.driving import driving, producer_on
 from tests.services.availability import service
@@ -81,6 +82,25 @@ async def test_a_user_without_rights_is_told_which_ones_are_needed(
 ) -> None:
     error = await refusal(secure_kafka.with_scram("SCRAM-SHA-256", user=STRANGER))
     assert isinstance(error, BrokerRefused)
+    assert "the Kafka user needs Read and Describe on the topic" in str(error)
+
+
+async def test_one_topic_of_a_pattern_that_may_only_be_looked_at_is_named(
+    secure_kafka: SecureKafka,
+) -> None:
+    """It was `unhandled errors in a TaskGroup`, as if the brokers were away, without a word on what to do."""
+    prefix = f"p-{uuid.uuid4().hex[:6]}"
+    for name in ("open", "closed"):
+        secure_kafka.create_topic(f"{prefix}-{name}")
+    secure_kafka.allow(AclOperation.READ, ResourceType.TOPIC, f"{prefix}-open")
+    secure_kafka.allow(AclOperation.DESCRIBE, ResourceType.TOPIC, f"{prefix}-closed")
+    secure_kafka.allow(AclOperation.READ, ResourceType.GROUP, prefix)
+    connection = secure_kafka.with_scram("SCRAM-SHA-256", user=STRANGER)
+    servers = connection.pop("bootstrap_servers")
+    async with driving(producer_on(servers, f"^{prefix}-.*", prefix, **connection)) as driver:
+        error = await driver.until_failed()
+    assert isinstance(error, BrokerRefused)
+    assert f"commit of {prefix}-closed[0]" in str(error)
     assert "the Kafka user needs Read and Describe on the topic" in str(error)
 
 

@@ -8,6 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
 from tests.services.certificates import Authority
 from tests.services.kafka import broker_settings, format_broker, kafka_with_archive
 from tests.services.kafka_client import KafkaClient
@@ -123,6 +132,16 @@ class SecureKafka(KafkaClient):
             "bootstrap_servers": f"localhost:{self._oauth}", "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": "OAUTHBEARER", **how,
         }  # fmt: skip
+
+    def allow(self, operation: AclOperation, kind: ResourceType, name: str) -> None:
+        """Let the stranger do something with a topic or a group."""
+        right = AclBinding(
+            kind, name, ResourcePatternType.LITERAL, f"User:{STRANGER}", "*", operation,
+            AclPermissionType.ALLOW,
+        )  # fmt: skip
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        for answer in admin.create_acls([right]).values():
+            answer.result()
 
     def _is_ready(self) -> bool:
         if not accepts_connections(self._port):
