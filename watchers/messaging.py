@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
@@ -15,7 +16,8 @@ _Names = Callable[[list[str]], dict[str, Any]]
 
 def _topics(parts: list[str]) -> dict[str, Any]:
     (topics,) = parts
-    return {"topics": topics.split(",")}
+    # A pattern may have commas of its own, and is alone.
+    return {"topics": topics if topics.startswith("^") else topics.split(",")}
 
 
 def _queue(parts: list[str]) -> dict[str, Any]:
@@ -24,19 +26,30 @@ def _queue(parts: list[str]) -> dict[str, Any]:
 
 
 def _subscription(parts: list[str]) -> dict[str, Any]:
-    (subscription,) = parts
-    return {"subscription": subscription}
+    match parts:
+        case [_] | ["projects", _, "subscriptions", _]:
+            return {"subscription": "/".join(parts)}
+    raise ValueError
 
 
 def _queue_or_subscription(parts: list[str]) -> dict[str, Any]:
-    if len(parts) == 1:
-        return _queue(parts)
-    topic, subscription = parts
-    return {"topic": topic, "subscription": subscription}
+    match parts:
+        case [_]:
+            return _queue(parts)
+        case [topic, subscription]:
+            return {"topic": topic, "subscription": subscription}
+        case [topic, word, subscription] if word.lower() == "subscriptions":
+            # The path by which the service itself names it.
+            return {"topic": topic, "subscription": subscription}
+    raise ValueError
 
 
 _SCHEMES: Final[Mapping[str, tuple[str, str, _Names]]] = {
-    "kafka": ("KafkaEventTrigger", "kafka:///topic or kafka:///topic,topic", _topics),
+    "kafka": (
+        "KafkaEventTrigger",
+        "kafka:///topic, kafka:///topic,topic or kafka:///^pattern",
+        _topics,
+    ),
     "sqs": ("SqsEventTrigger", "sqs:///queue", _queue),
     "pubsub": ("PubSubEventTrigger", "pubsub:///subscription", _subscription),
     "servicebus": (
@@ -53,9 +66,10 @@ class MessageQueueTrigger:
     So what it is, what it shares a stream with, and what is shown of it are the broker's own.
 
     Args:
-        url: `kafka:///topic,topic`, `sqs:///queue`, `pubsub:///subscription`, `servicebus:///queue` or
-            `servicebus:///topic/subscription`; each may end with `?connection=ID`, the connection's section in the
-            configuration. A part of a name that is no letter of a URL is percent-encoded.
+        url: `kafka:///topic,topic`, `kafka:///^pattern`, `sqs:///queue`, `pubsub:///subscription` (or
+            `pubsub:///projects/PROJECT/subscriptions/NAME`), `servicebus:///queue` or `servicebus:///topic/subscription`;
+            each may end with `?connection=ID`, the connection's section in the configuration. What is no letter of a
+            URL's path (`?`, `#`, `%`; `/` within a name; a space, a line's end) is percent-encoded.
         arguments: What that broker's trigger takes besides the names and the connection.
     Raises:
         DagError: The URL is not like that, an argument is not one of that broker's trigger, or what the broker needs is
@@ -66,8 +80,15 @@ class MessageQueueTrigger:
         parts = _split(url)
         class_name, form, names_of = _SCHEMES[parts.scheme]
         path = [unquote(part) for part in parts.path.removeprefix("/").split("/")]
+        if parts.netloc:
+            raise DagError(
+                f"{url!r} names a host, or has two slashes where three belong",
+                hint=f"write {form}; where the broker is, and who may read it, stands in [connections.{parts.scheme}]",
+            )
+        if parts.fragment:
+            raise DagError(f"{url!r} has a # in it", hint="write %23 where it is part of a name")
         try:
-            if parts.netloc or parts.fragment or not all(path):
+            if not all(path):
                 raise ValueError
             names = names_of(path)
         except ValueError as error:
@@ -87,6 +108,12 @@ class MessageQueueTrigger:
 def _split(url: Any) -> SplitResult:
     if not isinstance(url, str) or not url:
         raise DagError(f"url must be a non-empty text, not {url!r}")
+    if re.search(r"[\s\0-\x1f]", url):
+        # What reads URLs leaves some of these out without a word.
+        raise DagError(
+            f"{url!r} has a space or the end of a line in it",
+            hint="write %20 for a space that is part of a name",
+        )
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -105,7 +132,8 @@ def _connection(url: str, query_text: str, form: str) -> dict[str, str]:
     if query or len(values) != 1 or not values[0]:
         raise DagError(
             f"what follows the ? of {url!r} must be connection=ID alone",
-            hint=f"{form}?connection=ID; match, decode and the others are arguments",
+            hint=f"write {form}, and ?connection=ID behind it; match, decode and the others are arguments, and a ? that"
+            " is part of a name is %3F",
         )
     return {"connection": values[0]}
 

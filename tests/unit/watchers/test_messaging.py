@@ -18,12 +18,33 @@ def test_a_url_makes_the_trigger_of_its_broker() -> None:
     assert MessageQueueTrigger("kafka:///a%20b").serialize()[1]["topics"] == ["a b"]
 
 
+def test_a_pattern_of_topics_may_have_commas() -> None:
+    """It was taken apart at them, and refused for not being alone."""
+    trigger = MessageQueueTrigger("kafka:///^orders-.{1,2}")
+    assert trigger.serialize()[1]["topics"] == ["^orders-.{1,2}"]
+
+
 @pytest.mark.parametrize(
     ("url", "classpath", "source"),
     [
         ("sqs:///orders.fifo", "watchers.sqs.SqsEventTrigger", {"queue": "orders.fifo"}),
         ("pubsub:///s", "watchers.pubsub.PubSubEventTrigger", {"subscription": "s"}),
         ("servicebus:///q", "watchers.servicebus.ServiceBusEventTrigger", {"queue": "q"}),
+        (
+            "pubsub:///projects/p/subscriptions/s",
+            "watchers.pubsub.PubSubEventTrigger",
+            {"subscription": "projects/p/subscriptions/s"},
+        ),
+        (
+            "sqs:///https%3A%2F%2Fsqs.eu-central-1.amazonaws.com%2F123456789012%2Fq",
+            "watchers.sqs.SqsEventTrigger",
+            {"queue": "https://sqs.eu-central-1.amazonaws.com/123456789012/q"},
+        ),
+        (
+            "servicebus:///t/Subscriptions/s",
+            "watchers.servicebus.ServiceBusEventTrigger",
+            {"topic": "t", "subscription": "s"},
+        ),
         (
             "servicebus:///t/s",
             "watchers.servicebus.ServiceBusEventTrigger",
@@ -46,7 +67,15 @@ def test_each_broker_has_its_scheme(url: str, classpath: str, source: dict[str, 
             {},
             "of no broker that is known .*kafka://, sqs://, pubsub://, servicebus://",
         ),
-        ("kafka://topic", {}, "names no source .*kafka:///topic"),
+        ("kafka://topic", {}, "two slashes where three belong .*kafka:///topic"),
+        ("kafka://me:s3cret@host:9092/t", {}, r"names a host.*\[connections.kafka\]"),
+        ("kafka:///a#b", {}, "has a # in it .write %23"),
+        ("kafka:///a, b", {}, "has a space or the end of a line in it .write %20"),
+        ("kafka:///a\nb", {}, "has a space or the end of a line in it"),
+        (" kafka:///a", {}, "has a space or the end of a line in it"),
+        ("kafka:///^orders.?x", {}, "a . that is part of a name is %3F"),
+        ("pubsub:///projects/p/topics/t", {}, "names no source"),
+        ("servicebus:///t/topics/s", {}, "names no source"),
         ("kafka:///", {}, "names no source"),
         ("kafka:///a/b", {}, "names no source"),
         ("servicebus:///a/b/c", {}, "names no source .*servicebus:///topic/subscription"),
