@@ -55,10 +55,10 @@ class PubSubSettings(DeliverySettings):
     """A message that is held for longer than this is no longer extended: the service delivers it again."""
     ack_timeout_s: PositiveSeconds = 60.0
     """Acknowledgements that the service does not take for this long end the stream, which is then opened anew."""
-    unavailable_timeout_s: PositiveSeconds = 300.0
+    unavailable_timeout_s: PositiveSeconds = 60.0
     """So does a service that cannot be reached for this long."""
-    connect_timeout_s: PositiveSeconds = 20.0
-    """The same for the first connection."""
+    connect_timeout_s: PositiveSeconds = 2.0
+    """The same for the first connection; then it is tried again after delays of up to a minute."""
     keepalive_s: PositiveSeconds = 30.0
     """How often the connection is tried while nothing comes: a network that is gone says nothing."""
 
