@@ -1,7 +1,7 @@
 """Notifications of objects that were written to a bucket: S3, Cloud Storage, and Blob Storage through Event Grid.
 
 Each reads a message into a list of objects, with the fields `FIELDS`. A notification may hold several; one of a
-deletion, or a test of the configuration, holds none, and is no error.
+deletion, of a folder, or a test of the configuration, holds none, and is no error.
 
 `uri` is one that Spark reads with the connectors of the three: `s3://`, `gs://`, and
 `abfss://container@account.dfs.core.windows.net/` for Blob Storage. `bucket` is there the container.
@@ -10,7 +10,7 @@ deletion, or a test of the configuration, holds none, and is no error.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote, unquote_plus, urlsplit
 
@@ -36,6 +36,14 @@ def _object(
     }
 
 
+def _are_no_folders(found: Iterable[_Object]) -> list[_Object]:
+    """Without the empty objects by which consoles, and Hadoop's connectors, make a folder: "in/".
+
+    Who reads the URI of one reads all that is in the folder.
+    """
+    return [one for one in found if one["size"] or not one["key"].endswith("/")]
+
+
 def read_s3(message: BrokerMessage) -> list[_Object]:
     """S3's event notifications: from the bucket itself, through a topic of SNS, or from EventBridge.
 
@@ -45,7 +53,7 @@ def read_s3(message: BrokerMessage) -> list[_Object]:
         ValueError: It is no notification of S3.
     Source: "Event message structure" and "Using EventBridge" in the user guide of Amazon S3.
     """
-    return list(_s3_objects(message.json()))
+    return _are_no_folders(_s3_objects(message.json()))
 
 
 def _s3_objects(value: Any) -> Iterator[_Object]:
@@ -99,20 +107,20 @@ def read_gcs(message: BrokerMessage) -> list[_Object]:
         bucket, key = attributes["bucketId"], attributes["objectId"]
         described = attributes.get("payloadFormat") == "JSON_API_V1"
         found = message.json() if described and message.value else {}
-        return [_gcs_object(bucket, key, found, attributes.get("eventTime"))]
+        return _are_no_folders([_gcs_object(bucket, key, found, attributes.get("eventTime"))])
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"no notification of Cloud Storage: {error!r}") from error
 
 
 def _gcs_cloudevents(message: BrokerMessage) -> list[_Object]:
     try:
-        return [
+        return _are_no_folders(
             _gcs_object(
                 event["data"]["bucket"], event["data"]["name"], event["data"], event.get("time")
             )
             for event in read_cloudevents(message)
             if event["type"] == "google.cloud.storage.object.v1.finalized"
-        ]
+        )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"no notification of Cloud Storage: {error!r}") from error
 
@@ -153,7 +161,7 @@ def read_eventgrid(message: BrokerMessage) -> list[_Object]:
                 objects.append(_blob(event))
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"no event of Event Grid: {error!r}") from error
-    return objects
+    return _are_no_folders(objects)
 
 
 def _blob(event: Mapping[str, Any]) -> _Object:
@@ -165,10 +173,10 @@ def _blob(event: Mapping[str, Any]) -> _Object:
         container, _, key = subject.removeprefix(_SUBJECT).partition("/blobs/")
     else:
         container, _, key = unquote(url.path).lstrip("/").partition("/")
-    account, _, suffix = (url.hostname or "").partition(".")
-    suffix = suffix.removeprefix("blob.").removeprefix("dfs.")
+    # "shop.blob.core.windows.net"; with a zone of its own "shop.z12.blob.storage.azure.net".
+    host = (url.hostname or "").replace(".blob.", ".dfs.", 1)
     return _object(
-        f"abfss://{container}@{account}.dfs.{suffix}/{key}",
+        f"abfss://{container}@{host}/{key}",
         container,
         key,
         size=data.get("contentLength"),

@@ -160,6 +160,25 @@ def test_event_grid_comes_one_by_one_in_lists_and_as_cloudevents() -> None:
     assert read_eventgrid(message(event)) == [BLOB]
 
 
+def test_an_account_with_a_zone_of_its_own_keeps_it_in_the_uri() -> None:
+    event = blob()
+    event["data"]["url"] = "https://shop.z12.blob.storage.azure.net/landing/a%20b/1.json"
+    (found,) = read_eventgrid(message(event))
+    assert found["uri"] == "abfss://landing@shop.z12.dfs.storage.azure.net/a b/1.json"
+
+
+def test_an_empty_object_that_stands_for_a_folder_does_not_fire() -> None:
+    """Spark would read all that is in the folder, once more."""
+    records = [s3_record("in/", size=0), s3_record("in/x", size=0), s3_record("odd/", size=3)]
+    assert [one["key"] for one in read_s3(message({"Records": records}))] == ["in/x", "odd/"]
+    folder = {**GCS, "objectId": "in/", "eventType": "OBJECT_FINALIZE", "payloadFormat": "NONE"}
+    assert read_gcs(BrokerMessage(b"", attributes=folder)) == []
+    event = blob()
+    event["subject"] = "/blobServices/default/containers/landing/blobs/in/"
+    event["data"]["contentLength"] = 0
+    assert read_eventgrid(message(event)) == []
+
+
 def test_a_cloudevent_of_event_grid_may_have_its_attributes_in_the_messages() -> None:
     event = blob()
     attributes = {
