@@ -155,7 +155,9 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
     raw = received.message
     published = raw.publish_time
     message = _new_message(PubSubMessage)
-    message.value = value = raw.data  # type: ignore[misc]
+    value = raw.data
+    # A message without data has attributes alone.
+    message.value = value or None  # type: ignore[misc]
     message.message_id = message_id = raw.message_id
     message.ordering_key = key = raw.ordering_key
     message.attempt = received.delivery_attempt

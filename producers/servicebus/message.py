@@ -68,10 +68,7 @@ def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: Entit
     message = BrokerMessage(
         _body_of(received),
         None if session_id is None else session_id.encode(),
-        {
-            _text(name): _attribute(value)
-            for name, value in (received.application_properties or {}).items()
-        },
+        _attributes(received),
         {
             "entity": str(entity),
             "message_id": _optional_text(received.message_id),
@@ -97,15 +94,18 @@ def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: Entit
     )
 
 
-def _body_of(received: ServiceBusReceivedMessage) -> bytes:
-    """The body as bytes: data as it is, text as UTF-8, any other value as JSON."""
+def _body_of(received: ServiceBusReceivedMessage) -> bytes | None:
+    """The body as bytes: data as it is, text as UTF-8, any other value as JSON; None where there is none."""
     body: Any = received.body
+    if body is None:
+        return None
     if isinstance(body, (bytes, bytearray)):
-        return bytes(body)
+        return bytes(body) or None
     if isinstance(body, str):
-        return body.encode()
+        return body.encode() or None
     if received.body_type.name == "DATA":
-        return b"".join(bytes(part) for part in body)
+        # Who sends properties alone sends data of no bytes.
+        return b"".join(bytes(part) for part in body) or None
     return json.dumps(
         _plain(list(body) if received.body_type.name == "SEQUENCE" else body)
     ).encode()
@@ -120,6 +120,14 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return _text(value)
+
+
+def _attributes(received: ServiceBusReceivedMessage) -> dict[str, str | bytes]:
+    # Anybody's: a value may be null, whatever the SDK's types say.
+    properties: dict[Any, Any] = received.application_properties or {}
+    return {
+        _text(name): _attribute(value) for name, value in properties.items() if value is not None
+    }
 
 
 def _attribute(value: Any) -> str:

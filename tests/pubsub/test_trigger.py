@@ -36,6 +36,20 @@ def connected(double: PubSubDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(abc, "_resolve_connection", resolve)
 
 
+async def test_a_message_of_attributes_alone_is_an_event_whose_value_is_null(
+    double: PubSubDouble, name: str
+) -> None:
+    """It was rejected for not being JSON, and dead-lettered where there is a place for that."""
+    double.create(name)
+    double.publish(name, [""], attributes={"kind": "done"})
+    async with StreamHarness() as streams:
+        view = await streams.add(PubSubEventTrigger(name, match={"@attributes.kind": "done"}))
+        await eventually(lambda: all(one.is_acked for one in double.entries(name)), "it is acked")
+    (event,) = view.events
+    assert event.payload["value"] is None
+    assert event.payload["attributes"] == {"kind": "done"}
+
+
 async def test_siblings_share_one_stream_and_each_gets_what_it_asked_for(
     double: PubSubDouble, name: str
 ) -> None:

@@ -87,6 +87,24 @@ async def test_a_binary_cloudevent_is_read_as_its_content_type_says(make_queue: 
     assert view.events[0].payload["value"] == {**event, "data": "seven"}
 
 
+async def test_a_message_of_properties_alone_is_an_event_whose_value_is_null(
+    make_queue: MakeQueue,
+) -> None:
+    """It was rejected for not being JSON, and dead-lettered; a property that is null was the text "None"."""
+    queue = make_queue(lock_s=30.0)
+    queue.server.send(queue.path, [""], properties={"kind": "done", "by": None})
+    async with StreamHarness() as streams:
+        view = await streams.add(
+            ServiceBusEventTrigger(queue.path, match={"@properties.kind": "done"})
+        )
+        with anyio.fail_after(30):
+            while queue.values:  # noqa: ASYNC110  (a server tells nobody)
+                await anyio.sleep(0.05)
+    (event,) = view.events
+    assert event.payload["value"] is None
+    assert event.payload["properties"] == {"kind": "done"}
+
+
 async def test_siblings_share_one_stream_and_each_gets_what_it_asked_for(
     make_queue: MakeQueue,
 ) -> None:
