@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag, get_connection
+from triggerer.errors import DagError
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -57,7 +58,7 @@ class PubSubEventTrigger(MessageTrigger):
         extra: Mapping[str, Any] | None = None,
         partition_key: str | None = None,
     ) -> None:
-        self.subscription = text_argument(subscription, "subscription")
+        self.subscription = _subscription(subscription)
         super().__init__(
             connection=connection,
             match=match,
@@ -122,3 +123,21 @@ class PubSubEventTrigger(MessageTrigger):
             "attributes": texts_of(message.attributes),
             "timestamp": timestamp_ms(message),
         }
+
+
+def _subscription(value: Any) -> str:
+    subscription = text_argument(value, "subscription")
+    match subscription.split("/"):
+        case [_]:
+            return subscription
+        case ["projects", project, "subscriptions", name] if project and name:
+            return subscription
+        case ["projects", _, "topics", _]:
+            raise DagError(
+                f"{subscription!r} is a topic, and messages are read from a subscription",
+                hint="gcloud pubsub subscriptions list shows which a topic has, create makes one",
+            )
+    raise DagError(
+        f"{subscription!r} names no subscription",
+        hint="write its name in the connection's project, or projects/PROJECT/subscriptions/NAME",
+    )

@@ -82,6 +82,12 @@ class ServiceBusEventTrigger(MessageTrigger):
         self.queue = optional_text_argument(queue, "queue")
         self.topic = optional_text_argument(topic, "topic")
         self.subscription = optional_text_argument(subscription, "subscription")
+        if any("://" in name for name in (self.queue, self.topic, self.subscription) if name):
+            # Not shown: it may be a connection string, with its key.
+            raise DagError(
+                "the name of an entity has :// in it",
+                hint="a connection_string, or the namespace, belongs into [connections.servicebus]",
+            )
         if (self.queue is None) == (self.topic is None):
             raise DagError("give either queue, or topic and subscription")
         if (self.topic is None) != (self.subscription is None):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.queue import identity, is_url
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag, get_connection
+from triggerer.errors import DagError
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
@@ -60,7 +62,7 @@ class SqsEventTrigger(MessageTrigger):
         extra: Mapping[str, Any] | None = None,
         partition_key: str | None = None,
     ) -> None:
-        self.queue = text_argument(queue, "queue")
+        self.queue = _queue(queue)
         super().__init__(
             connection=connection,
             match=match,
@@ -114,3 +116,30 @@ class SqsEventTrigger(MessageTrigger):
             "attributes": texts_of(message.attributes),
             "timestamp": timestamp_ms(message),
         }
+
+
+def _queue(value: Any) -> str:
+    queue = text_argument(value, "queue")
+    if queue.startswith("arn:"):
+        *_, region, account, name = queue.split(":")
+        raise DagError(
+            f"queue is {queue!r}, which is its ARN",
+            hint=f"write its name, {name!r}, or its URL, 'https://sqs.{region}.amazonaws.com/{account}/{name}'",
+        )
+    if is_url(queue):
+        try:
+            parts = urlsplit(queue)
+            parts.port  # noqa: B018  (raises for one that is none)
+        except ValueError as error:
+            raise DagError(f"the queue's URL is none: {error}") from error
+        if parts.username is not None or parts.password is not None:
+            raise DagError(
+                "the queue's URL has a user or a password in it",
+                hint="put access_key_id and secret_access_key into the connection, as env:NAME or file:PATH",
+            )
+        if parts.scheme not in ("http", "https") or not parts.hostname or not parts.path.strip("/"):
+            raise DagError(
+                f"{queue!r} is no URL of a queue",
+                hint="copy it from the console, or from aws sqs get-queue-url --queue-name NAME",
+            )
+    return queue

@@ -76,6 +76,11 @@ class PubSubSettings(DeliverySettings):
                 f"emulator_host in {where} is {self.emulator_host!r}",
                 hint="a host and a port without a scheme, for example localhost:8085",
             )
+        if self.endpoint and "://" in self.endpoint:
+            raise ConfigurationError(
+                f"endpoint in {where} is {self.endpoint!r}",
+                hint="a host and a port without a scheme, for example europe-west3-pubsub.googleapis.com:443",
+            )
         if self.emulator_host and not self.project:
             raise ConfigurationError(
                 f"project is missing in {where}, which emulator_host needs", hint="any name will do"

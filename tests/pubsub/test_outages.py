@@ -308,6 +308,7 @@ async def test_the_check_says_that_nobody_answers() -> None:
         ({"min_ack_deadline_s": 601}, "between 10 and 600"),
         ({"emulator_host": "http://localhost:8085", "project": "p"}, "without a scheme"),
         ({"emulator_host": "localhost:8085"}, "project is missing"),
+        ({"endpoint": "https://europe-west3-pubsub.googleapis.com"}, "without a scheme"),
         ({"max_outstanding_messages": 0}, "must be above 0"),
     ],
 )

@@ -93,11 +93,13 @@ def test_by_default_an_event_has_what_identifies_the_message() -> None:
         ({"topic": "b"}, "go together"),
         ({"queue": "a", "subscription": "c"}, "go together"),
         ({"queue": ""}, "queue must be a non-empty text"),
+        ({"queue": "Endpoint=sb://x/;SharedAccessKey=s3cret"}, "belongs into .connections"),
     ],
 )
 def test_arguments_that_name_no_entity_are_refused(arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(DagError, match=says):
+    with pytest.raises(DagError, match=says) as refused:
         ServiceBusEventTrigger(**arguments)
+    assert "s3cret" not in str(refused.value)
 
 
 async def test_what_comes_again_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,3 +189,25 @@ def test_a_url_needs_its_connection_and_a_name_does_not(monkeypatch: pytest.Monk
     assert SqsEventTrigger("q").shared_stream_key() == ("sqs", "sqs", "q")
     with pytest.raises(ConfigurationError):
         SqsEventTrigger("https://sqs.eu-west-1.amazonaws.com/123/q").shared_stream_key()
+
+
+@pytest.mark.parametrize(
+    ("queue", "says"),
+    [
+        ("", "must be a non-empty text"),
+        (
+            "arn:aws:sqs:eu-central-1:123456789012:orders",
+            "its name, 'orders', or its URL, 'https://sqs.eu-central-1.amazonaws.com/123456789012/orders'",
+        ),
+        ("https://host:port/1/q", "the queue's URL is none: Port"),
+        ("https://me:s3cret@sqs.eu-central-1.amazonaws.com/1/q", "has a user or a password in it"),
+        ("sqs://orders", "is no URL of a queue"),
+        ("https://sqs.eu-central-1.amazonaws.com/", "is no URL of a queue"),
+    ],
+)
+def test_what_names_no_queue_is_refused_in_the_dag_file(queue: str, says: str) -> None:
+    """They were errors of the service or of Python's, once it ran."""
+    with pytest.raises(DagError) as refused:
+        SqsEventTrigger(queue)
+    assert says in str(refused.value)
+    assert "s3cret" not in str(refused.value)
