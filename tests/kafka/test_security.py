@@ -1,5 +1,6 @@
 """TLS and the ways to log in, against a broker that asks for them."""
 
+import asyncio
 import gc
 import threading
 import uuid
@@ -9,6 +10,7 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
+import anyio
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
@@ -106,6 +108,26 @@ async def test_one_topic_of_a_pattern_that_may_only_be_looked_at_is_named(
 
 async def test_a_password_may_be_sent(secure_kafka: SecureKafka) -> None:
     assert await read(secure_kafka.with_plain) == [*"abc"]
+
+
+async def test_connections_that_the_broker_ends_for_their_age_cost_no_message(
+    secure_kafka: SecureKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Services in the cloud have a client log in again every so often (`connections.max.reauth.ms`)."""
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    secure_kafka.create_topic(topic)
+    connection = secure_kafka.with_plain
+    servers = connection.pop("bootstrap_servers")
+    sent: list[str] = []
+    with caplog.at_level("ERROR", "aiokafka"), anyio.fail_after(60):
+        async with driving(producer_on(servers, topic, topic, **connection)) as driver:
+            while caplog.text.count("closed") < 3:
+                sent.append(str(len(sent)))
+                await asyncio.to_thread(secure_kafka.produce, topic, sent[-1:])
+                await driver.settled(len(sent))
+                await asyncio.sleep(0.2)
+            assert driver.error is None
+            assert driver.values == sent
 
 
 async def test_a_configured_token_is_shown_and_one_that_is_over_is_refused(

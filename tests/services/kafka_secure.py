@@ -87,6 +87,8 @@ class SecureKafka(KafkaClient):
             "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.plain.plain.sasl.jaas.config": f"{_LOGIN}.plain.PlainLoginModule required"
             f' user_{USER}="{PASSWORD}";',
+            # Who has logged in longer ago is cut off: the client does not log in again by itself.
+            "listener.name.plain.plain.connections.max.reauth.ms": 1000,
             "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
             "listener.name.oauth.oauthbearer.sasl.jaas.config": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule"
             ' required unsecuredLoginStringClaim_sub="broker";',
