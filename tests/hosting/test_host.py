@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 
 from tests.store.seeding import NOW, count_events, until
 from tests.unit.runtime.streams import Acking, Upstream
-from triggerer.abc import BaseEventTrigger
+from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
@@ -35,9 +35,23 @@ class Broken(Acking):
         raise ValueError("cannot be made")
 
 
+class FailsLate(Acking):
+    """Asks `on_filter` once, before anything is read."""
+
+    async def filter_shared_stream(self, shared_stream: Any) -> AsyncIterator[TriggerEvent]:
+        act = Upstream.known[self.upstream].on_filter[self.name]
+        await act(None)
+        async for _ in shared_stream:
+            yield TriggerEvent({})
+
+
 LEASE = timedelta(seconds=3)
 
-CLASSES: dict[str, type[BaseEventTrigger]] = {"Acking": Acking, "Broken": Broken}
+CLASSES: dict[str, type[BaseEventTrigger]] = {
+    "Acking": Acking,
+    "Broken": Broken,
+    "FailsLate": FailsLate,
+}
 
 
 async def declare(
@@ -194,6 +208,48 @@ async def test_one_that_cannot_be_made_is_shown_and_its_siblings_events_fail_for
             )
 
         await eventually(is_shown)
+
+
+@pytest.mark.rule("11: a failed trigger is restarted with growing delays, and shown")
+async def test_one_that_is_tried_again_is_failing_until_it_goes_on_for_longer_than_before(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "late", upstream, classpath="FailsLate")
+    attempts = 0
+    is_away = True
+
+    async def fail(_: object) -> None:
+        nonlocal attempts
+        attempts += 1
+        await anyio.sleep(0.4)
+        if is_away:
+            raise ConnectionError("away")
+
+    upstream.on_filter["late"] = fail
+    shown: list[tuple[str, str | None, str | None]] = []
+
+    async def state() -> tuple[str, str | None, str | None]:
+        shown.append((await watchers(database))["late"])
+        return shown[-1]
+
+    async def is_failing() -> bool:
+        return (await state())[0] == "failing"
+
+    async def is_tried_anew() -> bool:
+        await state()
+        return attempts == before + 3
+
+    async def is_running() -> bool:
+        return (await state())[0] == "running"
+
+    async with hosting(database):
+        await eventually(is_failing)
+        shown.clear()
+        before = attempts
+        await eventually(is_tried_anew)
+        assert {*shown} == {("failing", "ConnectionError: away", "me")}
+        is_away = False
+        await eventually(is_running)
 
 
 @pytest.mark.rule(

@@ -49,6 +49,8 @@ class HostSettings:
     """For what is in flight, when a stream is given to another instance or the service stops."""
     stall_threshold: timedelta = timedelta()
     """How long the event loop may stand still before that is logged; zero: never, which suits a simulated loop."""
+    healthy_after: timedelta = timedelta(seconds=60)
+    """What has run for so long has worked, see `Attempts`. Zero: a watcher that is tried again is shown as running."""
     capacity: int = 1000
     """The most triggers that this instance hosts; the same for all instances of a database."""
 
@@ -105,7 +107,13 @@ class TriggerHost:
         self._owned: dict[str, Fence] = {}
         self._roster = Roster()
         self._preparation = Preparation(factory)
-        self._states = StateWriter(database, self._roster, queries=queries, backoff=self._backoff())
+        self._states = StateWriter(
+            database,
+            self._roster,
+            queries=queries,
+            backoff=self._backoff(),
+            healthy_after=self._settings.healthy_after,
+        )
         self._wake = AutoResetEvent()
         self._is_stopped = anyio.Event()
         self._failed_heartbeats = 0

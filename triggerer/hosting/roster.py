@@ -143,14 +143,20 @@ def source_of(row: TriggerRow, fence: Fence) -> EventSource:
     return EventSource(row.watchers, fence)
 
 
-def states_of(placed: Placed) -> list[WatcherState]:
-    """What the watchers of a hosted trigger are shown as."""
-    return [_state_of(placed, watcher.watcher_id) for watcher in placed.row.watchers]
+def states_of(placed: Placed, error_before: BaseException | None = None) -> list[WatcherState]:
+    """What the watchers of a hosted trigger are shown as.
+
+    Args:
+        error_before: What its last attempt failed with, if it is only being tried again.
+    """
+    return [_state_of(placed, watcher.watcher_id, error_before) for watcher in placed.row.watchers]
 
 
-def _state_of(placed: Placed, watcher_id: int) -> WatcherState:
+def _state_of(placed: Placed, watcher_id: int, error_before: BaseException | None) -> WatcherState:
     hosted = placed.hosted
     state, error = str(hosted.state), hosted.error
+    if error_before is not None and hosted.state is HostedState.RUNNING:
+        state, error = str(HostedState.FAILING), error_before
     if watcher_id in hosted.catching_up and hosted.state is not HostedState.FAILING:
         error = hosted.catching_up[watcher_id]
         state = "catching_up" if error is None else str(HostedState.FAILING)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 import anyio
 import structlog
 
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import StoreError
+from triggerer.hosting.attempts import Attempts
 from triggerer.hosting.queries import HostingQueries
 from triggerer.hosting.roster import Roster, states_of
 from triggerer.runtime import HostedState, HostedTrigger
@@ -20,10 +22,16 @@ _log = structlog.get_logger(__name__)
 
 
 class StateWriter:
-    """Shows how the triggers of a roster are; `run` is its only task."""
+    """Shows how the triggers of a roster are; `run` is its only task. See `Attempts` for those that have failed."""
 
     def __init__(
-        self, database: Database, roster: Roster, *, queries: HostingQueries, backoff: Backoff
+        self,
+        database: Database,
+        roster: Roster,
+        *,
+        queries: HostingQueries,
+        backoff: Backoff,
+        healthy_after: timedelta,
     ) -> None:
         self._database = database
         self._roster = roster
@@ -31,16 +39,18 @@ class StateWriter:
         self._backoff = backoff
         self._dirty: dict[HostedTrigger, None] = {}
         self._has_dirty = AutoResetEvent()
+        self._attempts = Attempts(healthy_after.total_seconds())
 
     def note(self, hosted: HostedTrigger) -> None:
         """Have a trigger's state written: it has changed, or serves other watchers now."""
+        self._attempts.note(hosted, anyio.current_time())
         self._dirty[hosted] = None
         self._has_dirty.set()
 
     async def run(self) -> None:
         """Write, until cancelled, all that was noted since the last time in one transaction."""
         while True:
-            await self._has_dirty.wait()
+            await self._wait()
             dirty, self._dirty = self._dirty, {}
             states = self._collect(dirty)
             if not states:
@@ -62,10 +72,17 @@ class StateWriter:
                 await anyio.sleep(delay)
                 self._has_dirty.set()
 
+    async def _wait(self) -> None:
+        """Until something was noted, or a trigger that had failed counts as working again."""
+        at = self._attempts.next_at()
+        with anyio.move_on_after(None if at is None else max(at - anyio.current_time(), 0.0)):
+            await self._has_dirty.wait()
+        self._dirty |= dict.fromkeys(self._attempts.take_working(anyio.current_time()))
+
     def _collect(self, dirty: Iterable[HostedTrigger]) -> list[WatcherState]:
         states: list[WatcherState] = []
         for hosted in dirty:
             placed = self._roster.of(hosted)
             if placed is not None and hosted.state is not HostedState.ENDED:
-                states.extend(states_of(placed))
+                states.extend(states_of(placed, self._attempts.error_before(hosted)))
         return states

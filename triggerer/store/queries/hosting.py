@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, exists, func, or_, select, update
+from sqlalchemy import bindparam, case, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence, WatcherRef
@@ -191,7 +191,10 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
             error=bindparam("b_error"),
             traceback=bindparam("b_traceback"),
             owner=bindparam("b_owner"),
-            updated_at=func.now(),
+            # Since when it is so.
+            updated_at=case(
+                (Watcher.state == bindparam("b_state"), Watcher.updated_at), else_=func.now()
+            ),
         ),
         [
             {

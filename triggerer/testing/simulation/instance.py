@@ -244,6 +244,8 @@ class Instance:
                 retry=lease * RETRY_INTERVAL,
                 drain=timedelta(seconds=world.faults.random.uniform(0.1, 10.0)),
                 capacity=world.capacity,
+                # What is shown is judged by what is, and not by what was.
+                healthy_after=timedelta(),
             ),
             writers=(self.positions, self.parked),
             leases=SimulatedLeaseQueries(self._note_leases),
