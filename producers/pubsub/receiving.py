@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -74,6 +75,7 @@ class Receiving:
         self._asked_anew = anyio.Event()
         self._call: Any = None
         self._scope: anyio.CancelScope | None = None
+        self._opened_at = math.inf
         self._has_received = False
 
     def note_room(self) -> None:
@@ -120,7 +122,7 @@ class Receiving:
         good_at = anyio.current_time()
         has_connected = False
         while True:
-            opened_at = anyio.current_time()
+            self._opened_at = math.inf
             self._has_received = False
             error: BrokerError | None = None
             try:
@@ -133,7 +135,7 @@ class Receiving:
                 await anyio.lowlevel.checkpoint()
                 return
             now = anyio.current_time()
-            if self._has_received or now - opened_at >= _STEADY_S:
+            if self._has_received or now - self._opened_at >= _STEADY_S:
                 has_connected = True
                 good_at = now
                 backoff.reset()
@@ -171,6 +173,8 @@ class Receiving:
                 call = await guarded(opening, self._what)
                 await guarded(call.write(self._first_request(deadline_s)), self._what)
                 self._call = call
+                # Not before: to be connected, or not, may take longer than a steady stream lasts.
+                self._opened_at = anyio.current_time()
                 if self._is_ending():
                     # Asked for while the stream was being opened.
                     await self._half_close()

@@ -10,7 +10,7 @@ import anyio
 import grpc
 import pytest
 
-from producers.pubsub import check_subscription, describe_delivery
+from producers.pubsub import check_subscription, describe_delivery, receiving
 from producers.pubsub.connecting import Access
 from producers.pubsub.settings import PubSubSettings
 from tests.pubsub.driving import driven, producer_on, settings_for
@@ -78,6 +78,18 @@ async def test_a_service_that_is_away_at_the_start_ends_the_stream_soon() -> Non
         # Its watchers are shown as running meanwhile.
         anyio.fail_after(15),
     ):
+        async with driven(producer) as driver:
+            await driver.count(1)
+
+
+async def test_a_stream_that_was_never_open_was_no_steady_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A server that takes connections and answers nothing is found out after 20 seconds.
+    monkeypatch.setattr(receiving, "_STEADY_S", 1e-9)
+    (port,) = free_ports(1)
+    producer = producer_on(f"127.0.0.1:{port}", "flights", connect_timeout_s=0.1)
+    with pytest.raises(BrokerUnavailable), anyio.fail_after(15):
         async with driven(producer) as driver:
             await driver.count(1)
 
