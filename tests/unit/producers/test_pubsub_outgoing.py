@@ -198,7 +198,7 @@ async def test_few_wait_for_a_request_to_return_and_many_do_not() -> None:
 async def test_requests_that_are_to_be_repeated_keep_no_other_from_being_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outgoing, "_RETRY_FIRST_S", 60.0)
+    monkeypatch.setattr(outgoing.Backoff, "next_delay", lambda _: 60.0)
 
     def refuse(ack_ids: Sequence[str]) -> None:
         if ack_ids != ["well"]:
