@@ -211,11 +211,15 @@ class Subscriber(Deriver):
                 at = seq - ledger.base
                 if is_acknowledged:
                     entry = ledger.entries[at]
-                    if (self.was_absent or lags) and not self._may_open(entry):
-                        self.done = self.pulled = seq + 1
-                        if not progress.is_noted:
-                            progress.note()
-                        continue
+                    if self.was_absent or lags:
+                        if not self._may_open(entry):
+                            self.done = self.pulled = seq + 1
+                            if not progress.is_noted:
+                                progress.note()
+                            continue
+                    elif self.open_source is not None:
+                        # Nobody is behind any more.
+                        self.open_source = None
                     self.open_entry = entry
                 self.is_open = True
                 self.pulled = seq + 1

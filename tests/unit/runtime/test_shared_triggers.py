@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from tests.unit.runtime.scene import Scene, Sink, context
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.domain.lane_positions import LanePosition
 from triggerer.runtime import Manager
 
 
@@ -42,3 +44,20 @@ async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_wha
         is_broken = False
         await sink.until(lambda: sink.taken(1) == ["a", "b"])
         await sink.until(lambda: sink.taken(3) == ["b"])
+
+
+@pytest.mark.rule("18: it goes on live without a gap")
+async def test_who_has_caught_up_gets_what_the_shared_trigger_reads_next(scene: Scene) -> None:
+    sink = Sink()
+    shared, well = scene.specs("shared", "well")
+    both = EventSource((WatcherRef(1, 0), WatcherRef(3, 0)), shared.source.fence)
+    scene.publish("a")
+    stands = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))
+    async with Manager(context(sink)) as manager:
+        manager.add([replace(shared, source=both, positions=(stands,)), well])
+        await sink.until(lambda: sink.taken(1) == sink.taken(3) == ["a"])
+        # It is behind nowhere, and nobody else is.
+        await sink.until(lambda: sink.positions.get((1, "0")) is None)
+        scene.publish("b")
+        await sink.until(lambda: sink.taken(3) == ["a", "b"])
+        assert sink.taken(1) == ["a", "b"]
