@@ -124,6 +124,13 @@ class KeptInLane:
         else:
             self.passed.append(key)
 
+    def note_set_aside(self, key: str) -> None:
+        """The row of a message is not the filter's any more. By now it may be replayed, and it is not to go then."""
+        if key in self.writing:
+            self.late.add(key)
+        else:
+            self.note_gone((key,))
+
     def note_gone(self, keys: Collection[str]) -> None:
         """The rows of messages that it was given are gone, or set aside: what was read of them is old."""
         self.under_way.difference_update(keys)

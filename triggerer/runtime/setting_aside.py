@@ -98,6 +98,7 @@ class SettingAside:
                 self._tasks.start_soon(self._dead_letter, producer, taken, error, on_done)
                 return
             if refusal is None:
+                taken.is_set_aside = True
                 self._warn("a message was set aside", lag, taken, error)
             on_done(refusal)
 

@@ -46,7 +46,7 @@ class TakenFromLane(_Taken):
             derives.
     """
 
-    __slots__ = ("_key_of", "is_parked", "lag", "message")
+    __slots__ = ("_key_of", "is_parked", "is_set_aside", "lag", "message")
 
     def __init__(
         self, lag: Lag, message: Message | QueueMessage, key_of: Callable[[Any], str | None]
@@ -60,6 +60,8 @@ class TakenFromLane(_Taken):
         self.message = message
         self.is_parked = False
         """Whether it is, or is being, set aside."""
+        self.is_set_aside = False
+        """Whether the store has it so: a person decides about it now."""
         self._key_of = key_of
 
     @property
@@ -210,13 +212,15 @@ def _drop(taken: TakenFromLane) -> None:
 
 
 def _note_passed(kept: KeptInLane, taken: TakenFromLane) -> None:
-    """All that derives from it is durable: its row goes, if it has one."""
+    """All that derives from it is durable: its row goes, if it has one. Of what is set aside it stays."""
     message = taken.message
     assert isinstance(message, QueueMessage)
     key = taken.key
     if message.id is None:
         key = kept.ahead.pop(message.position[1], None)
-    if key is not None:
+    if key is not None and taken.is_set_aside:
+        kept.note_set_aside(key)
+    elif key is not None:
         kept.note_passed(key)
     elif taken.key is not None:
         kept.under_way.discard(taken.key)

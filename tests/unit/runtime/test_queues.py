@@ -635,3 +635,31 @@ async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Sce
         Sink.submit_nowait(sink, sink.waiting)
         await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
         await sink.until(lambda: len(sink.parked) == 1)
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_what_is_replayed_as_soon_as_it_is_set_aside_is_given_once_more(scene: Scene) -> None:
+    class Replaying(Sink):
+        """Somebody replays what is set aside before its owner knows that it is."""
+
+        def submit_nowait(self, *given: Any) -> None:
+            change = given[0]
+            if isinstance(change, ParkedChange) and isinstance(change.what, SetAside):
+
+                def answer(error: Exception | None) -> None:
+                    self.keep()
+                    change.on_done(error)
+
+                super().submit_nowait(replace(change, on_done=answer))
+            else:
+                super().submit_nowait(*given)
+
+    sink = Replaying()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"])
+        scene.fails.clear()
+        manager.replay_parked(sick, sink.kept_lanes())
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "b"])
+        await sink.until(lambda: not sink.parked)
