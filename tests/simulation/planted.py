@@ -105,6 +105,9 @@ RULES: dict[str, str] = {
     "a_share_that_a_run_took_counts_again": "P1|P4",
     "keys_are_divided_without_a_lock": "P1|P3|T4|S9",
     "parts_of_the_last_look_are_forgotten": "L2",
+    "a_shared_trigger_goes_on_without_who_has_left": "S13|S2/S7|S11",
+    "only_the_first_watcher_of_a_trigger_is_known_to_be_behind": "S13|S2/S7|L5",
+    "who_was_behind_gets_nothing_of_a_shared_trigger": "S13|S2/S7",
     "a_key_is_that_of_the_instant_of_the_run": "T6",
     "many_planned_runs_lose_their_keys": "T6",
 }

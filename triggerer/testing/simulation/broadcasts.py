@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,8 @@ class Broadcasts:
         """What was broadcast, and is in no advance, by number."""
         self._last: dict[LaneOfSession, int] = {}
         """The number of what was broadcast last."""
-        self._failed: dict[LaneOfSession, list[tuple[int, int]]] = {}
-        """The numbers of what has failed for all, and of what had been broadcast last then."""
+        self._failed: dict[LaneOfSession, dict[int, float]] = {}
+        """The numbers of what has failed for all, and of what had been broadcast last when the broker knew that."""
         self._held: dict[LaneOfSession, Delivery] = {}
         """What the poll has pulled and not broadcast."""
         self._done: dict[tuple[str, int], set[int]] = {}
@@ -67,15 +68,21 @@ class Broadcasts:
 
     def note_failed(self, delivery: Delivery) -> None:
         """All have failed it: what is outstanding behind it in its lane fails too, and what the poll still holds."""
+        self._failed.setdefault(lane_of(delivery), {})[delivery.number] = math.inf
+
+    def note_told(self, delivery: Delivery) -> None:
+        """The advance that it was in has returned: if it has failed for all, the broker knows it."""
         at = lane_of(delivery)
-        self._failed.setdefault(at, []).append((delivery.number, self._last.get(at, 0)))
+        if delivery.number not in self._failed.get(at, {}):
+            return
+        self._failed[at][delivery.number] = self._last.get(at, 0)
         if (held := self._held.get(at)) is not None:
             held.was_behind_failed = True
 
     def fails_too(self, delivery: Delivery) -> bool:
         """Whether one before it in its lane has failed for all while it was outstanding, or in the poll's hand."""
-        failed = self._failed.get(lane_of(delivery), ())
-        is_outstanding = any(first < delivery.number <= last for first, last in failed)
+        failed = self._failed.get(lane_of(delivery), {})
+        is_outstanding = any(first < delivery.number <= last for first, last in failed.items())
         return is_outstanding or delivery.was_behind_failed
 
     def outstanding_before(self, delivery: Delivery) -> Iterator[Delivery]:

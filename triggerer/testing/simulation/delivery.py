@@ -180,6 +180,15 @@ class Owner(Protocol):
         """Whether its instance knows that the lease is over."""
 
 
+class Cohort(NamedTuple):
+    """The watchers that have to answer for a message when it is broadcast."""
+
+    watchers: dict[int, Subscriber | None]
+    """None for one that is absent."""
+    triggers: tuple[frozenset[int], ...]
+    """The watchers that each trigger serves: it answers once for all of them."""
+
+
 class Consumer:
     """A connection to a broker: the part of it that deliveries refer to."""
 
@@ -209,6 +218,8 @@ class Delivery:
     """Its place in the group's order of broadcasts."""
     cohort: dict[int, Subscriber | None] = field(default_factory=dict)
     """The watchers that had to answer when it was broadcast; None for one that was absent."""
+    triggers: tuple[frozenset[int], ...] = ()
+    """Of these, those that each trigger served."""
     is_under_lease: bool = True
     """Whether its owner did not know that its lease is over when it was broadcast."""
     confirm_broadcast: Callable[[Delivery], None] = _ignore

@@ -17,6 +17,7 @@ from triggerer.testing.simulation.scenario import (
     has_outages,
     has_poison,
     has_relapses,
+    has_shared_triggers,
     sizes_of,
 )
 
@@ -83,9 +84,17 @@ def draw_scenario(seed: int) -> Scenario:
         scenario = replace(scenario, side_by_side=True)
     for is_so, with_it in _WITH_LITTLE_ELSE:
         if is_so(scenario):
-            return with_it(scenario)
+            return _with_sharing(with_it(scenario))
     # With a limited capacity there are several streams, so that the hosts can divide them.
-    return scenario if scenario.capacity == AMPLE else replace(scenario, streams=pick((3, 4)))
+    has_room = scenario.capacity == AMPLE
+    return _with_sharing(scenario if has_room else replace(scenario, streams=pick((3, 4))))
+
+
+def _with_sharing(scenario: Scenario) -> Scenario:
+    """Where triggers are shared there are some more watchers."""
+    if not has_shared_triggers(scenario):
+        return scenario
+    return replace(scenario, watchers=max(scenario.watchers + 1, 3))
 
 
 def _with_busy_queue(scenario: Scenario) -> Scenario:

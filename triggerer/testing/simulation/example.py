@@ -15,9 +15,9 @@ from triggerer.abc import (
 
 
 class ExampleTrigger(BaseEventTrigger):
-    """Skips, rejects, yields, or yields what the store refuses; which of them depends on message and watcher alone."""
+    """Skips, rejects, yields, or yields what the store refuses; which of them depends on message and kind alone."""
 
-    watcher_id: ClassVar[int] = 0
+    kind: ClassVar[int] = 0
     """Set where it is hosted."""
     takes: ClassVar[int] = 60
     """From how many of a hundred messages something derives, or which it rejects."""
@@ -29,26 +29,26 @@ class ExampleTrigger(BaseEventTrigger):
         return "simulated"
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Half of the watchers select two of three kinds of events."""
-        wanted = _wanted_by(self.watcher_id)
+        """Half of them select two of three kinds of events."""
+        wanted = _wanted_by(self.kind)
         return None if wanted is None else SharedStreamSelector("kind", _kind, wanted)
 
     @classmethod
-    def derives(cls, watcher: int, event: str) -> bool:
+    def derives(cls, kind: int, event: str) -> bool:
         """Whether something derives from an event, or it is rejected."""
-        wanted = _wanted_by(watcher)
+        wanted = _wanted_by(kind)
         is_wanted = wanted is None or _kind(event) in wanted
-        return is_wanted and _draw(watcher, event) < cls.takes
+        return is_wanted and _draw(kind, event) < cls.takes
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[str]
     ) -> AsyncIterator[TriggerEvent]:
-        watcher = self.watcher_id
+        kind = self.kind
         selector = self.shared_stream_selector()
         async for event in shared_stream:
             if selector is not None and _kind(event) not in selector.values:
                 continue
-            drawn = _draw(watcher, event)
+            drawn = _draw(kind, event)
             if drawn < 5:
                 reject_shared_stream_event()
             elif drawn < 8:
@@ -64,12 +64,12 @@ class SparingTrigger(ExampleTrigger):
     takes: ClassVar[int] = 12
 
 
-def _draw(watcher: int, event: str) -> int:
-    return crc32(f"{event} {watcher}".encode()) % 100
+def _draw(kind: int, event: str) -> int:
+    return crc32(f"{event} {kind}".encode()) % 100
 
 
-def _wanted_by(watcher: int) -> frozenset[int] | None:
-    return None if watcher % 2 else frozenset({watcher % 3, (watcher + 1) % 3})
+def _wanted_by(kind: int) -> frozenset[int] | None:
+    return None if kind % 2 else frozenset({kind % 3, (kind + 1) % 3})
 
 
 def _kind(event: str) -> int:

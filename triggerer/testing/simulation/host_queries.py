@@ -142,12 +142,12 @@ class SimulatedHostingQueries:
         return [
             replace(
                 row,
-                positions=positions.get(watcher, ()),
-                kept=tuple(kept.get(watcher, ())),
-                replays=asked.get(watcher, ()),
+                positions=tuple(one for watcher in served for one in positions.get(watcher, ())),
+                kept=tuple(one for watcher in served for one in kept.get(watcher, ())),
+                replays=tuple(one for watcher in served for one in asked.get(watcher, ())),
             )
             for row in rows
-            for watcher in (row.watchers[0].watcher_id,)
+            for served in ([watcher.watcher_id for watcher in row.watchers],)
         ]
 
     async def stream_loads(self, session: Transaction) -> list[StreamLoad]:
@@ -177,8 +177,7 @@ class SimulatedHostingQueries:
 
     async def existing_watchers(self, session: Transaction, watcher_ids: Iterable[int]) -> set[int]:
         await session.store.faults.delay()
-        declared = {row.watchers[0].watcher_id for row in session.store.triggers.values()}
-        return declared & set(watcher_ids)
+        return session.store.declared & set(watcher_ids)
 
     async def write_states(self, session: Transaction, states: Sequence[WatcherState]) -> None:
         await session.store.faults.delay()

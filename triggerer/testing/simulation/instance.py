@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
+from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
 from triggerer.domain.parked import KeptMessage, ParkedBounds
 from triggerer.errors import RowRefused
 from triggerer.hosting.class_loader import Loaded
@@ -54,8 +54,8 @@ class TriggerMaker:
         return self.prepared.row
 
     @property
-    def watcher(self) -> int:
-        return self.row.watchers[0].watcher_id
+    def watchers(self) -> list[int]:
+        return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
         # The world has the class; whether it has been loaded is another matter.
@@ -63,7 +63,8 @@ class TriggerMaker:
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
             raise InjectedError("in the constructor")
-        leased.health.check_making(self.watcher)
+        for watcher in self.watchers:
+            leased.health.check_making(watcher)
         return self.cls(**self.row.kwargs)
 
 
@@ -95,17 +96,25 @@ class ObservedManager(Manager):
     ) -> None:
         super().__init__(context, on_state)
         self._instance = instance
+        self._moves: dict[HostedTrigger, int] = {}
+        """By trigger how often a watcher had moved to it or from it, where none did while it was made."""
 
     def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
+        world = self._instance.world
         added = super().add(map(self._under_lease, specs))
         for hosted in added:
-            maker = maker_of(hosted)
-            if maker.watcher in maker.leased.hosted:
-                maker.leased.checker.fail("L4", f"{hosted.name} is hosted twice")
-            maker.leased.hosted[maker.watcher] = hosted
-        count, capacity = self._instance.hosted, self._instance.world.capacity
+            leased = maker_of(hosted).leased
+            for one in hosted.source.watchers:
+                if one.watcher_id in leased.hosted:
+                    leased.checker.fail("L4", f"watcher {one.watcher_id} is hosted twice")
+            self._note_source(hosted, hosted.source.watchers)
+            row = maker_of(hosted).row
+            declared = world.store.triggers.get(row.trigger_id)
+            if declared is not None and declared.watchers == row.watchers:
+                self._moves[hosted] = world.moves[row.trigger_id]
+        count, capacity = self._instance.hosted, world.capacity
         if count > capacity:
-            self._instance.world.checker.fail(
+            world.checker.fail(
                 "S9", f"{self._instance.name} hosts {count} triggers, its capacity is {capacity}"
             )
         return added
@@ -114,19 +123,32 @@ class ObservedManager(Manager):
         assert spec.source.fence is not None
         leased = self._instance.leased_stream(spec.source.fence)
         prepared = cast("PreparedTrigger", spec.make)
-        watcher = prepared.row.watchers[0].watcher_id
-        cls = bind(self._instance.world.class_of(prepared.row), leased, watcher)
+        world, watcher = self._instance.world, prepared.row.watchers[0].watcher_id
+        cls = bind(world.class_of(prepared.row), leased, world.kind_of(watcher))
         return replace(spec, make=TriggerMaker(leased, prepared, cls))
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         maker = maker_of(member)
-        store = self._instance.world.store
-        if maker.row.trigger_id in store.triggers:
+        world, trigger_id = self._instance.world, maker.row.trigger_id
+        has_moved = self._moves.pop(member, None) != world.moves[trigger_id]
+        if trigger_id in world.store.triggers and not has_moved:
             maker.leased.checker.fail(
                 "L4", f"{member.name} was stopped, and nothing about it changed"
             )
-        maker.leased.hosted.pop(maker.watcher, None)
+        self._note_source(member, ())
         super().remove(member, on_purpose=on_purpose)
+
+    def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
+        self._note_source(member, source.watchers)
+        maker_of(member).leased.checker.note_source(member.subscriber, source.watchers)
+        super().replace_source(member, source)
+
+    def _note_source(self, member: HostedTrigger, watchers: Iterable[WatcherRef]) -> None:
+        """It serves these watchers from now on."""
+        leased = maker_of(member).leased
+        for watcher in [one for one, hosted in leased.hosted.items() if hosted is member]:
+            del leased.hosted[watcher]
+        leased.hosted.update((one.watcher_id, member) for one in watchers)
 
     async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
         """Note which leases the host is about to release."""
@@ -276,7 +298,7 @@ class Instance:
     @property
     def hosted(self) -> int:
         """How many triggers it hosts, including those that it drains."""
-        return sum(len(leased.hosted) for leased in self._leased_streams.values())
+        return sum(leased.triggers for leased in self._leased_streams.values())
 
     def under_lease(self) -> list[LeasedStream]:
         """The streams whose lease it does not know to be over."""
@@ -305,7 +327,7 @@ class Instance:
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:
             key = leased.stream.key
-            is_as_declared = len(leased.hosted) == shown.loads[key].triggers
+            is_as_declared = leased.triggers == shown.loads[key].triggers
             if is_as_declared and not shown.is_beyond_share(self.name):
                 leased.checker.fail("L4", f"{key} did not grow, and gives way to what did")
 

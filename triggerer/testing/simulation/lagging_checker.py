@@ -155,12 +155,16 @@ class LaggingChecker:
 
     def is_kept(self, watcher: int, message: Message) -> bool:
         """Whether it is durable what the watcher derived from it, or that the watcher stands before it."""
+        if self.is_standing_before(watcher, message):
+            return True
+        return self._is_settled(watcher, message) or self._came_later(watcher, message)
+
+    def is_standing_before(self, watcher: int, message: Message) -> bool:
+        """Whether it is durable that the watcher stands at the message or before it, or that this is parked for it."""
         row = self.rows.get((watcher, message.lane))
         if row is not None and row.topic == message.topic and row.offset <= message.offset:
             return True
-        if (watcher, message.key) in self.parked:
-            return True
-        return self._is_settled(watcher, message) or self._came_later(watcher, message)
+        return (watcher, message.key) in self.parked
 
     def _came_later(self, watcher: int, message: Message) -> bool:
         """Whether it lies before where the watcher stands, which came when all others were done with it.

@@ -88,6 +88,8 @@ class LaneChecker:
         """An advance of these has returned."""
         self._outstanding[lane] -= len(deliveries)
         self._outstanding_bytes[lane] -= sum(one.message.size_bytes for one in deliveries)
+        for one in deliveries:
+            self._checker.lagging.broadcasts.note_told(one)
 
     def note_reported(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
         """The same, while the call that has these has not returned."""

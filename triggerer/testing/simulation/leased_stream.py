@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from triggerer.testing.simulation.delivery import Cohort
+
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
     from triggerer.runtime.hosted import HostedTrigger
@@ -26,7 +28,7 @@ class LeasedStream:
         self.relapses = world.relapses
         self._database = database
         self.hosted: dict[int, HostedTrigger] = {}
-        """By watcher."""
+        """By watcher; one may serve several."""
         self.parked_before = max((row.id for row in world.store.parked.values()), default=0)
         """The id of the last row that was parked before it began."""
         self.is_over = False
@@ -36,12 +38,19 @@ class LeasedStream:
     def is_alive(self) -> bool:
         return self._database.is_alive
 
-    def cohort(self) -> dict[int, Any]:
-        """The watchers that have to answer for what is broadcast now; None for one that is absent."""
+    @property
+    def triggers(self) -> int:
+        """How many are hosted."""
+        return len(set(self.hosted.values()))
+
+    def cohort(self) -> Cohort:
+        """The watchers that have to answer for what is broadcast now."""
         found: dict[int, Any] = {}
+        sharing: dict[HostedTrigger, set[int]] = {}
         for watcher, hosted in self.hosted.items():
+            sharing.setdefault(hosted, set()).add(watcher)
             subscriber = hosted.subscriber
             found[watcher] = (
                 subscriber if subscriber is not None and subscriber.is_present else None
             )
-        return found
+        return Cohort(found, tuple(map(frozenset, sharing.values())))

@@ -14,9 +14,8 @@ from triggerer.testing.simulation.delivery import Delivery, Reread, offset_of, p
 from triggerer.testing.simulation.producer import SimulatedProducer
 
 if TYPE_CHECKING:
-    from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.broker import Broker, Session
-    from triggerer.testing.simulation.delivery import Owner
+    from triggerer.testing.simulation.delivery import Cohort, Owner
 
 _READERS: Final = 8
 
@@ -28,7 +27,7 @@ class SimulatedLog(SimulatedProducer):
         self,
         broker: Broker,
         owner: Owner,
-        cohort: Callable[[], dict[int, Subscriber | None]],
+        cohort: Callable[[], Cohort],
     ) -> None:
         super().__init__(broker, owner, cohort)
         self._log = broker

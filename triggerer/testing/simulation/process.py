@@ -107,6 +107,8 @@ class Process:
                 tasks.start_soon(self.world.recreations.run)
             if self.world.deployments is not None:
                 tasks.start_soon(self.world.deployments.run, self._announce)
+            if self.world.sharing is not None:
+                tasks.start_soon(self.world.sharing.run, self._announce)
             if self.world.relapses is not None:
                 tasks.start_soon(self.world.relapses.run, self._announce)
             async with anyio.create_task_group() as hosts:

@@ -11,9 +11,8 @@ from triggerer.errors import BrokerUnavailable
 from triggerer.testing.simulation.lane_checker import LaneChecker
 
 if TYPE_CHECKING:
-    from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.broker import Broker, Session
-    from triggerer.testing.simulation.delivery import Delivery, Message, Owner, Reread
+    from triggerer.testing.simulation.delivery import Cohort, Delivery, Message, Owner, Reread
     from triggerer.testing.simulation.faults import FaultInjector
 
 
@@ -70,7 +69,7 @@ class SimulatedProducer(SharedStreamProducer):
         self,
         broker: Broker,
         owner: Owner,
-        cohort: Callable[[], dict[int, Subscriber | None]],
+        cohort: Callable[[], Cohort],
     ) -> None:
         self.lanes_advance_side_by_side = broker.scenario.side_by_side  # type: ignore[misc]
         self.pauses_lanes = broker.scenario.pauses_lanes  # type: ignore[misc]
@@ -120,7 +119,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._numbers += 1
             broker_payload.number = self._numbers
             self._broadcasts.setdefault(lane, []).append(self._numbers)
-        broker_payload.cohort = self._cohort()
+        broker_payload.cohort, broker_payload.triggers = self._cohort()
         broker_payload.is_under_lease = not self._broker.checker.is_lease_over(self._owner)
         self._lane_checker.note_considered(broker_payload)
         return lane

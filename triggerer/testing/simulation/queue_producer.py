@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from triggerer.testing.simulation.stored_messages import StoresMessages
 
 if TYPE_CHECKING:
-    from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.broker import Broker
-    from triggerer.testing.simulation.delivery import Message, Owner
+    from triggerer.testing.simulation.delivery import Cohort, Message, Owner
 
 
 class SimulatedQueue(StoresMessages):
@@ -24,7 +23,7 @@ class SimulatedQueue(StoresMessages):
         self,
         broker: Broker,
         owner: Owner,
-        cohort: Callable[[], dict[int, Subscriber | None]],
+        cohort: Callable[[], Cohort],
         *,
         is_unordered: bool,
     ) -> None:

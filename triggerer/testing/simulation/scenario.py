@@ -161,6 +161,17 @@ def has_joint_advances(scenario: Scenario) -> bool:
     return is_queue and random.Random(f"{scenario.seed}/advanced together").random() < 0.3
 
 
+def has_shared_triggers(scenario: Scenario) -> bool:
+    """Whether watchers with equal triggers share one, in a sixth of the seeds in ack mode.
+
+    Not where single messages are such that one watcher never takes them, nor where all fail at once: who shares a
+    trigger fails with it.
+    """
+    is_other = has_outages(scenario) or has_poison(scenario)
+    is_possible = scenario.is_acknowledged and not is_other
+    return is_possible and random.Random(f"{scenario.seed}/siblings").random() < 1 / 6
+
+
 def is_shared(seed: int, topic: str) -> bool:
     """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5

@@ -218,6 +218,11 @@ class Store:
         """The virtual time, in seconds; also where no process runs, and a commit arrives."""
         self._last_id = 0
 
+    @property
+    def declared(self) -> set[int]:
+        """The watchers that there are."""
+        return {one.watcher_id for row in self.triggers.values() for one in row.watchers}
+
     def next_id(self) -> int:
         """From a sequence: in the order of the inserts, which need not be the order of the commits."""
         self._last_id += 1

@@ -23,13 +23,17 @@ class StoresMessages(SimulatedProducer):
     async def dead_letter(self, event: Any, reason: str) -> None:
         lagging = self._broker.checker.lagging
         message = self._broker.message_of(event)
-        found = re.search(r"watcher (\d+)", reason)
-        assert found is not None
-        watcher = int(found[1])
+        named, _, _ = reason.partition(":")
+        watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
+        assert watchers
+        if len(watchers) > 1:
+            # It names all that share a trigger.
+            watchers = [one for one in watchers if lagging.is_standing_before(one, message)]
         if reason.startswith("no more messages can be kept"):
-            lagging.check_not_parked(watcher, message)
+            lagging.check_not_parked(watchers[0], message)
         await self._simulate_io()
-        lagging.on_handed_over(watcher, message)
+        for watcher in watchers:
+            lagging.on_handed_over(watcher, message)
         await self._simulate_io()
 
 

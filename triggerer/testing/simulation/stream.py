@@ -42,3 +42,8 @@ class Stream:
     """Makes the raw event of a message from its number, its lane, and its offset there."""
     watchers: dict[int, TriggerRow] = field(default_factory=dict)
     """The row of each that is stored, by watcher."""
+
+    @property
+    def triggers(self) -> dict[int, TriggerRow]:
+        """The rows by trigger: some serve several watchers."""
+        return {row.trigger_id: row for row in self.watchers.values()}

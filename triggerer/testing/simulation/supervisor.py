@@ -249,7 +249,7 @@ class Supervisor:
         if owners.is_free(stream.key, self.world.store.now()):
             # A stream is hosted whole. If not all fit, it is left open which are hosted: only no instance may have room
             # for one of the others.
-            if len(stream.watchers) > max(map(self._room, process.instances)):
+            if len(stream.triggers) > max(map(self._room, process.instances)):
                 return None
             return f"{stream.key} fits into an instance, and nobody hosts it"
         owner, epoch = owners.leases[stream.key]
@@ -271,7 +271,7 @@ class Supervisor:
         """How many more triggers it has room for, by what the store shows."""
         owners, now = self.world.store.owners, self.world.store.now()
         return self.world.capacity - sum(
-            len(stream.watchers)
+            len(stream.triggers)
             for stream in self.world.streams
             if owners.leases[stream.key][0] == instance.name and not owners.is_free(stream.key, now)
         )

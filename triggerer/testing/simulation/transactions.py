@@ -379,7 +379,7 @@ class Transaction:
             store.times.on_committed()
         for pk in self._ended:
             store.runs[pk].is_ended = True
-        declared = {row.watchers[0].watcher_id for row in store.triggers.values()}
+        declared = store.declared
         for request in self._asked:
             if request.watcher_id in declared:
                 store.replays[request.id] = request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -44,7 +44,6 @@ class SimulatedTrigger(BaseEventTrigger):
     """Mixed in before a trigger's class: gives it the model's broker, and faults in its filter."""
 
     leased: ClassVar[LeasedStream]
-    watcher_id: ClassVar[int]
     original: ClassVar[type[BaseEventTrigger]]
 
     def shared_stream_key(self) -> Hashable:
@@ -85,7 +84,7 @@ class SimulatedTrigger(BaseEventTrigger):
         probe = (
             Probe(self.leased, subscriber)
             if isinstance(subscriber, Subscriber)
-            else RereadingProbe(self.leased, subscriber, self.watcher_id)
+            else RereadingProbe(self.leased, subscriber)
         )
         async with aclosing(probe.reading(shared_stream)) as raw:
             events = cast("AsyncGenerator[TriggerEvent]", super().filter_shared_stream(raw))
@@ -137,11 +136,15 @@ class OnFastPath(SimulatedTrigger):
                 yield delivery
 
 
-def bind(cls: type[BaseEventTrigger], leased: LeasedStream, watcher: int) -> type[BaseEventTrigger]:
-    """The class with the model's broker instead of its own; in ack mode if the class is, or if the scenario says so."""
+def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[BaseEventTrigger]:
+    """The class with the model's broker instead of its own; in ack mode if the class is, or if the scenario says so.
+
+    Args:
+        kind: What tells the filters of the simulation's own triggers apart.
+    """
     is_acknowledged = leased.scenario.is_acknowledged or is_acknowledging(cls)
     mode = Acknowledged if is_acknowledged else OnFastPath
-    members = {"leased": leased, "original": cls, "watcher_id": watcher}
+    members = {"leased": leased, "original": cls, "kind": kind}
     return type(f"Simulated{cls.__name__}", (mode, cls), members)
 
 
@@ -153,15 +156,19 @@ class Probe:
         self._leased = leased
         self._subscriber = subscriber
         self._last = 0
+        self._served: list[int] = []
+        """The watchers for which it reads the event that it has open: not those that are behind."""
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
         subscriber, checker = self._subscriber, self._leased.checker
-        watcher = subscriber.source.watchers[0].watcher_id
         async for event in shared_stream:
             entry = subscriber.open_entry
             delivery: Delivery = event if entry is None else entry.payload
             delivery.confirm_broadcast(delivery)
-            checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
+            source = subscriber.open_source or subscriber.source
+            served = self._served = [watcher.watcher_id for watcher in source.watchers]
+            for watcher in served:
+                checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
             # A selector may leave events out, and so do lanes in which the watcher is behind; `Checker.on_advance`
             # knows which.
             expected = (
@@ -170,10 +177,10 @@ class Probe:
                 else delivery.number == self._last + 1
             )
             if self._last and not expected:
-                checker.fail("S5", f"watcher {watcher} got {delivery.number} after {self._last}")
+                checker.fail("S5", f"{subscriber.name} got {delivery.number} after {self._last}")
             self._last = delivery.number
             self.yielded = 0
-            if await inject_fault(self._leased, watcher, subscriber.name, delivery.message):
+            if await inject_fault(self._leased, served, subscriber.name, delivery.message):
                 return
             self._leased.stand_still(is_behind=False)
             yield delivery.message.event
@@ -186,10 +193,10 @@ class Probe:
         entry = subscriber.open_entry
         if entry is not None:
             delivery: Delivery = entry.payload
-            watcher = subscriber.source.watchers[0].watcher_id
-            delivery.answers[watcher] = Answer(self.yielded, subscriber.done > entry.seq)
-            if self._leased.is_alive:
-                self._leased.checker.lagging.on_passed(watcher, delivery.message, self.yielded)
+            for watcher in self._served:
+                delivery.answers[watcher] = Answer(self.yielded, subscriber.done > entry.seq)
+                if self._leased.is_alive:
+                    self._leased.checker.lagging.on_passed(watcher, delivery.message, self.yielded)
 
 
 class Rejecting:
@@ -207,11 +214,11 @@ class Rejecting:
 class RereadingProbe:
     """The same for a filter that catches up, beside the group."""
 
-    def __init__(self, leased: LeasedStream, subscriber: Any, watcher: int) -> None:
+    def __init__(self, leased: LeasedStream, subscriber: Any) -> None:
         self.yielded = 0
         self._subscriber = subscriber
         self._leased = leased
-        self._watcher = watcher
+        self._watcher: int = subscriber.watcher.watcher_id
         self._open: Message | None = None
         self._taken: TakenFromLane | TakenAgain | Trial | None = None
         self._is_rejected = False
@@ -231,7 +238,7 @@ class RereadingProbe:
                 self._note_opened(message)
             self.yielded = 0
             current_subscriber.set(Rejecting(self._subscriber, self._note_rejection))
-            if await inject_fault(leased, watcher, f"watcher {watcher}", message):
+            if await inject_fault(leased, [watcher], f"watcher {watcher}", message):
                 return
             leased.stand_still(is_behind=True)
             yield event
@@ -273,14 +280,17 @@ class RereadingProbe:
             )
 
 
-async def inject_fault(leased: LeasedStream, watcher: int, name: str, message: Message) -> bool:
-    """Inject a fault into a filter, or none; True if the fault is that the filter returns."""
+async def inject_fault(
+    leased: LeasedStream, watchers: Sequence[int], name: str, message: Message
+) -> bool:
+    """Inject a fault into a filter that reads for these watchers, or none; True: the fault is that it returns."""
     faults, scenario = leased.faults, leased.scenario
-    await leased.health.suffer(watcher, message.key)
+    for watcher in watchers:
+        await leased.health.suffer(watcher, message.key)
     await faults.delay()
     if faults.is_instant:
         # Some take a turn or two more than others.
-        for _ in range(watcher % 4):
+        for _ in range(min(watchers) % 4):
             await asyncio.sleep(0)
     if not faults.occur(scenario.filter_fault_rate):
         return False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +33,11 @@ from triggerer.testing.simulation.scenario import (
     has_recreations,
     has_relapses,
     has_replays,
+    has_shared_triggers,
     has_slow_modules,
     has_standstills,
 )
+from triggerer.testing.simulation.sharing import Sharing
 from triggerer.testing.simulation.standstills import Standstills
 from triggerer.testing.simulation.store import Dag, Store
 from triggerer.testing.simulation.stream import Declared, Stream, WatcherTemplate
@@ -95,6 +99,10 @@ class World:
         self.checker.is_taken_over = self.store.is_taken_over
         self.streams: list[Stream] = []
         self._classes: dict[int, type[BaseEventTrigger]] = {}
+        self._served_by: dict[int, int] = {}
+        """By watcher the trigger that it was declared with last."""
+        self.moves = Counter[int]()
+        """By trigger how often a watcher has moved to it, or from it to another."""
         self.steps = 0
         self.processes = 0
         self.person = Person(self)
@@ -104,6 +112,8 @@ class World:
         """What changes watchers besides; None: nothing does."""
         self.relapses = Relapses(self) if has_relapses(scenario) and self.lagging.is_on else None
         """What else does so; None: nothing."""
+        self.sharing = Sharing(self) if has_shared_triggers(scenario) else None
+        """Which watchers share a trigger; None: each has its own."""
         if self.relapses is not None:
             self.store.deleting_position = self.relapses.on_deleting
         self._standstills = Standstills(scenario) if has_standstills(scenario) else None
@@ -126,7 +136,9 @@ class World:
 
     def _expose_to(self, poison: Poison) -> None:
         poison.lanes = self.checker.lagging.lanes
-        poison.derives = lambda watcher, message: self._example.derives(watcher, message.event)
+        poison.derives = lambda watcher, message: self._example.derives(
+            self.kind_of(watcher), message.event
+        )
         poison.is_incurable = self._is_incurable
         poison.now = self.health.now
         poison.count_failed = self.checker.parked.count_failed
@@ -189,8 +201,8 @@ class World:
     def _put_into_files(self, files: Files) -> None:
         """Declare by files what was drawn: none of it is stored yet, and of each stream one file at least is quick."""
         for stream in self.streams:
-            for number, (watcher, row) in enumerate(list(stream.watchers.items())):
-                declared = Declared(row.watchers[0], self.class_of(row), row.kwargs)
+            for number, watcher in enumerate(list(stream.watchers)):
+                declared = self._declared(stream, watcher)
                 files.add(stream, declared, is_slow=number > 0 and files.random.random() < 0.7)
                 self.withdraw(stream, watcher)
 
@@ -204,7 +216,7 @@ class World:
 
     def forget_streams(self) -> None:
         """Remove those that the seed drew, and their files."""
-        self.files = self.health.poison = None
+        self.files = self.health.poison = self.sharing = None
         self.checker.lagging.sets_aside = False
         self.streams.clear()
         self.store.owners.leases.clear()
@@ -224,9 +236,14 @@ class World:
 
     def replace_watcher(self, stream: Stream, watcher: int) -> None:
         """Change its arguments: the same watcher with another trigger."""
+        declared = self._declared(stream, watcher)
+        self._leave_trigger(stream, watcher)
+        self.declare(stream, declared)
+
+    def _declared(self, stream: Stream, watcher: int) -> Declared:
         row = stream.watchers[watcher]
-        del self.store.triggers[row.trigger_id]
-        self.declare(stream, Declared(row.watchers[0], self.class_of(row), row.kwargs))
+        ref = next(one for one in row.watchers if one.watcher_id == watcher)
+        return Declared(ref, self.class_of(row), row.kwargs)
 
     def delete_watcher(self, stream: Stream, watcher: int) -> None:
         """Delete it on purpose, or its file, which takes effect once it has been away for long enough."""
@@ -238,7 +255,7 @@ class World:
 
     def withdraw(self, stream: Stream, watcher: int) -> None:
         """Remove it from the store, with its positions."""
-        del self.store.triggers[stream.watchers.pop(watcher).trigger_id]
+        self._leave_trigger(stream, watcher)
         for at in [at for at in self.store.positions if at[0] == watcher]:
             del self.store.positions[at]
         for request in [one for one in self.store.replays.values() if one.watcher_id == watcher]:
@@ -248,14 +265,53 @@ class World:
                 self.store.parked[key] = replace(row, state=ParkedState.SET_ASIDE.value)
 
     def declare(self, stream: Stream, declared: Declared) -> None:
-        """Store the watcher, with a trigger of its own."""
-        number = self.next_number()
-        watcher = declared.ref
-        name = f"watcher {watcher.watcher_id}"
-        kind = declared.cls.__qualname__
-        row = TriggerRow(number, kind, declared.kwargs, stream.key, (watcher,), (name,))
-        self._classes[number] = declared.cls
-        self.store.triggers[number] = stream.watchers[watcher.watcher_id] = row
+        """Store the watcher, with a trigger of its own, or with one that is equal to it."""
+        ref = declared.ref
+        before, row = self._served_by.get(ref.watcher_id), self._find_equal(stream, declared)
+        if row is None:
+            number, kind = self.next_number(), declared.cls.__qualname__
+            row = TriggerRow(number, kind, declared.kwargs, stream.key, (), ())
+            self._classes[number] = declared.cls
+        self._serve(stream, row, (*row.watchers, ref))
+        self._served_by[ref.watcher_id] = row.trigger_id
+        if before not in {None, row.trigger_id}:
+            self.moves.update((before, row.trigger_id))
+
+    def _find_equal(self, stream: Stream, declared: Declared) -> TriggerRow | None:
+        """The trigger of others that the watcher shares from now on, if any."""
+        watcher = declared.ref.watcher_id
+        if self.sharing is None:
+            return None
+        equal = [
+            row
+            for row in stream.triggers.values()
+            if self.class_of(row) is declared.cls
+            and row.kwargs == declared.kwargs
+            and row.trigger_id != self._served_by.get(watcher)
+            and self.kind_of(row.watchers[0].watcher_id) == self.kind_of(watcher)
+        ]
+        return self.sharing.choose(equal)
+
+    def _leave_trigger(self, stream: Stream, watcher: int) -> None:
+        """The trigger that serves a watcher goes, or serves only the others from now on."""
+        row = stream.watchers.pop(watcher)
+        others = tuple(one for one in row.watchers if one.watcher_id != watcher)
+        if others:
+            self._serve(stream, row, others)
+        else:
+            del self.store.triggers[row.trigger_id]
+
+    def _serve(self, stream: Stream, row: TriggerRow, refs: tuple[WatcherRef, ...]) -> None:
+        """Store that the trigger serves these watchers."""
+        refs = tuple(sorted(refs, key=attrgetter("watcher_id")))
+        names = tuple(f"watcher {one.watcher_id}" for one in refs)
+        row = replace(row, watchers=refs, watcher_names=names)
+        self.store.triggers[row.trigger_id] = row
+        stream.watchers.update((one.watcher_id, row) for one in refs)
+
+    def kind_of(self, watcher: int) -> int:
+        """What the simulation's own filters do for the watcher: by default what they do for no other."""
+        return watcher if self.sharing is None else self.sharing.kind_of(watcher)
 
     def class_of(self, row: TriggerRow) -> type[BaseEventTrigger]:
         """The class that the row's class path means."""
