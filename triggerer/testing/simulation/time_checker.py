@@ -160,6 +160,10 @@ class TimeChecker:
         last = max(reversed(past), key=lambda run: run.run_after, default=None)
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
+            if dag.dag_id in self._made_ahead & self._changed:
+                # Which run is its last changes while those that were made ahead of their time fall due. The timetable
+                # is not asked again for that: it holds what it answered when it was asked.
+                asked.clear()
             asked.append(state.next_run)
         for info in asked:
             if info is not None and info.run_after <= here:
