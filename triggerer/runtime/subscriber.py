@@ -270,14 +270,15 @@ class Subscriber(Deriver):
                 # It was sent to where the filter runs before its watchers were set back.
                 self.open_source = EventSource((), self.source.fence)
                 return True
-            self.open_source = source if source is not self.source else None
             if (
-                source is None
+                source is not self.source
                 and state.reads_log
                 and not state.lags.are_stored(self.source, lane.key)
             ):
                 # The group before ended while that was being written: this one waits for it too.
                 self._miss(entry)
+                return False
+            self.open_source = source if source is not self.source else None
             return source is not None
         return True
 

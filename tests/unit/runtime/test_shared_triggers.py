@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import anyio
 import pytest
 
 from tests.unit.runtime.scene import Scene, Sink, context
@@ -61,3 +62,30 @@ async def test_who_has_caught_up_gets_what_the_shared_trigger_reads_next(scene: 
         scene.publish("b")
         await sink.until(lambda: sink.taken(3) == ["a", "b"])
         assert sink.taken(1) == ["a", "b"]
+
+
+@pytest.mark.rule("18: the broker waits for the position")
+async def test_what_a_shared_trigger_reads_for_another_waits_until_it_is_durable_who_is_behind(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    shared, well = scene.specs("shared", "well")
+    both = EventSource((WatcherRef(1, 0), WatcherRef(3, 0)), shared.source.fence)
+    fence = shared.source.fence
+    assert fence is not None
+    async with Manager(context(sink)) as manager:
+        manager.add([replace(shared, source=both), well])
+        scene.publish("a")
+        await sink.until(lambda: scene.broker.committed() == 1)
+        (stream,) = manager.streams.values()
+        # As a group leaves it that has ended while that was being written.
+        sink.held = []
+        place, now = [scene.broker.identity, 1], datetime.now(UTC)
+        stream.behind.lags.fall_behind(WatcherRef(1, 0), 0, place, fence, now, lambda _: None)
+        scene.publish("b")
+        await sink.until(lambda: sink.taken(2) == ["a", "b"])
+        await anyio.sleep(0.1)
+        assert scene.broker.committed() == 1
+        sink.release()
+        await sink.until(lambda: scene.broker.committed() == 2)
+        await sink.until(lambda: sink.taken(1) == sink.taken(3) == ["a", "b"])
