@@ -27,7 +27,11 @@ class Broadcasts:
         self._last: dict[LaneOfSession, int] = {}
         """The number of what was broadcast last."""
         self._failed: dict[LaneOfSession, dict[int, float]] = {}
-        """The numbers of what has failed for all, and of what had been broadcast last when the broker knew that."""
+        """The numbers of what has failed, and of what had been broadcast last when the broker knew that."""
+        self._failed_for_all: set[tuple[LaneOfSession, int]] = set()
+        """Those of them with which more fails."""
+        self._first_behind_failed: set[tuple[LaneOfSession, int]] = set()
+        """The number of what was broadcast first since the broker knew of a failure."""
         self._held: dict[LaneOfSession, Delivery] = {}
         """What the poll has pulled and not broadcast."""
         self._done: dict[tuple[str, int], set[int]] = {}
@@ -46,8 +50,11 @@ class Broadcasts:
 
     def note_broadcast(self, delivery: Delivery) -> None:
         """It is given to the live filters."""
-        self._held.pop(lane_of(delivery), None)
-        self._last[lane_of(delivery)] = delivery.number
+        at = lane_of(delivery)
+        self._held.pop(at, None)
+        if self._last.get(at, 0) in self._failed.get(at, {}).values():
+            self._first_behind_failed.add((at, delivery.number))
+        self._last[at] = delivery.number
         topic, lane = delivery.message.topic, delivery.message.lane
         for watcher in delivery.cohort:
             if (watcher, topic, lane) not in self._done_before:
@@ -66,24 +73,45 @@ class Broadcasts:
         """It is in an advance."""
         self._outstanding.get(lane_of(delivery), {}).pop(delivery.number, None)
 
-    def note_failed(self, delivery: Delivery) -> None:
-        """All have failed it: what is outstanding behind it in its lane fails too, and what the poll still holds."""
-        self._failed.setdefault(lane_of(delivery), {})[delivery.number] = math.inf
+    def note_failed(self, delivery: Delivery, *, for_all: bool) -> None:
+        """It has failed. If `for_all`, what is outstanding behind it in its lane fails too, and what the poll holds."""
+        at = lane_of(delivery)
+        self._failed.setdefault(at, {})[delivery.number] = math.inf
+        if for_all:
+            self._failed_for_all.add((at, delivery.number))
 
     def note_told(self, delivery: Delivery) -> None:
-        """The advance that it was in has returned: if it has failed for all, the broker knows it."""
+        """The advance that it was in has returned: if it has failed, the broker knows it."""
         at = lane_of(delivery)
         if delivery.number not in self._failed.get(at, {}):
             return
         self._failed[at][delivery.number] = self._last.get(at, 0)
-        if (held := self._held.get(at)) is not None:
-            held.was_behind_failed = True
+        if (at, delivery.number) in self._failed_for_all and at in self._held:
+            self._held[at].was_behind_failed = True
 
     def fails_too(self, delivery: Delivery) -> bool:
-        """Whether one before it in its lane has failed for all while it was outstanding, or in the poll's hand."""
-        failed = self._failed.get(lane_of(delivery), {})
-        is_outstanding = any(first < delivery.number <= last for first, last in failed.items())
-        return is_outstanding or delivery.was_behind_failed
+        """Whether one before it in its lane has failed for all while it was outstanding, or in the poll's hand.
+
+        Of what is broadcast first since, the poll may have had it before the runtime knew that the broker knows.
+        """
+        at = lane_of(delivery)
+        is_outstanding = any(
+            number < delivery.number <= last and (at, number) in self._failed_for_all
+            for number, last in self._failed.get(at, {}).items()
+        )
+        is_first = (at, delivery.number) in self._first_behind_failed
+        return is_outstanding or is_first or delivery.was_behind_failed
+
+    def may_come_again(self, delivery: Delivery) -> bool:
+        """Whether one before it has failed, as far as its owner knows: the poll may have held it then.
+
+        It does not know that the broker has given that up at the limit.
+        """
+        at, number = lane_of(delivery), delivery.number
+        is_outstanding = any(
+            failed < number <= last for failed, last in self._failed.get(at, {}).items()
+        )
+        return is_outstanding or (at, number) in self._first_behind_failed
 
     def outstanding_before(self, delivery: Delivery) -> Iterator[Delivery]:
         """What was broadcast before it in its lane, and is in no advance."""

@@ -134,8 +134,10 @@ class Checker:
             # It is given it once more.
             and not (self.lagging.is_on and self.lagging.is_behind(watcher, delivery.message))
         }
-        if self.lagging.is_on and outcome.failed == count:
-            self.lagging.broadcasts.note_failed(delivery)
+        if self.lagging.is_on and outcome.failed:
+            # Who has failed it alone falls behind: it has failed for all, or lies behind one that has, and so on.
+            for_all = outcome.failed == count or self.lagging.falls_behind
+            self.lagging.broadcasts.note_failed(delivery, for_all=for_all)
         fails_too = self.lagging.broadcasts.fails_too(delivery)
         least = sum(bool(watchers) and watchers <= healthy for watchers in sharing)
         if outcome.failed > count - least and not fails_too:

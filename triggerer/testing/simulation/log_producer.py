@@ -44,8 +44,11 @@ class SimulatedLog(SimulatedProducer):
         await super().advance(batch)
         for item in batch:
             self._log.checker.lagging.note_told(item.broker_payload)
-        if not batch[-1].outcome.failed:
-            self._log.checker.rest.note_told(batch[-1].broker_payload)
+        last = batch[-1].broker_payload
+        if not (
+            batch[-1].outcome.failed or self._log.checker.lagging.broadcasts.may_come_again(last)
+        ):
+            self._log.checker.rest.note_told(last)
 
     def redeliver(self, session: Session, delivery: Delivery) -> None:
         self._log.checker.lagging.note_redelivered(delivery)
