@@ -26,21 +26,27 @@ _NO_SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 
+# Texts hold messages, and those may be one long word (Base64). So a word is looked at from its beginning only, and what
+# a lookahead or a possessive quantifier has passed is not tried again: the time grows with the text, not its square.
 # Up to the last "@" of the word: a password may have "/", ":" and "@" in it, unquoted.
-_USER_INFO: Final = re.compile(r"(?P<before>://[^:/@\s?#]*:)(?P<secret>[^\s\"'<>]*)(?=@)")
-_KEY_ALONE: Final = re.compile(r"(?P<before>\bhttps?://)(?P<secret>[^:/@\s?#\"'<>]+)(?=@)")
+_USER_INFO: Final = re.compile(
+    r"(?P<before>(?<![^\s\"'<>])(?=[^\s\"'<>]*@)[^\s\"'<>]*?://[^:/@\s?#\"'<>]*+:)(?P<secret>[^\s\"'<>]*)(?=@)"
+)
+_KEY_ALONE: Final = re.compile(r"(?P<before>\bhttps?://)(?P<secret>[^:/@\s?#\"'<>]++)(?=@)")
 _PARAMETER: Final = re.compile(
-    rf"(?P<before>[?&;][^=&;\s]*(?:{_WORDS})[^=&;\s]*=)(?P<secret>[^&;\s\"'<>]+)", re.IGNORECASE
+    r"(?P<before>(?:(?<=[&;])|(?<![^=&;\s\"'<>])[^?=&;\s\"'<>]*+\?)"
+    rf"(?=[^=&;\s\"'<>]*(?:{_WORDS}))[^=&;\s\"'<>]*+=)(?P<secret>[^&;\s\"'<>]++)",
+    re.IGNORECASE,
 )
 _ASSIGNED: Final = re.compile(
-    rf"(?P<before>[\w.\-]*(?:{_WORDS})[\w.\-]*(?:\s?=\s?|[\"']\s*[:=]\s*))"
-    r"(?P<secret>\"(?:[^\"\\]|\\.)+\"|'(?:[^'\\]|\\.)+'|[^\s,;&\"'()\[\]{}]+)",
+    rf"(?P<before>(?<![\w.\-])(?=[\w.\-]*(?:{_WORDS}))[\w.\-]++(?:\s?=\s?|[\"']\s*+[:=]\s*+))"
+    r"(?P<secret>\"(?:[^\"\\]|\\.)+\"|'(?:[^'\\]|\\.)+'|[^\s,;&\"'()\[\]{}]++)",
     re.IGNORECASE,
 )
 _BEARER: Final = re.compile(
     r"(?P<before>\b(?:bearer|basic)\s+)(?P<secret>[\w.~+/=\-]{8,})", re.IGNORECASE
 )
-_NAME: Final = re.compile(r"[\w.\-]+(?=[\"']?\s*[=:]\s*$)")
+_NAME: Final = re.compile(r"(?<![\w.\-])[\w.\-]++(?=[\"']?\s*[=:]\s*$)")
 _SHAPES: Final = (_USER_INFO, _KEY_ALONE, _PARAMETER, _ASSIGNED, _BEARER)
 
 # What is shorter would hide half of every line.

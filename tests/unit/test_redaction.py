@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import string
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -174,3 +175,16 @@ def test_no_log_line_shows_a_secret(log_format: str) -> None:
     assert "3" in written
     if log_format == "json":
         assert len([json.loads(line) for line in written.splitlines()]) == 4
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["QUJD", "password", "?a", "&token", "://a:", "https://", "a.-", "'password", "sig=", "?", "@"],
+)
+def test_what_a_long_word_costs_grows_with_its_length_only(word: str) -> None:
+    """Errors say messages, which may be long: they are logged on the event loop."""
+    text = f"KeyError: x=@ {word * (8_000 // len(word))}"
+    started = time.thread_time()
+    redact_text(text)
+    # The square of it took 10 s and more.
+    assert time.thread_time() - started < 1
