@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.dag_processing.loader import LoadedFile, load_dag_file, shown_location
+from triggerer.dag_processing.loader import LoadedFile, file_error, load_dag_file, shown_location
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef, AssetWatcher
 from triggerer.domain.conditions import condition_to_json
 from triggerer.domain.dags import DAG
@@ -26,7 +26,7 @@ from triggerer.domain.parsed import (
 )
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, next_info, timetable_in
-from triggerer.domain.storable import strings_with_nul
+from triggerer.domain.storable import storable_text, strings_with_nul
 from triggerer.domain.tasks import Task
 from triggerer.errors import DagFileError, PluginError, TemplateError, TriggererError
 from triggerer.plugins import (
@@ -36,9 +36,11 @@ from triggerer.plugins import (
     stream_digest,
     trigger_digest,
 )
-from triggerer.redaction import redact_text
+from triggerer.redaction import hide_known, redact_text
 from triggerer.templating import check_templates
 
+_LONGEST_REASON: Final = 10_000
+"""Characters; a file's error may say all that it has read."""
 _CALLED_BACK: Final = (RunState.SUCCESS, RunState.FAILED)
 
 
@@ -54,7 +56,12 @@ def parse_file(path: str, dags_folder: Path, allowed_modules: Iterable[str]) -> 
         _check_templates(loaded)
         parsed = _describe(loaded, folder, tuple(allowed_modules), started)
         _refuse_what_no_store_takes(parsed, path)
-    except DagFileError as error:
+    except BaseException as raised:  # noqa: BLE001  (whatever the file's code raises, such as KeyboardInterrupt)
+        error = (
+            raised
+            if isinstance(raised, DagFileError)
+            else file_error(raised, str(folder.root / path), path)
+        )
         reason = f"{error.reason} ({error.hint})" if error.hint else error.reason
         parsed = ParsedFile(
             path=path,
@@ -68,7 +75,12 @@ def parse_file(path: str, dags_folder: Path, allowed_modules: Iterable[str]) -> 
 
 def _redacted(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Here, since nobody else knows the secrets that the file has read."""
-    return tuple(one._replace(reason=redact_text(one.reason)) for one in problems)
+    return tuple(one._replace(reason=_shown(one.reason)) for one in problems)
+
+
+def _shown(reason: str) -> str:
+    # A known secret is hidden before the text is cut: a part of it is not known.
+    return redact_text(hide_known(storable_text(reason))[:_LONGEST_REASON])
 
 
 def _describe(

@@ -64,7 +64,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
         try:
             module = folder.import_file(file)
         except (Exception, SystemExit) as error:
-            raise _file_error(error, file, relative) from error
+            raise file_error(error, file, relative) from error
     if module.__file__ != file:
         raise DagFileError(
             f"its module name {module.__name__!r} belongs to {module.__file__}",
@@ -174,14 +174,21 @@ def _aliases(module: ModuleType, dags: Iterable[DAG]) -> Iterator[AssetAlias]:
     return (leaf for leaf in _leaves(module, dags) if isinstance(leaf, AssetAlias))
 
 
-def _file_error(error: BaseException, file: str, relative: str) -> DagFileError:
-    """Say what stopped the file, and at which of its own lines."""
+def file_error(error: BaseException, file: str, relative: str) -> DagFileError:
+    """Say what stopped the file, and at which of its own lines.
+
+    Args:
+        file: Its full path.
+        relative: Its path in the DAGs folder.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
     hint = error.hint if isinstance(error, TriggererError) else None
     match error:
         case SyntaxError() if error.filename == file:
             return DagFileError(f"syntax error: {error.msg}", file=relative, line=error.lineno)
+        case SyntaxError() if error.filename is None:
+            reason = f"syntax error: {error.msg}"
         case SyntaxError():
             reason = f"syntax error in {error.filename}:{error.lineno}: {error.msg}"
         case SystemExit():
@@ -191,12 +198,19 @@ def _file_error(error: BaseException, file: str, relative: str) -> DagFileError:
         case TriggererError():
             reason = f"{type(error).__name__}: {error.message}"
         case _:
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {_said_by(error)}"
             last = frames[-1] if frames else None
             if last is not None and last.filename != file and not last.filename.startswith("<"):
                 reason += f" (raised at {last.filename}:{last.lineno})"
             hint = install_hint(error)
     return DagFileError(reason, file=relative, line=line, hint=hint)
+
+
+def _said_by(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as other:  # noqa: BLE001  (users' code, too)
+        return f"(its message raises {type(other).__name__})"
 
 
 def _problem(warning: warnings.WarningMessage, folder: DagsFolder) -> Problem:

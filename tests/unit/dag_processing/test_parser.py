@@ -202,6 +202,13 @@ async def test_a_class_that_a_dag_file_defines_can_drive_watchers(tmp_path: Path
         ("from triggerer import Asset\nAsset('s3:///key')\n", 2, "names no bucket"),
         ("from triggerer import DAG\nd = DAG('d', description='\\0')\n", None, "NUL character"),
         ("from triggerer import DAG\nd = DAG('d', params={'n': 1 << 70})\n", None, "64-bit"),
+        ("\nraise KeyboardInterrupt\n", 2, "KeyboardInterrupt"),
+        ("import asyncio\nraise asyncio.CancelledError('late')\n", 2, "CancelledError: late"),
+        # As of a name that is not UTF-8.
+        ("open(b'/caf\\xe9'.decode('utf-8', 'surrogateescape'))\n", 1, "/caf\\udce9"),
+        ("raise ValueError('\\0')\n", 1, "ValueError: \\x00"),
+        ("class E(Exception):\n    def __str__(self): 1 / 0\nraise E\n", 3, "ZeroDivisionError"),
+        ("x = 1 # \0\n", None, "syntax error: source code string cannot contain null bytes"),
     ],
 )
 async def test_a_bad_file_is_named_and_harms_no_other(
@@ -210,6 +217,12 @@ async def test_a_bad_file_is_named_and_harms_no_other(
     error = await only_error(tmp_path, text)
     assert reason in error.reason
     assert error.line == line
+
+
+async def test_what_a_long_error_says_is_cut(tmp_path: Path) -> None:
+    error = await only_error(tmp_path, "raise ValueError('x=' + 'e' * 50_000_000)\n")
+    assert error.reason.startswith("ValueError: x=eee")
+    assert len(error.reason) <= 10_000
 
 
 async def test_an_endless_loop_is_stopped_and_its_line_is_shown(tmp_path: Path) -> None:
