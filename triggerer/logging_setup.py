@@ -34,7 +34,7 @@ _QUIET: Final = (
 )
 
 _OUR_PACKAGES: Final = frozenset({"triggerer", "producers", "watchers"})
-_in_force: Final[list[tuple[logging.Handler, int]]] = []
+_in_force: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
 """What `set_up_logging` has made of the root logger; empty in a process that has not called it."""
 
 # Fields in which no secret can be; `exc_info` is rendered by whoever knows exceptions.
@@ -88,7 +88,7 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
         )
     )
     handler.addFilter(SeldomRepeats(_QUIET))
-    _in_force[:] = [(handler, level)]
+    _in_force[:] = [(handler, level, structlog.get_config())]
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
@@ -99,10 +99,16 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
 def undo_changes() -> None:
     """Undo what users' code has made of the service's log while it was imported: by `dictConfig`, for instance.
 
-    It switches off the loggers that it does not name, and what the service says would be lost.
+    It switches off the loggers that it does not name, and what the service says would be lost. What `structlog` is told
+    to do holds for the service's own loggers, too.
     """
+    if not _in_force:
+        return
+    import structlog
+
     root = logging.getLogger()
-    for handler, level in _in_force:
+    for handler, level, config in _in_force:
+        structlog.configure(**config)
         root.handlers = [handler]
         root.setLevel(level)
         logging.disable(logging.NOTSET)

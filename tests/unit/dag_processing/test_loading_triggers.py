@@ -217,6 +217,8 @@ log = structlog.get_logger("triggerer.ours")
 log.info("before")
 load_trigger_class("rude.Mine", dags_folder=Path(sys.argv[1]))
 log.info("after")
+# Whatever a logger was told before, one that is used for the first time is made as structlog is told by now.
+structlog.get_logger("triggerer.new").info("new")
 print(os.getcwd())
 """
 _RUDE = """
@@ -224,6 +226,8 @@ import logging.config, os
 os.chdir("/")
 logging.config.dictConfig({"version": 1, "root": {"level": "ERROR"}})
 logging.disable(logging.CRITICAL)
+import structlog
+structlog.configure(processors=[structlog.processors.KeyValueRenderer()], logger_factory=structlog.PrintLoggerFactory())
 """
 
 
@@ -237,7 +241,11 @@ def test_what_a_file_makes_of_its_process_does_not_reach_the_service(folder: Pat
         timeout=60,
         check=True,
     )
-    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["before", "after"]
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == [
+        "before",
+        "after",
+        "new",
+    ]
     assert done.stdout == f"{folder}\n"
 
 
