@@ -65,9 +65,12 @@ async def describe_delivery(
         retention=None if found is None else _retention(found),
         redelivers_after=None if found is None else _duration(found.lock_duration),
         is_renewed=True,
-        drops_after=min((limit for limit in limits if limit), default=None),
-        # Each entity has a dead-letter queue.
-        has_dead_letters=True,
+        # A dead letter that fails comes again.
+        drops_after=None
+        if entity.is_dead_letter_queue
+        else min((limit for limit in limits if limit), default=None),
+        # Each entity has a dead-letter queue, but for that itself.
+        has_dead_letters=not entity.is_dead_letter_queue,
         # Their names are not case-sensitive.
         source=f"{entity.described.lower()} at {settings.host.lower()}",
     )

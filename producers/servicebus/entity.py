@@ -17,6 +17,11 @@ class EntityPath:
         return self.name if self.subscription is None else f"{self.name}/{self.subscription}"
 
     @property
+    def is_dead_letter_queue(self) -> bool:
+        """Whether it is where another entity's dead letters lie. It has no such place itself."""
+        return str(self).lower().endswith("/$deadletterqueue")
+
+    @property
     def described(self) -> str:
         """The entity as messages name it."""
         if self.subscription is None:

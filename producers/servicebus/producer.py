@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from functools import partial
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from producers.servicebus.entity import EntityPath
     from producers.servicebus.settings import ServiceBusSettings
 
+logger = logging.getLogger(__name__)
+
 _TURN_EVERY = 100
 
 
@@ -36,7 +39,8 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     - `advance` returns when Service Bus has the outcome. A message whose lock was lost meanwhile comes again, and
       counts as told: its key absorbs what was stored of it.
     - A failed message is abandoned after a growing delay, during which its lock is kept; in a session nothing else is
-      delivered meanwhile. After `max_deliveries`, and where it is rejected, it is dead-lettered with the reason.
+      delivered meanwhile. After `max_deliveries`, and where it is rejected, it is dead-lettered with the reason; in a
+      dead-letter queue, which has no other, it comes again, and what is rejected is logged and passed.
     - Locks are renewed from a thread of their own until a message is settled.
     - What is held when the stream ends is given back, and no delivery is counted.
     """
@@ -151,6 +155,11 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         match judge(outcome):
             case Judgement.ACK:
                 return Order(delivery, Settlement.COMPLETE, done)
+            case Judgement.REJECT if self._entity.is_dead_letter_queue:
+                logger.warning(
+                    "%s: message rejected, and passed: %s", self._stream.what, delivery.key
+                )
+                return Order(delivery, Settlement.COMPLETE, done)
             case Judgement.REJECT:
                 return Order(
                     delivery, Settlement.DEAD_LETTER, done, reason="Rejected",
@@ -160,7 +169,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         if not outcome.blames_event:
             # Nobody has seen it: no fault of the message, and no delivery is counted.
             return Order(delivery, Settlement.RELEASE, done, delay_s=self._policy.delay(1))
-        if self._policy.is_exhausted(deliveries):
+        if self._policy.is_exhausted(deliveries) and not self._entity.is_dead_letter_queue:
             return Order(
                 delivery, Settlement.DEAD_LETTER, done, reason="MaxDeliveriesExceeded",
                 description=f"delivered {deliveries} times; at last {outcome.failed} of the watchers failed",
@@ -201,7 +210,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
             BrokerUnavailable: It could not be sent.
         """
         delivery = self._find(event)
-        if delivery is not None:
+        if delivery is not None and not self._entity.is_dead_letter_queue:
             settled = asyncio.Event()
             order = Order(
                 delivery,

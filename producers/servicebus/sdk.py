@@ -59,17 +59,15 @@ class Client:
         }
         if settings.transport == "websocket":
             arguments["transport_type"] = TransportType.AmqpOverWebsocket
-        if settings.connection_string is not None:
-            self._client = ServiceBusClient.from_connection_string(
-                settings.connection_string, **arguments
-            )
+        if (connection_string := settings.sdk_connection_string) is not None:
+            self._client = ServiceBusClient.from_connection_string(connection_string, **arguments)
         else:
             self._credential = default_credential(settings)
             assert settings.fully_qualified_namespace is not None
             self._client = ServiceBusClient(
                 settings.fully_qualified_namespace, self._credential, **arguments
             )
-        self._idle_timeout_s = settings.idle_timeout_s
+        self._settings = settings
 
     def receiver(
         self, entity: EntityPath, *, session: bool = False, wait_s: float | None = None
@@ -79,7 +77,10 @@ class Client:
         Args:
             session: It is to accept the next session that has messages.
             wait_s: How long to wait for one.
+        Raises:
+            ConfigurationError: The connection string is another entity's.
         """
+        self._settings.check_entity(entity.name)
         arguments: dict[str, Any] = {"socket_timeout": _POLL_S, "max_wait_time": wait_s}
         if session:
             arguments["session_id"] = NEXT_AVAILABLE_SESSION
@@ -89,7 +90,7 @@ class Client:
             receiver = self._client.get_subscription_receiver(
                 entity.name, entity.subscription, **arguments
             )
-        _keep_what_arrives(receiver, self._idle_timeout_s)
+        _keep_what_arrives(receiver, self._settings.idle_timeout_s)
         return receiver
 
     def sender(self, queue_name: str) -> Any:

@@ -79,6 +79,29 @@ class ServiceBusSettings(DeliverySettings):
         return _parts(self.connection_string).get("usedevelopmentemulator", "").lower() == "true"
 
     @property
+    def sdk_connection_string(self) -> str | None:
+        """As the SDK is given it: without the entity, which it would compare letter by letter."""
+        if self.connection_string is None:
+            return None
+        parts = self.connection_string.strip().split(";")
+        return ";".join(
+            part for part in parts if not part.strip().lower().startswith("entitypath=")
+        )
+
+    def check_entity(self, name: str) -> None:
+        """Refuse to read an entity with the connection string of another.
+
+        Raises:
+            ConfigurationError: The string says which entity it is for (`EntityPath`), and it is not that one.
+        """
+        stated = _parts(self.connection_string or "").get("entitypath", "")
+        if stated and stated.lower() != name.lower():
+            raise ConfigurationError(
+                f"the connection_string is for {stated!r} alone (EntityPath), and {name!r} is read with it",
+                hint="copy the namespace's, or give the entity a connection of its own",
+            )
+
+    @property
     def host(self) -> str:
         """Where it connects to, for messages."""
         if self.fully_qualified_namespace is not None:

@@ -12,15 +12,16 @@ import pytest
 from azure.core.credentials import AccessToken
 from azure.servicebus.aio import ServiceBusClient
 
-from producers.servicebus import check_entity, sdk
+from producers.servicebus import check_entity, describe_delivery, sdk
 from producers.servicebus.entity import EntityPath
 from tests.servicebus.conftest import MakeQueue, Queue
 from tests.servicebus.driving import drive, producer_on, settings_for
 from tests.services.servicebus import ServiceBusServer, open_servicebus
 from tests.services.servicebus.service import connection_string
 from tests.services.tcp_proxy import TcpProxy
-from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
-from triggerer.testing.driving import Driver
+from triggerer.abc import AdvanceOutcome
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable, ConfigurationError
+from triggerer.testing.driving import ACKED, FAILED, REJECTED, Delivery, Driver
 from triggerer.testing.resolving import acked, gated, outcomes
 
 
@@ -196,6 +197,53 @@ async def test_a_wrong_key_is_refused_and_not_shown(queue: Queue) -> None:
     assert "InvalidSignature" in str(error)
     assert "check the key in connection_string" in str(error)
     assert "a-wrong-key" not in str(error)
+
+
+async def test_a_connection_string_of_one_entity_reads_that_one(queue: Queue) -> None:
+    """The portal gives it with the entity's name, which is not case-sensitive; the SDK compares the letters."""
+    of_it = f"{queue.server.connection_string};EntityPath={queue.path.upper()}"
+    queue.send("a")
+    async with drive(queue.producer(connection_string=of_it)) as driver:
+        await driver.until(lambda: not queue.values, "it is completed")
+    assert driver.values == ["a"]
+
+    of_another = settings_for(f"{queue.server.connection_string};EntityPath=other")
+    with pytest.raises(ConfigurationError, match=r"is for 'other' alone .EntityPath.") as error:
+        await check_entity(of_another, EntityPath(queue.path))
+    assert "a connection of its own" in str(error.value)
+    with pytest.raises(ConfigurationError, match="is for 'other' alone"):
+        async with drive(
+            queue.producer(connection_string=f"{queue.server.connection_string};EntityPath=other")
+        ) as driver:
+            await driver.count(1)
+
+
+async def test_a_dead_letter_queue_can_be_read_and_has_no_place_for_dead_letters_of_its_own(
+    queue: Queue,
+) -> None:
+    """The first message that was rejected, or failed too often, had the link opened again for ever."""
+    queue.send(*"abc")
+    async with drive(queue.producer(), lambda _: REJECTED) as driver:
+        await driver.until(lambda: not queue.values, "all are dead letters")
+    assert len(queue.server.dead_letters(queue.path)) == 3
+    dead = producer_on(queue.server, f"{queue.path}/$DeadLetterQueue", max_deliveries=2)
+    failures = iter([FAILED] * 4)
+
+    def resolve(delivery: Delivery) -> AdvanceOutcome:
+        match delivery.value:
+            case "a":
+                return REJECTED
+            case "b":
+                return next(failures, ACKED)
+        return ACKED
+
+    async with drive(dead, resolve) as driver:
+        await driver.until(lambda: not queue.server.dead_letters(queue.path), "all are read")
+    assert sorted(driver.values) == ["a", "b", "b", "b", "b", "b", "c"]
+    facts = await describe_delivery(
+        dead._settings, EntityPath(f"{queue.path}/$DeadLetterQueue"), ask=False
+    )
+    assert (facts.has_dead_letters, facts.drops_after) == (False, None)
 
 
 async def test_no_right_to_listen_is_refused_with_the_role_that_is_needed(queue: Queue) -> None:
