@@ -37,6 +37,9 @@ _REFUSED: Final[Mapping[str, str | None]] = {
     "KmsAccessDenied": "the identity needs kms:Decrypt on the queue's key",
     "KmsDisabled": "the queue's key is disabled",
     "KmsNotFound": "the queue's key is gone",
+    "KmsInvalidState": "the queue's key cannot be used: is it about to be deleted?",
+    "KmsInvalidKeyUsage": "the queue's key is none to encrypt with",
+    "KmsOptInRequired": "the account may not use the key management service",
     "InvalidAddress": "check the queue's URL",
     "InvalidParameterValue": None,
     "InvalidParameterValueException": None,
@@ -76,7 +79,16 @@ def code_of(error: BaseException) -> str:
     if not isinstance(error, sdk.ClientError):
         return ""
     code = str(error.response.get("Error", {}).get("Code", ""))
-    return code.rpartition("#")[2].rpartition(".")[2]
+    space, _, name = code.rpartition("#")[2].rpartition(".")
+    if space == "KMS":
+        # By their older names, which the service sends beside the newer ones and the SDK prefers: they must not be
+        # taken for refusals of the queue's.
+        return (
+            "KmsThrottled"
+            if name == "ThrottlingException"
+            else f"Kms{name.removesuffix('Exception')}"
+        )
+    return name
 
 
 def translate(error: BaseException, what: str) -> BrokerError:

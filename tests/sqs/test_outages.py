@@ -10,9 +10,11 @@ from typing import Any
 
 import anyio
 import pytest
+from botocore.exceptions import ClientError
 
 from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.checking import check_queue
+from producers.sqs.errors import Throttled, translate
 from producers.sqs.settings import SqsSettings
 from tests.services.elasticmq import ElasticMqServer, open_elasticmq
 from tests.services.process import free_ports
@@ -250,6 +252,27 @@ async def test_a_refusal_says_what_to_do(queue: Queue, code: str, status: int, h
     assert str(error).startswith(
         f"looking up queue {queue.url.rpartition('/')[2]!r}: No ({code}) ("
     )
+    assert hint in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "hint"),
+    [
+        ("KMS.AccessDeniedException", BrokerRefused, "kms:Decrypt"),
+        ("KMS.DisabledException", BrokerRefused, "the queue's key is disabled"),
+        ("KMS.InvalidStateException", BrokerRefused, "is it about to be deleted"),
+        ("KMS.OptInRequired", BrokerRefused, "the key management service"),
+        ("KMS.ThrottlingException", Throttled, "(KmsThrottled)"),
+        ("AWS.SimpleQueueService.NonExistentQueue", BrokerRefused, "check the queue's name"),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_no_missing_right_on_the_queue(
+    code: str, kind: type[Exception], hint: str
+) -> None:
+    """The service sends its codes of the query protocol in a header, and the SDK takes that for the code."""
+    answer = {"Error": {"Code": code, "Message": "No.", "QueryErrorCode": "any", "Type": "Sender"}}
+    error = translate(ClientError(answer, "ReceiveMessage"), "receiving from queue 'q'")  # type: ignore[arg-type]
+    assert type(error) is kind
     assert hint in str(error)
 
 
