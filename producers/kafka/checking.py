@@ -26,10 +26,12 @@ async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None
     """Connect, and look up the topics without creating any. Has no deadline of its own.
 
     Raises:
-        ConfigurationError: A certificate or key cannot be read.
+        ConfigurationError: A certificate or key cannot be read, or dead letters would go into one of the topics.
         BrokerRefused: The credentials or the protocol are refused, or a topic does not exist or may not be read.
         BrokerUnavailable: No broker answers.
     """
+    names = [name for name in topics if not is_pattern(name)]
+    settings.check_dead_letters(names)
     where = f"at {settings.bootstrap_servers}"
     what = f"connection to Kafka {where}"
     client: Any = AIOKafkaClient(**settings.client_arguments())
@@ -43,7 +45,6 @@ async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None
         node = client.get_random_node()
         if node is None:
             raise BrokerUnavailable(f"{what}: no broker is known")
-        names = [name for name in topics if not is_pattern(name)]
         if not names:
             # A pattern may find nothing yet. What may not be read is not shown to this user.
             return

@@ -89,7 +89,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             BrokerUnavailable: The cluster has not answered for longer than the client retries, or a topic was
                 deleted and created again. A new stream may succeed.
             BrokerRefused: A topic does not exist, or this user may not read it.
-            ConfigurationError: The TLS files cannot be used.
+            ConfigurationError: The TLS files cannot be used, or dead letters would go into a topic that is read.
         """
         consumer, assignment = await self._open()
         check_at = anyio.current_time() + _CHECK_TOPICS_EVERY_S
@@ -126,6 +126,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     async def _open(self) -> tuple[AIOKafkaConsumer, Assignment]:
         settings = self._settings
+        # Of a pattern, the topics of dead letters are left out.
+        settings.check_dead_letters(self._topics.names if self._topics.pattern is None else ())
         consumer = AIOKafkaConsumer(
             **settings.reading_arguments(),
             group_id=self._group,

@@ -6,8 +6,9 @@ Imported when a connection is opened, not with the watchers.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal
 
 from aiokafka.abc import AbstractTokenProvider
@@ -100,6 +101,11 @@ class KafkaSettings(DeliverySettings):
                         f"{name} is missing in {where}, which {self.security_protocol} needs",
                         hint="a secret may be given as env:NAME or file:PATH",
                     )
+        if self.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None:
+            raise ConfigurationError(
+                f"sasl_mechanism in {where} is GSSAPI, which needs a package that is not installed",
+                hint="pip install gssapi, which needs the libraries of Kerberos",
+            )
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ConfigurationError(
                 f"heartbeat_interval_ms in {where} must be below session_timeout_ms",
@@ -112,7 +118,26 @@ class KafkaSettings(DeliverySettings):
         bounds = (self.session_timeout_ms // 4, self.request_timeout_ms // 4)
         return max(self.fetch_max_wait_ms, min(5 * self.fetch_max_wait_ms, *bounds))
 
+    def check_dead_letters(self, topics: Collection[str]) -> None:
+        """Refuse topics whose dead letters would go into themselves.
+
+        Raises:
+            ConfigurationError: One would: what fails there would be read again as a new message, without end.
+        """
+        for topic in topics:
+            if self.dead_letter_topic_of(topic) == topic:
+                raise ConfigurationError(
+                    f"dead_letter_topic of the Kafka connection is {self.dead_letter_topic!r}, and {topic!r} is read",
+                    hint="what was dead-lettered would come again at once: name another topic",
+                )
+
     def _check_servers(self, where: str) -> None:
+        if "@" in self.bootstrap_servers:
+            # Not shown: there may be a password before it.
+            raise ConfigurationError(
+                f"bootstrap_servers in {where} has a user in it",
+                hint="who logs in is sasl_username and sasl_password; here are host:port alone",
+            )
         try:
             hosts = collect_hosts(self.bootstrap_servers, randomize=False)
         except ValueError:

@@ -78,7 +78,7 @@ class Client:
             session: It is to accept the next session that has messages.
             wait_s: How long to wait for one.
         Raises:
-            ConfigurationError: The connection string is another entity's.
+            ConfigurationError: The settings are not for this entity: see `ServiceBusSettings.check_entity`.
         """
         self._settings.check_entity(entity.name)
         arguments: dict[str, Any] = {"socket_timeout": _POLL_S, "max_wait_time": wait_s}

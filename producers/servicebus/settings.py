@@ -89,11 +89,17 @@ class ServiceBusSettings(DeliverySettings):
         )
 
     def check_entity(self, name: str) -> None:
-        """Refuse to read an entity with the connection string of another.
+        """Refuse to read an entity with the connection string of another, or the place of its dead letters.
 
         Raises:
-            ConfigurationError: The string says which entity it is for (`EntityPath`), and it is not that one.
+            ConfigurationError: The string says which entity it is for (`EntityPath`), and it is not that one; or it is
+                `dead_letter_queue`.
         """
+        if (self.dead_letter_queue or "").lower() == name.lower():
+            raise ConfigurationError(
+                f"dead_letter_queue of the Service Bus connection is {name!r}, which is read",
+                hint="what was dead-lettered would come again at once: name another queue",
+            )
         stated = _parts(self.connection_string or "").get("entitypath", "")
         if stated and stated.lower() != name.lower():
             raise ConfigurationError(

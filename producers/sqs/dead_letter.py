@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from producers.sqs.connecting import find_url
 from producers.sqs.errors import asked
-from producers.sqs.queue import Queue, name_of
+from producers.sqs.queue import Queue, canonical, name_of
 from triggerer.abc import BrokerMessage
 from triggerer.errors import BrokerRefused
 
@@ -110,6 +110,11 @@ class DeadLetters:
                 assert self._queue.redrive is not None
                 redrive = self._queue.redrive
                 self._url = await find_url(self._client, redrive.name, account=redrive.account)
+        if canonical(self._url) == canonical(self._queue.url):
+            raise BrokerRefused(
+                f"the dead-letter queue of queue {self._queue.name!r} is that queue itself",
+                hint="what was dead-lettered would come again at once: name another dead_letter_queue",
+            )
         return self._url
 
     @staticmethod

@@ -218,6 +218,12 @@ async def test_a_connection_string_of_one_entity_reads_that_one(queue: Queue) ->
             await driver.count(1)
 
 
+async def test_an_entity_is_not_the_place_for_its_own_dead_letters(queue: Queue) -> None:
+    itself = settings_for(queue.server.connection_string, dead_letter_queue=queue.path.upper())
+    with pytest.raises(ConfigurationError, match=r"which is read .*come again at once"):
+        await check_entity(itself, EntityPath(queue.path))
+
+
 async def test_a_dead_letter_queue_can_be_read_and_has_no_place_for_dead_letters_of_its_own(
     queue: Queue,
 ) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+from producers.sqs.checking import check_queue
+from producers.sqs.settings import SqsSettings
 from tests.services.elasticmq import ElasticMqServer
 from tests.services.sqs_proxy import Answer, Exchange, refusal
 from tests.sqs.conftest import Queue
 from tests.sqs.driving import driving, eventually, producer_on
+from triggerer.errors import BrokerRefused
 from triggerer.testing.driving import ACKED, FAILED, REJECTED
 from triggerer.testing.resolving import acked, failing, once
 
@@ -166,3 +171,17 @@ async def test_a_message_too_long_for_a_reason_goes_without(queue: Queue) -> Non
         await driver.advanced_count(1)
     assert sent_with == [7, 0]
     assert len(await asyncio.to_thread(queue.server.take_all, queue.dead)) == 1
+
+
+async def test_a_queue_that_is_to_be_its_own_dead_letter_queue_is_refused(queue: Queue) -> None:
+    """What failed there came again as a new message, without end."""
+    queue.send("a")
+    settings = {"dead_letter_queue": queue.url, "redelivery_delay_s": 0.01}
+    checked = SqsSettings.from_mapping("test", queue.server.connection | settings)
+    with pytest.raises(BrokerRefused, match=r"is that queue itself .*come again at once"):
+        await check_queue(checked, queue.url)
+    async with driving(queue.producer(**settings), once("a", REJECTED)) as driver:
+        # It stays, and comes again.
+        await driver.count(2)
+    first, second = (event.position["message_id"] for event in driver.events)
+    assert first == second

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from aiokafka import errors as sdk
 
+from producers.kafka import KafkaSharedStreamProducer, check_topics
 from producers.kafka.errors import guarded
 from producers.kafka.settings import KafkaSettings
 from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
@@ -38,6 +39,7 @@ def test_values_from_the_environment_are_text_and_become_what_is_needed() -> Non
         ({"bootstrap_servers": "a:1,"}, "bootstrap_servers in .* is 'a:1,' .host:port"),
         ({"bootstrap_servers": "a:b"}, "host:port"),
         ({"bootstrap_servers": "PLAINTEXT://a:1"}, "host:port"),
+        ({"bootstrap_servers": "me:s3cret@a:1"}, "has a user in it"),
         ({"security_protocol": "TLS"}, "one of PLAINTEXT, SSL"),
         ({"security_protocol": "SASL_SSL"}, "sasl_plain_username is missing"),
         ({"max_deliveries": "many"}, "a number is needed"),
@@ -55,6 +57,30 @@ def test_a_setting_that_cannot_be_meant_is_refused_with_its_place(
     with pytest.raises(ConfigurationError, match=message) as caught:
         settings(**values)
     assert "[connections.kafka]" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_kerberos_without_its_package_is_a_mistake_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was an `AssertionError` of the client library's."""
+    monkeypatch.setattr("producers.kafka.settings.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match="pip install gssapi"):
+        settings(security_protocol="SASL_SSL", sasl_mechanism="GSSAPI")
+
+
+@pytest.mark.parametrize("place", ["orders", "{topic}"])
+async def test_dead_letters_do_not_go_into_a_topic_that_is_read(place: str) -> None:
+    """What failed there came again as a new message, without end."""
+    itself = settings(dead_letter_topic=place)
+    with pytest.raises(ConfigurationError, match=r"'orders' is read .*come again at once"):
+        await check_topics(itself, ["orders"])
+    producer = KafkaSharedStreamProducer(["orders"], settings=itself, group="g")
+    with pytest.raises(ConfigurationError, match="'orders' is read"):
+        await anext(producer.open_stream())
+    await producer.aclose()
+    # The dead letters of the one may be read beside it: theirs go further.
+    settings().check_dead_letters(["orders", "orders.dead-letter"])
 
 
 @pytest.mark.parametrize("key", ["sasl_password", "sasl_plain_password", "ssl_password"])
