@@ -101,6 +101,11 @@ class KafkaSettings(DeliverySettings):
                         f"{name} is missing in {where}, which {self.security_protocol} needs",
                         hint="a secret may be given as env:NAME or file:PATH",
                     )
+        url = self.schema_registry_url
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"schema_registry_url in {where} is {url!r}", hint="http://host:port, or https://…"
+            )
         if self.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None:
             raise ConfigurationError(
                 f"sasl_mechanism in {where} is GSSAPI, which needs a package that is not installed",

@@ -24,9 +24,12 @@ class JsonHandler(BaseHTTPRequestHandler, ABC):
         self.respond()
 
     def answer(self, content: Any, status: int = 200) -> None:
-        body = json.dumps(content).encode()
+        self.answer_with(json.dumps(content), "application/json", status)
+
+    def answer_with(self, text: str, content_type: str, status: int = 200) -> None:
+        body = text.encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

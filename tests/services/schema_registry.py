@@ -16,12 +16,14 @@ class Registry:
     Attributes:
         asked: The paths of the requests, in order.
         status: What every request is answered with, if it is not 200.
+        page: The text of every answer, where it is no registry that answers.
     """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.logins: set[str | None] = set()
         self.status = 200
+        self.page: str | None = None
         self._by_id: dict[int, dict[str, Any]] = {}
         self._by_subject: dict[tuple[str, int], dict[str, Any]] = {}
         self._serialized: dict[int, str] = {}
@@ -31,10 +33,12 @@ class Registry:
             def respond(self) -> None:
                 registry.asked.append(self.path)
                 registry.logins.add(self.headers["Authorization"])
+                if registry.page is not None:
+                    return self.answer_with(registry.page, "text/html")
                 answer = registry._find(self.path)
                 status = registry.status if registry.status != 200 else 200 if answer else 404
                 missing = {"error_code": 40403, "message": "not found"}
-                self.answer(answer if status == 200 else missing, status)
+                return self.answer(answer if status == 200 else missing, status)
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True

@@ -346,6 +346,29 @@ async def test_a_registry_that_refuses_or_is_away_is_told_apart(registry: Regist
         await decode("avro", value)
 
 
+@pytest.mark.parametrize("page", ["<html>Welcome</html>", "[]", "{}", '"schema"', '{"schema": 3}'])
+@pytest.mark.parametrize("kind", ["avro", "jsonschema", "protobuf"])
+async def test_an_answer_that_is_no_registrys_fails_the_message_and_does_not_pass_it(
+    registry: Registry, kind: str, page: str
+) -> None:
+    """As a `ValueError` it said that the message can never be read: with a URL of a web page, all were passed."""
+    registry.page = page
+    with pytest.raises(BrokerRefused, match="the schema registry http://127") as error:
+        await decode(kind, framed(1, b"x"))
+    assert "schema_registry_url lead to a registry" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8081", "nope", "ftp://x", "http://[", "http://host:port", 5]
+)
+async def test_what_is_no_url_of_a_registry_fails_the_message_and_does_not_pass_it(
+    monkeypatch: pytest.MonkeyPatch, url: Any
+) -> None:
+    monkeypatch.setattr(abc, "_resolve_connection", lambda _: {"schema_registry_url": url})
+    with pytest.raises(ConfigurationError, match=r"schema registry of .connections.kafka. cannot"):
+        await decode("avro", framed(1, b""))
+
+
 async def test_a_connection_without_a_registry_says_which_key_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -40,6 +40,7 @@ def test_values_from_the_environment_are_text_and_become_what_is_needed() -> Non
         ({"bootstrap_servers": "a:b"}, "host:port"),
         ({"bootstrap_servers": "PLAINTEXT://a:1"}, "host:port"),
         ({"bootstrap_servers": "me:s3cret@a:1"}, "has a user in it"),
+        ({"schema_registry_url": "localhost:8081"}, "schema_registry_url in .*http://host:port"),
         ({"security_protocol": "TLS"}, "one of PLAINTEXT, SSL"),
         ({"security_protocol": "SASL_SSL"}, "sasl_plain_username is missing"),
         ({"max_deliveries": "many"}, "a number is needed"),

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable, ConfigurationError
 from triggerer.pluginkit.guarding import guarded
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import AsyncSchemaRegistryClient
+
+_NO_ANSWERS: Final = (ValueError, TypeError, KeyError, AttributeError)
+"""What the client stumbles over in an answer that is no registry's. None of them may leave here as it is: a ValueError
+would say that the message at hand can never be read, and it would be passed."""
+_CONFLUENT: Final = (
+    "does schema_registry_url lead to a registry that speaks Confluent's protocol? Apicurio's ends with"
+    " /apis/ccompat/v7"
+)
 
 Reader = Callable[[bytes], Any]
 """From the bytes after the wire format's head to a value that is JSON. Raises ValueError: they are no such value."""
@@ -39,7 +48,7 @@ class SchemaRegistry:
         connection: The section of the configuration that names the registry.
         settings: Its keys: `schema_registry_url`, `schema_registry_username` and `schema_registry_password`.
     Raises:
-        ConfigurationError: There is no `schema_registry_url`, or the package is not installed.
+        ConfigurationError: There is no `schema_registry_url`, it is none, or the package is not installed.
     """
 
     def __init__(self, connection: str, settings: Mapping[str, Any]) -> None:
@@ -50,7 +59,14 @@ class SchemaRegistry:
                 hint="for example: http://localhost:8081",
             )
         self._url = url
-        self._client = _connect(url, settings)
+        try:
+            self._client = _connect(url, settings)
+        except _NO_ANSWERS as error:
+            # See _NO_ANSWERS.
+            raise ConfigurationError(
+                f"the schema registry of [connections.{connection}] cannot be asked: {error}",
+                hint="schema_registry_url is http://host:port, and the login schema_registry_username and _password",
+            ) from error
 
     async def get(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
         """The schema of an id.
@@ -66,6 +82,10 @@ class SchemaRegistry:
         return await self._registered(await self._ask(call, f"schema {schema_id}"), form)
 
     async def _registered(self, schema: Any, form: Mapping[str, Any]) -> RegisteredSchema:
+        if not isinstance(schema.schema_str, str):
+            raise BrokerRefused(
+                f"the schema registry {self._url} answers with what is no schema", hint=_CONFLUENT
+            )
         references = {}
         for reference in schema.references or ():
             call = self._client.get_version(reference.subject, reference.version, **form)
@@ -88,13 +108,15 @@ class SchemaRegistry:
                 return BrokerRefused(
                     f"{what}: {error}", hint=hint if status in (401, 403) else None
                 )
+            if isinstance(error, _NO_ANSWERS):
+                return BrokerRefused(f"{what}: its answer is none: {error!r}", hint=_CONFLUENT)
             return BrokerUnavailable(f"{what}: {str(error) or type(error).__name__}")
 
         return await guarded(
             call,
             f"look-up of {what} in the schema registry {self._url}",
             translate=translate,
-            catch=(SchemaRegistryError, _http_error(), OSError, TimeoutError),
+            catch=(SchemaRegistryError, _http_error(), OSError, TimeoutError, *_NO_ANSWERS),
         )
 
 
@@ -116,6 +138,8 @@ def _connect(url: str, settings: Mapping[str, Any]) -> AsyncSchemaRegistryClient
             f"a schema registry needs a package that is not installed: {error}",
             hint="pip install 'triggerer[schema-registry]'",
         ) from error
+    # Raises where there is none: the client finds that out when it asks.
+    urlsplit(url).port  # noqa: B018
     configuration: dict[str, Any] = {"url": url, "timeout": 10, "max.retries": 2}
     if settings.get("schema_registry_username"):
         login = (settings["schema_registry_username"], settings.get("schema_registry_password", ""))
