@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 MAX_BATCH: Final = 100
 """Messages that one request settles or renews."""
+_SOONEST_S: Final = 0.05
+"""The shortest distance of renewals."""
+_OVER_S: Final = 0.25
+"""The same where a lock is over by this machine's clock, as each is when it comes if that is ahead."""
 # A failed message keeps its lock until it may come again. So many do; those that fail beyond that come again at once.
 _MAX_DELAYED = 1_000
 
@@ -105,8 +109,7 @@ class MessageLocks:
         self._note_settled(1)
 
     def _note_renewal(self, held: Held, now: float) -> None:
-        """Renew at half of what is left. Where nothing is (the clocks differ), at once."""
-        self._push(now + max(0.0, held.locked_until - now) / 2, held, None)
+        self._push(_half_of(held.locked_until, now), held, None)
 
     def _push(self, at: float, held: Held, then: Callable[[], None] | None) -> None:
         heapq.heappush(self._due, (at, next(self._numbers), held, then))
@@ -181,10 +184,9 @@ class SessionLock:
         self.renew_at = 0.0
 
     def note(self, receiver: ServiceBusReceiver) -> None:
-        """It was accepted or renewed: renew at half of what is left."""
+        """It was accepted or renewed."""
         now = anyio.current_time()
-        until = now + remaining_s(receiver.session.locked_until_utc)
-        self.renew_at = now + max(0.0, until - now) / 2
+        self.renew_at = _half_of(now + remaining_s(receiver.session.locked_until_utc), now)
 
     async def renew_if_due(self, receiver: ServiceBusReceiver) -> None:
         """Renew it.
@@ -200,6 +202,12 @@ class SessionLock:
         except sdk_errors.SessionLockLostError as error:
             raise SessionOver("its lock is lost") from error
         self.note(receiver)
+
+
+def _half_of(locked_until: float, now: float) -> float:
+    """When a lock is renewed: when half of what is left of it is over."""
+    left = locked_until - now
+    return now + (max(_SOONEST_S, left / 2) if left > 0 else _OVER_S)
 
 
 def remaining_s(until: datetime | None) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from producers.servicebus import ServiceBusSharedStreamProducer
+from producers.servicebus import ServiceBusSharedStreamProducer, locks
 from tests.servicebus.conftest import LOCK_S, MakeQueue, Queue
 from tests.servicebus.driving import drive
 from tests.services.working import check_that_each_comes_once
@@ -45,6 +45,31 @@ async def test_renewal_ends_when_a_message_is_settled(queue: Queue) -> None:
         before = queue.server.stats()["operations"]["renew-lock"]
         await driver.stay_quiet(LOCK_S * 2)
         assert queue.server.stats()["operations"]["renew-lock"] == before
+
+
+@pytest.mark.parametrize("of", ["queue", "sessions"])
+async def test_a_clock_that_is_ahead_does_not_have_locks_renewed_without_a_pause(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """By it each lock is over when it comes: the service was asked again as soon as it had answered."""
+    queue: Queue = request.getfixturevalue(of)
+    real = locks.remaining_s
+    monkeypatch.setattr(locks, "remaining_s", lambda until: real(until) - 3600)
+    queue.send("a", session="one" if of == "sessions" else None)
+
+    def renewals() -> int:
+        done = queue.server.stats()["operations"]
+        return int(done.get("renew-lock", 0) + done.get("renew-session-lock", 0))
+
+    before = renewals()
+    async with drive(queue.producer(), gated(gate := [False])) as driver:
+        await driver.count(1)
+        await driver.stay_quiet(LOCK_S * 2)
+        # And is held all the same.
+        assert 2 <= renewals() - before <= 20
+        gate[0] = True
+        await driver.advance()
+    assert queue.values == []
 
 
 async def until(condition: Callable[[], bool]) -> None:

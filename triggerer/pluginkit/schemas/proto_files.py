@@ -99,7 +99,7 @@ def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
                 _add_known(known, imported, files)
             path = Path(folder, file)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(text, "utf-8")
         given, output = Path(folder, ".given"), Path(folder, ".made")
         given.write_bytes(known.SerializeToString())
         command = [
