@@ -143,6 +143,10 @@ class Memory:
         self._end_rounds()
         return new
 
+    def has_news(self, found: Iterable[Found]) -> bool:
+        """Whether any of it would be delivered."""
+        return any(map(self._is_new, found))
+
     def skip(self, found: Iterable[Found], validators: Validators, cursor: Any) -> None:
         """Remember what an answer holds, without a delivery."""
         found = tuple(found)

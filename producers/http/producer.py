@@ -110,16 +110,34 @@ class HttpSharedStreamProducer(SharedStreamProducer):
     async def _begin(self) -> None:
         """Where nothing is stored yet."""
         if self._polled.first == "skip":
-            for _ in range(MOST_PAGES):
-                page, answer = await self._ask()
-                if page is None or not self._skip(page, answer):
-                    break
+            await self._skip_all()
         self._memory.has_begun = True
         await self._save()
 
+    async def _skip_all(self) -> None:
+        """Pass over all pages that are there, however many: what is left of them would fire as if it were new."""
+        asked = 0
+        while True:
+            try:
+                page, answer = await self._ask()
+            except TryLater as error:
+                await anyio.sleep(self._put_off(error))
+                continue
+            if page is None or not self._skip(page, answer):
+                return
+            asked += 1
+            if asked % MOST_PAGES == 0:
+                await anyio.sleep(self._polled.poke_interval)
+
+    def _put_off(self, error: TryLater) -> float:
+        """How many seconds to wait before the server is asked again."""
+        delay = max(self._polled.poke_interval, error.seconds)
+        logger.warning("%s; it is asked again in %.0f s, as it says", error, delay)
+        return delay
+
     def _skip(self, page: Page, answer: Answer) -> bool:
         """Pass over a page; whether there is another."""
-        has_more = self._advances(page) and bool(page.found)
+        has_more = self._advances(page) and self._memory.has_news(page.found)
         self._cursor = self._cursor if page.cursor is None else page.cursor
         self._memory.skip(page.found, answer.validators, self._cursor)
         self._validators = answer.validators
@@ -131,9 +149,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         try:
             page, answer = await self._ask()
         except TryLater as error:
-            delay = max(interval, error.seconds)
-            logger.warning("%s; it is asked again in %.0f s, as it says", error, delay)
-            return [], delay
+            return [], self._put_off(error)
         if page is None:
             return [], interval
         has_more = self._advances(page)

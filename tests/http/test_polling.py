@@ -221,6 +221,27 @@ async def test_all_pages_that_are_there_at_first_are_skipped(
     assert server.asked[-1].query["after"] == ["10"]
 
 
+async def test_pages_that_are_skipped_may_be_many_and_the_server_may_ask_for_patience(
+    server: Server, streams: StreamHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lay behind the hundredth page fired as if it were new, and a 429 ended the stream."""
+    monkeypatch.setattr("producers.http.producer.MOST_PAGES", 2)
+    busy = [Reply(429, headers={"Retry-After": "0"})]
+
+    def answer(asked: Asked) -> Reply:
+        return busy.pop() if "after" in asked.query and busy else pages(asked)
+
+    server.answer = answer
+    view = await streams.add(
+        polling(server, items="data.items", item_key="id", cursor=CURSOR, first="skip")
+    )
+    await until(lambda: server.asked[-1:] != [] and server.asked[-1].query.get("after") == ["10"])
+    await until_asked(server, 3)
+    assert view.error is None
+    assert view.events == []
+    assert 429 in server.statuses
+
+
 async def test_a_cursor_is_not_stored_before_the_items_behind_it_are_durable(
     server: Server,
 ) -> None:
