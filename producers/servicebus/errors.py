@@ -67,6 +67,11 @@ def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErro
         return BrokerUnavailable(text, hint="the namespace has no room for another connection")
     if isinstance(error, sdk.ServiceBusServerBusyError):
         return BrokerUnavailable(text, hint="the namespace is throttled")
+    if "auto-forwarding" in text.lower():
+        return BrokerRefused(text, hint="read the entity to which it forwards")
+    if "amqp:not-allowed" in text:
+        # The service has answered.
+        return BrokerUnavailable(text)
     return BrokerUnavailable(
         text, hint="is the namespace's name right, and does the network let port 5671 through?"
     )

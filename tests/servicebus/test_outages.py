@@ -11,9 +11,11 @@ import anyio
 import pytest
 from azure.core.credentials import AccessToken
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusError
 
 from producers.servicebus import check_entity, describe_delivery, sdk
 from producers.servicebus.entity import EntityPath
+from producers.servicebus.errors import translate
 from tests.servicebus.conftest import MakeQueue, Queue
 from tests.servicebus.driving import drive, producer_on, settings_for
 from tests.services.servicebus import ServiceBusServer, open_servicebus
@@ -216,6 +218,27 @@ async def test_a_connection_string_of_one_entity_reads_that_one(queue: Queue) ->
             queue.producer(connection_string=f"{queue.server.connection_string};EntityPath=other")
         ) as driver:
             await driver.count(1)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "hint"),
+    [
+        (
+            "Cannot create a message receiver on an entity with auto-forwarding enabled.",
+            BrokerRefused,
+            "read the entity to which it forwards",
+        ),
+        ("This is not possible here.", BrokerUnavailable, None),
+    ],
+)
+def test_what_the_service_does_not_allow_is_no_matter_of_the_network(
+    said: str, kind: type[BrokerError], hint: str | None
+) -> None:
+    error = ServiceBusError(f"{said} Error condition: amqp:not-allowed.")
+    translated = translate(error, "stream of queue 'orders' at x", EntityPath("orders"))
+    assert type(translated) is kind
+    assert translated.hint == hint
+    assert said in str(translated)
 
 
 async def test_an_entity_is_not_the_place_for_its_own_dead_letters(queue: Queue) -> None:
