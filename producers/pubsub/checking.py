@@ -34,11 +34,16 @@ async def check_subscription(settings: PubSubSettings, subscription: str) -> Non
     if found is None:
         return
     what = f"{path} at {settings.where}"
-    if found.push_config.push_endpoint:
-        raise BrokerRefused(
-            f"{what} pushes its messages to {found.push_config.push_endpoint}",
-            hint="only a pull subscription can be read",
-        )
+    for place in (
+        found.push_config.push_endpoint,
+        found.bigquery_config.table,
+        found.cloud_storage_config.bucket,
+    ):
+        if place:
+            raise BrokerRefused(
+                f"{what} pushes its messages to {place}",
+                hint="only a pull subscription can be read",
+            )
     if found.detached or found.topic == _DELETED_TOPIC:
         raise BrokerRefused(
             f"{what} is not attached to a topic any more",

@@ -248,6 +248,10 @@ async def test_the_check_finds_what_is_wrong_with_a_subscription(
     with pytest.raises(BrokerRefused, match="pushes its messages to https"):
         await check_subscription(settings, name)
     double._sub(name).proto.push_config.push_endpoint = ""
+    double._sub(name).proto.bigquery_config.table = "shop.raw.orders"
+    with pytest.raises(BrokerRefused, match=r"pushes its messages to shop\.raw\.orders"):
+        await check_subscription(settings, name)
+    double._sub(name).proto.bigquery_config.table = ""
     double._sub(name).proto.topic = "_deleted-topic_"
     with pytest.raises(BrokerRefused, match="not attached to a topic any more"):
         await check_subscription(settings, name)
