@@ -5,9 +5,10 @@ Imported when a connection is opened, not with the watchers: see `triggerer.plug
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import urljoin, urlsplit
 
 from pydantic import BeforeValidator
@@ -19,6 +20,9 @@ from triggerer.pluginkit.connections import (
     Positive,
     PositiveSeconds,
 )
+
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""RFC 9110, section 5.6.2."""
 
 
 def _switch(value: Any) -> Any:
@@ -56,6 +60,11 @@ class HttpSettings(ConnectionSettings):
             )
         if self.token and any(name.lower() == "authorization" for name in self.headers):
             raise ConfigurationError(f"{where} has a token and an Authorization header: give one")
+        for name, value in self.headers.items():
+            if not _HEADER.fullmatch(name):
+                raise ConfigurationError(f"{name!r} in headers of {where} is no name of a header")
+            _check_sendable(value, f"header {name!r} in {where}")
+        _check_sendable(self.token or "", f"token in {where}")
 
     def url_of(self, url: str) -> str:
         """The whole URL of a trigger's.
@@ -85,6 +94,19 @@ class HttpSettings(ConnectionSettings):
 
     def _is_ours(self, url: str) -> bool:
         return self.base_url is None or origin_of(url) == origin_of(self.base_url)
+
+
+def _check_sendable(value: str, what: str) -> None:
+    """Refuse what cannot stand in a header, without showing it: it may be a secret.
+
+    Raises:
+        ConfigurationError: It has letters beyond ASCII, spaces around it, or the end of a line in it.
+    """
+    if not (value.isascii() and value.isprintable() and value == value.strip()):
+        raise ConfigurationError(
+            f"{what} cannot be sent",
+            hint="it has spaces around it, the end of a line in it, or letters beyond ASCII",
+        )
 
 
 def is_absolute(url: str) -> bool:
