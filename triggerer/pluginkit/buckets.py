@@ -137,6 +137,9 @@ def _gcs_object(bucket: Any, key: Any, found: Mapping[str, Any], time: str | Non
 
 
 _BLOB_CREATED: Final = "Microsoft.Storage.BlobCreated"
+# Only with a hierarchical namespace; there it is how programs that write elsewhere first let a file appear. Without
+# one, and in the other two clouds, it would be a copy, which is told as an object that was created.
+_BLOB_RENAMED: Final = "Microsoft.Storage.BlobRenamed"
 # The object is there, and empty: what is written follows, and is told at its end (FlushWithClose, SftpCommit).
 _NOT_YET_WRITTEN: Final = frozenset({"CreateFile", "SftpCreate"})
 _SUBJECT: Final = "/blobServices/default/containers/"
@@ -158,15 +161,18 @@ def read_eventgrid(message: BrokerMessage) -> list[_Object]:
         for event in events:
             kind = event.get("eventType") or event["type"]
             if kind == _BLOB_CREATED and event["data"].get("api") not in _NOT_YET_WRITTEN:
-                objects.append(_blob(event))
+                objects.append(_blob(event, event["data"]["url"]))
+            elif kind == _BLOB_RENAMED:
+                # Its size and ETag are not told.
+                objects.append(_blob(event, event["data"]["destinationUrl"]))
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"no event of Event Grid: {error!r}") from error
     return _are_no_folders(objects)
 
 
-def _blob(event: Mapping[str, Any]) -> _Object:
+def _blob(event: Mapping[str, Any], location: str) -> _Object:
     data = event["data"]
-    url = urlsplit(data["url"])
+    url = urlsplit(location)
     subject = event.get("subject") or ""
     if subject.startswith(_SUBJECT):
         # The name as it is; in the URL it may be encoded.
