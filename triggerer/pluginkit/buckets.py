@@ -9,10 +9,11 @@ deletion, of a folder, or a test of the configuration, holds none, and is no err
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote, unquote_plus, urlsplit
+
+import orjson
 
 from triggerer.abc import BrokerMessage
 from triggerer.pluginkit.cloudevents import binary_events, read_cloudevents
@@ -24,8 +25,10 @@ _Object = dict[str, Any]
 
 
 def _object(
-    uri: str, bucket: str, key: str, *, size: Any, etag: Any, event_time: str | None
+    uri: str, bucket: Any, key: Any, *, size: Any, etag: Any, event_time: str | None
 ) -> _Object:
+    if not (isinstance(bucket, str) and isinstance(key, str)):
+        raise ValueError("no notification of an object: it names none")
     return {
         "uri": uri,
         "bucket": bucket,
@@ -59,7 +62,7 @@ def read_s3(message: BrokerMessage) -> list[_Object]:
 def _s3_objects(value: Any) -> Iterator[_Object]:
     try:
         if value.get("Type") == "Notification" and "Message" in value:
-            yield from _s3_objects(json.loads(value["Message"]))
+            yield from _s3_objects(orjson.loads(value["Message"]))
         elif "Records" in value:
             for record in value["Records"]:
                 # "ObjectCreated:Put"; in older configurations "s3:ObjectCreated:Put".

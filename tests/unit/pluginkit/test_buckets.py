@@ -220,6 +220,24 @@ def test_what_is_no_notification_is_refused_and_not_passed_over(read: Any, value
         read(message(value))
 
 
+@pytest.mark.parametrize(("bucket", "key"), [("landing", None), (None, "a"), ("landing", 7)])
+def test_a_notification_that_names_no_object_is_refused(bucket: Any, key: Any) -> None:
+    detail = {"bucket": {"name": bucket}, "object": {"key": key}}
+    event = {"source": "aws.s3", "detail-type": "Object Created", "detail": detail}
+    with pytest.raises(ValueError, match="it names none"):
+        read_s3(message(event))
+    attributes = {f"ce-{name}": "1" for name in ("id", "source", "specversion")}
+    attributes["ce-type"] = "google.cloud.storage.object.v1.finalized"
+    with pytest.raises(ValueError, match="it names none"):
+        read_gcs(message({"bucket": bucket, "name": key}, **attributes))
+
+
+def test_what_a_topic_has_wrapped_and_is_too_deep_to_read_is_refused() -> None:
+    """As a `RecursionError` it was a failure of the watcher's, and came again."""
+    with pytest.raises(ValueError, match="depth limit"):
+        read_s3(message({"Type": "Notification", "Message": "[" * 100_000}))
+
+
 def test_an_empty_batch_holds_nothing() -> None:
     assert read_eventgrid(message([])) == read_gcs(message([])) == []
 
