@@ -40,7 +40,7 @@ _REFUSED: Final[Mapping[str, str | None]] = {
     "KmsInvalidState": "the queue's key cannot be used: is it about to be deleted?",
     "KmsInvalidKeyUsage": "the queue's key is none to encrypt with",
     "KmsOptInRequired": "the account may not use the key management service",
-    "InvalidAddress": "check the queue's URL",
+    "InvalidAddress": "check the queue's URL, and that the connection's region is the one in it",
     "InvalidParameterValue": None,
     "InvalidParameterValueException": None,
     "InvalidAttributeValue": None,

@@ -239,6 +239,7 @@ async def test_a_service_that_is_away_is_named(elasticmq: ElasticMqServer) -> No
         ("SignatureDoesNotMatch", 403, "check access_key_id and secret_access_key"),
         ("ExpiredToken", 403, "the session_token has expired"),
         ("KmsAccessDenied", 400, "kms:Decrypt"),
+        ("InvalidAddress", 404, "that the connection's region is the one in it"),
     ],
 )
 async def test_a_refusal_says_what_to_do(queue: Queue, code: str, status: int, hint: str) -> None:
