@@ -15,6 +15,7 @@ from producers.sqs.in_flight import InFlight
 from producers.sqs.message import Held
 from producers.sqs.queue import Queue
 from triggerer.errors import BrokerError
+from triggerer.pluginkit.backoff import is_worth_a_line
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ class Visibility:
         self._in_flight = in_flight
         self._batches: Batches[Entry] = Batches(self._send, concurrency=_CONCURRENCY)
         self._has_taken = anyio.Event()
+        self._failures = 0
+        """How often a message could not be kept since one could."""
 
     def note_taken(self) -> None:
         """Something was received: there may have been nothing to renew before."""
@@ -69,6 +72,7 @@ class Visibility:
                 return
             failure = await self._batches.add((held, seconds))
             if failure is None:
+                self._failures = 0
                 in_flight.note_renewed(held, sent_at, seconds)
             elif failure.is_ours:
                 if in_flight.is_held(held):
@@ -81,7 +85,10 @@ class Visibility:
         except BrokerError as error:
             in_flight.note_not_renewed(held, anyio.current_time())
             if in_flight.is_held(held) and anyio.current_time() > held.expires_at:
-                logger.warning("%r could not be kept, and may come again: %s", held, error)
+                # Each message of each attempt would be a line.
+                self._failures += 1
+                say = logger.warning if is_worth_a_line(self._failures) else logger.debug
+                say("%r could not be kept, and may come again: %s", held, error)
         finally:
             assert held.renewing is not None
             held.renewing.set()

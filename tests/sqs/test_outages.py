@@ -256,6 +256,29 @@ async def test_a_refusal_says_what_to_do(queue: Queue, code: str, status: int, h
     assert hint in str(error)
 
 
+async def test_messages_that_cannot_be_kept_are_told_of_at_growing_distances(
+    brief: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of them was a line at each attempt: with as many as may be in flight, thousands while an outage lasts."""
+    asked = 0
+
+    async def fail(exchange: Exchange) -> Answer | None:
+        nonlocal asked
+        if exchange.action == "ChangeMessageVisibilityBatch":
+            asked += len(exchange.request["Entries"])
+        return refusal("InternalFailure", "Not now.", 500)
+
+    await asyncio.to_thread(brief.send, *(f"m{number}" for number in range(10)))
+    with caplog.at_level(logging.WARNING, "producers.sqs"):
+        async with driving(brief.producer(), nothing) as driver:
+            await driver.count(10)
+            brief.proxy.before = fail
+            await eventually(lambda: asked > 300, "it is tried again and again")
+            brief.proxy.before = None
+    lines = [one for one in caplog.messages if "could not be kept, and may come again" in one]
+    assert 1 <= len(lines) <= 5
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "hint"),
     [
