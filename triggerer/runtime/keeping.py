@@ -278,6 +278,7 @@ class Keeping(FallingBehind):
             other = lags.find(lag.lane, lag.watcher.watcher_id)
             if other is not None and other.kept is not None:
                 other.kept.look_from_first()
+                lags.leave_live(other)
                 lags.note_change(other)
             elif other is None:
                 lag.position = lag.read_to = [None, 0]

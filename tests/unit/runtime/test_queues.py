@@ -663,3 +663,37 @@ async def test_what_is_replayed_as_soon_as_it_is_set_aside_is_given_once_more(sc
         manager.replay_parked(sick, sink.kept_lanes())
         await sink.until(lambda: sink.taken(1) == ["a", "c", "b"])
         await sink.until(lambda: not sink.parked)
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_what_a_group_before_has_kept_late_is_given_also_to_one_that_was_behind_again_since(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    sink.held_parked = held = []
+    scene.fails["sick"] = lambda event: event == "a"
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a")
+        await sink.until(lambda: len(held) == 1)
+        (stream,) = manager.streams.values()
+        before = stream.group
+        scene.fails.clear()
+        await sink.until(lambda: sick.subscriber is not None and sick.subscriber.is_present)
+        scene.is_breaking = True
+        scene.publish("b", lane=1)
+        await sink.until(lambda: stream.group not in (None, before))
+        scene.is_breaking = False
+        # The next group is given it again.
+        await sink.until(lambda: sink.taken(1) == ["b", "a"] and not sick.catching_up)
+        await sink.until(lambda: not stream.behind.lags)
+        scene.fails["sick"] = lambda event: event == "c"
+        scene.publish("c")
+        await sink.until(lambda: len(held) == 2)
+        scene.fails.clear()
+        sink.held_parked = None
+        sink.submit_nowait(held.pop())
+        sink.held_parked = held
+        # What it was given is durable, and its row is about to go.
+        await sink.until(lambda: len(held) == 2 and not sick.catching_up)
+        sink.release_parked()
+        await sink.until(lambda: not sink.parked)
