@@ -28,5 +28,8 @@ def error_text(error: BaseException) -> str:
 
 def traceback_text(error: BaseException) -> str:
     """Where it was raised; of a long one the end."""
-    text = storable_text("".join(traceback.format_exception(error)))
-    return hide_known(text)[-_MOST_OF_TRACEBACK:]
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception as other:  # noqa: BLE001  (an exception may have anything for its text, its line or its notes)
+        text = f"{type(error).__name__} (its traceback cannot be shown: {type(other).__name__})"
+    return hide_known(storable_text(text))[-_MOST_OF_TRACEBACK:]

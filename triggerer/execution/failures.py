@@ -27,20 +27,27 @@ def explain(error: BaseException, dags_folder: Path) -> str:
 
     If no line of the DAGs folder is involved, it is the exception alone.
     """
-    summary = traceback.TracebackException.from_exception(error)
-    _trim(summary, f"{DagsFolder(dags_folder).root}/", set())
-    return storable("".join(summary.format()).strip())
+    try:
+        summary = traceback.TracebackException.from_exception(error)
+        _trim(summary, f"{DagsFolder(dags_folder).root}/")
+        text = "".join(summary.format()).strip()
+    except Exception as other:  # noqa: BLE001  (an exception may have anything for its text, its line or its notes)
+        text = f"{type(error).__name__} (it cannot be shown: {type(other).__name__})"
+    return storable(text)
 
 
-def _trim(summary: traceback.TracebackException, folder: str, seen: set[int]) -> None:
-    if id(summary) in seen:
-        return
-    seen.add(id(summary))
-    frames = [frame for frame in summary.stack if str(Path(frame.filename)).startswith(folder)]
-    summary.stack = traceback.StackSummary.from_list(frames)
-    for other in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
-        if other is not None:
-            _trim(other, folder, seen)
+def _trim(summary: traceback.TracebackException, folder: str) -> None:
+    # Not by recursion: what is tried again in a handler of its own failure leads to a chain of hundreds.
+    seen, unseen = set[int](), [summary]
+    while unseen:
+        one = unseen.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        frames = [frame for frame in one.stack if str(Path(frame.filename)).startswith(folder)]
+        one.stack = traceback.StackSummary.from_list(frames)
+        others = (one.__cause__, one.__context__, *(one.exceptions or ()))
+        unseen.extend(other for other in others if other is not None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

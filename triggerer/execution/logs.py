@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from triggerer.redaction import hide_known
 
@@ -90,6 +90,12 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return hide_known(super().format(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)
+        try:
+            return super().formatException(ei)
+        except Exception as other:  # noqa: BLE001  (an exception may have anything for its text, its line or its notes)
+            return f"{ei[0].__name__} (its traceback cannot be shown: {type(other).__name__})"
 
 
 _FORMATTER: Final = _Formatter(

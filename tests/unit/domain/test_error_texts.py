@@ -44,3 +44,9 @@ def test_a_secret_does_not_leave_the_process_in_which_it_is_known() -> None:
     assert str(packed.unpack()) == "RuntimeError: no login with ***"
     others = PackedError.of(raised("no route")).unpack()
     assert isinstance(others, RuntimeError)
+
+
+def test_a_traceback_that_cannot_be_made_is_named() -> None:
+    error = SyntaxError("s")
+    error.text, error.lineno = 5, "x"  # type: ignore[assignment]
+    assert traceback_text(error) == "SyntaxError (its traceback cannot be shown: AttributeError)"

@@ -1,5 +1,6 @@
 """What is told about failures, and where logs lie."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import anyio
 import pytest
 
 from triggerer.domain.logs import log_path
-from triggerer.execution import log_files
+from triggerer.execution import log_files, logs
 from triggerer.execution.failures import explain, storable
 from triggerer.execution.log_files import LogFiles
 from triggerer.execution.logs import tail
@@ -35,7 +36,7 @@ def failure_of(source: str, file: Path) -> KeyError:
     """What the source's `f` raises, as if it had been read from the file."""
     names: dict[str, object] = {}
     exec(compile(source, str(file), "exec"), names)
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises((KeyError, RecursionError, SyntaxError)) as caught:
         names["f"]()  # type: ignore[operator]
     return caught.value
 
@@ -58,6 +59,26 @@ def test_an_error_shows_the_users_lines_only_with_what_caused_it(tmp_path: Path)
     assert "ZeroDivisionError" in told
     assert told.count(f'File "{file}"') == 2
     assert __file__ not in told
+
+
+def test_an_error_that_many_others_led_to_is_shown(tmp_path: Path) -> None:
+    """As where a function calls itself in the handler of its own failure, until the stack is full."""
+    source = "def f():\n    try:\n        1 / 0\n    except ZeroDivisionError:\n        f()\n"
+    file = tmp_path / "user.py"
+    told = explain(failure_of(source, file), tmp_path)
+    assert "RecursionError: maximum recursion depth exceeded" in told
+    assert f'File "{file}", line 3' in told
+
+
+def test_an_error_that_cannot_be_shown_is_named(tmp_path: Path) -> None:
+    # pytest could not show it either, were it raised.
+    error = SyntaxError("s")
+    error.text, error.lineno = 5, "x"  # type: ignore[assignment]
+    assert explain(error, tmp_path) == "SyntaxError (it cannot be shown: AttributeError)"
+    exc_info = (SyntaxError, error, None)
+    record = logging.LogRecord("one", logging.ERROR, "f.py", 1, "failed", (), exc_info)
+    line = logs._FORMATTER.format(record)
+    assert line.endswith("failed\nSyntaxError (its traceback cannot be shown: AttributeError)")
 
 
 def test_an_error_text_is_storable_whatever_it_holds() -> None:
