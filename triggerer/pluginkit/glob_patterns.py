@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Final
+
+_IN_FOLDER: Final = "[^/]*"
+_ANY: Final = ".*"
+_FOLDERS: Final = "(?:[^/]+/)*"
+_STARS: Final = (_IN_FOLDER, _ANY, _FOLDERS)
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
@@ -18,13 +25,13 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     position = 0
     while position < len(pattern):
         if pattern.startswith("**/", position):
-            parts.append("(?:[^/]+/)*")
+            parts.append(_FOLDERS)
             position += 3
         elif pattern.startswith("**", position):
-            parts.append(".*")
+            parts.append(_ANY)
             position += 2
         elif pattern[position] == "*":
-            parts.append("[^/]*")
+            parts.append(_IN_FOLDER)
             position += 1
         elif pattern[position] == "?":
             parts.append("[^/]")
@@ -40,9 +47,30 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
             parts.append(re.escape(pattern[position]))
             position += 1
     try:
-        return re.compile("".join(parts), re.DOTALL)
+        return re.compile("".join(_without_retries(parts)), re.DOTALL)
     except re.error as error:
         raise ValueError(f"{pattern!r} is no pattern: {error}") from error
+
+
+def _without_retries(parts: list[str]) -> Iterator[str]:
+    """Yield the parts, where nothing is tried again that makes no difference.
+
+    What stands between two stars is taken where it comes first: the second star goes through whatever the first one
+    would have gone through. Without this the time to see that a key does not match grows with a power of its length,
+    one for each star, and a key is whatever somebody has uploaded.
+    """
+    start = 0
+    for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:
+        first, between = parts[start : start + 1], parts[start + 1 : position]
+        second = parts[position : position + 1]
+        is_free = first == second == [_ANY] or (
+            first == [_IN_FOLDER] and second in ([_IN_FOLDER], [_ANY])
+        )
+        if is_free:
+            yield f"(?>{first[0]}?{''.join(between)})"
+        else:
+            yield from parts[start:position]
+        start = position
 
 
 def _set(content: str) -> str:

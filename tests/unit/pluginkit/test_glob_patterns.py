@@ -1,9 +1,10 @@
 """Patterns of object keys."""
 
+import time
 from contextlib import suppress
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from triggerer.errors import DagError
@@ -45,6 +46,42 @@ def test_a_text_without_wildcards_matches_itself(text: str) -> None:
 def test_any_pattern_compiles_or_is_refused(pattern: str, text: str) -> None:
     with suppress(ValueError):
         compile_glob(pattern).fullmatch(text)
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """What the words of `compile_glob` say, one character after the other."""
+    folder = text.find("/") if "/" in text else len(text)
+    if not pattern:
+        return not text
+    if pattern.startswith("**/"):
+        is_in_folder = 0 < folder < len(text) and _matches(pattern, text[folder + 1 :])
+        return is_in_folder or _matches(pattern[3:], text)
+    if pattern.startswith("**"):
+        return any(_matches(pattern[2:], text[at:]) for at in range(len(text) + 1))
+    if pattern.startswith("*"):
+        return any(_matches(pattern[1:], text[at:]) for at in range(folder + 1))
+    is_next = text != "" and (pattern[0] == text[0] or (pattern[0] == "?" and text[0] != "/"))
+    return is_next and _matches(pattern[1:], text[1:])
+
+
+@example("*a**/b", "xaab")
+@example("**a*b", "a/ab")
+@settings(max_examples=500)
+@given(
+    st.lists(st.sampled_from(["*", "**", "**/", "a", "b", "/", "?"]), max_size=7).map("".join),
+    st.text(alphabet="ab/", max_size=8),
+)
+def test_a_pattern_matches_what_its_characters_say(pattern: str, text: str) -> None:
+    assert bool(compile_glob(pattern).fullmatch(text)) == _matches(pattern, text)
+
+
+@pytest.mark.parametrize("pattern", ["*-*-*-*.json", "**-**-**-**.json", "in/*-*-*-*-x"])
+def test_a_long_key_that_does_not_match_is_soon_seen_not_to(pattern: str) -> None:
+    compiled = compile_glob(pattern)
+    started = time.thread_time()
+    assert not compiled.fullmatch("in/" * ("/" in pattern) + "-" * 500)
+    # With all that could be tried it took 5 s and more, of the event loop.
+    assert time.thread_time() - started < 1
 
 
 def test_prefix_suffix_and_glob_are_operators_of_match() -> None:
