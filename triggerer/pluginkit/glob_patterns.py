@@ -63,8 +63,11 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
     for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:
         first, between = parts[start : start + 1], parts[start + 1 : position]
         second = parts[position : position + 1]
-        is_free = first == second == [_ANY] or (
-            first == [_IN_FOLDER] and second in ([_IN_FOLDER], [_ANY])
+        is_free = (
+            first == second == [_ANY]
+            or (first == [_IN_FOLDER] and second in ([_IN_FOLDER], [_ANY]))
+            # Whole folders, which the second one goes through as well.
+            or (first == second == [_FOLDERS] and between[-1:] == ["/"])
         )
         if is_free:
             yield f"(?>{first[0]}?{''.join(between)})"
