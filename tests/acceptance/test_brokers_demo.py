@@ -111,7 +111,7 @@ def on_servicebus() -> Iterator[list[str]]:
         (on_kafka, "data:", None),
         pytest.param(on_sqs, "orders are published", 6, marks=pytest.mark.soak),
         pytest.param(on_pubsub, "orders are published", 5, marks=pytest.mark.soak),
-        (on_servicebus, "orders are published", 5),
+        pytest.param(on_servicebus, "orders are published", 5, marks=pytest.mark.soak),
     ],
 )
 def test_ctrl_c_leaves_no_process_and_nothing_that_the_next_trial_would_count(
