@@ -173,7 +173,7 @@ class Lane:
         """
         batch: list[AdvanceItem] = []
         size_bytes = 0
-        entry = self.head
+        entry, last = self.head, None
         while entry is not None and not entry.unresolved:
             outcome = entry.counts.outcome if entry.nacks is None else entry.outcome()
             if outcome.failed or decides_all:
@@ -184,15 +184,15 @@ class Lane:
                 if outcome.failed:
                     self.has_failed = True
             batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
-            self.taken_to = entry.seq + 1
             size_bytes += entry.size_bytes
             # An event derived from it may still refer to this entry, and must not keep those behind it alive.
             entry.lane = None
-            following = entry.next
-            entry.next = None
-            entry = following
+            last, entry = entry, entry.next
+            last.next = None
             if len(batch) == limit:
                 break
+        if last is not None:
+            self.taken_to = last.seq + 1
         self.head = entry
         if entry is None:
             self.tail = None
@@ -330,14 +330,15 @@ class Lanes:
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
         """One batch after the other while a lane is ready. Asking for the next one finishes the one before."""
-        ready, finish, decide = self._ready, self.finish, self.decide
+        ready, finish = self._ready, self.finish
+        decide, decided_lanes = self.decide, self.decided_lanes
         while ready:
             lane = ready.popleft()
             head = lane.head
             if head is None or head.unresolved:
                 lane.is_scheduled = False
             else:
-                batch = lane.take(limit, decide, decides_all=lane.key in self.decided_lanes)
+                batch = lane.take(limit, decide, decides_all=lane.key in decided_lanes)
                 if batch:
                     yield batch
                 finish(lane)

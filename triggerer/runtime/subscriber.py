@@ -196,10 +196,11 @@ class Subscriber(Deriver):
         """The raw events, from the first one after joining. Asking for the next resolves the one before."""
         state = self.state
         ledger, progress, lags = state.ledger, state.progress, state.lags.by_lane
+        events, entries, wanted = ledger.events, ledger.entries, self.wanted
         is_acknowledged = state.is_acknowledged
+        may_be_behind = False
         while self.may_read:
             seq = self.pulled
-            wanted = self.wanted
             if wanted is not None:
                 seq = wanted.popleft() if wanted else ledger.head
                 if seq > self.done:
@@ -210,20 +211,21 @@ class Subscriber(Deriver):
             if seq < ledger.head:
                 at = seq - ledger.base
                 if is_acknowledged:
-                    entry = ledger.entries[at]
-                    if self.was_absent or lags:
+                    entry = entries[at]
+                    if lags or self.was_absent:
+                        may_be_behind = True
                         if not self._may_open(entry):
                             self.done = self.pulled = seq + 1
                             if not progress.is_noted:
                                 progress.note()
                             continue
-                    elif self.open_source is not None:
+                    elif may_be_behind:
                         # Nobody is behind any more.
-                        self.open_source = None
+                        may_be_behind, self.open_source = False, None
                     self.open_entry = entry
                 self.is_open = True
                 self.pulled = seq + 1
-                yield ledger.events[at]
+                yield events[at]
                 # Nobody sees this before the next one is open, or the filter waits or ends: nothing is awaited here.
                 self.done = seq + 1
                 if not progress.is_noted:
