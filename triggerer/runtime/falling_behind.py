@@ -143,10 +143,9 @@ class FallingBehind:
         if not behind:
             return 0
         return sum(
-            subscriber.joined_at <= entry.seq
-            and behind.issuperset(subscriber.source.watchers)
+            behind.issuperset(subscriber.source.watchers)
             and not (entry.nacks is not None and entry.nacks.has_refused(subscriber))
-            for subscriber in self._subscribers
+            for subscriber in self._subscribers.answered_for(entry.seq)
         )
 
     def _store(

@@ -310,10 +310,11 @@ class GroupState:
         if lag.lane not in self.lags.by_lane:
             self.recent.pop(lag.lane, None)
 
-    def trim_absences(self) -> None:
-        """Forget who was absent for what is no longer outstanding."""
+    @property
+    def oldest_outstanding(self) -> int:
+        """The number of the oldest event of a lane that is not being advanced; that of the next event if none is."""
         heads = [lane.head.seq for lane in self.lanes if lane.head is not None]
-        self.absences.trim(min(heads, default=self.ledger.head))
+        return min(heads, default=self.ledger.head)
 
     @property
     def is_acknowledged(self) -> bool:

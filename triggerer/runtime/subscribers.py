@@ -31,6 +31,8 @@ class Subscribers:
         self.present: dict[Subscriber, None] = {}
         self.departed: dict[Subscriber, None] = {}
         """Those that have left, and whose events the store has not all answered for."""
+        self._gone: list[Subscriber] = []
+        """Those that are not present, and that may have answered for something that is outstanding."""
         self._state = state
         self._sink = sink
         self._pending = pending
@@ -42,6 +44,16 @@ class Subscribers:
 
     def __len__(self) -> int:
         return len(self.present)
+
+    def answered_for(self, seq: int) -> Iterator[Subscriber]:
+        """Those that have, or have had, to answer for an event, and had not failed before they were past it."""
+        for subscriber in self.present:
+            if subscriber.joined_at <= seq:
+                yield subscriber
+        for subscriber in self._gone:
+            assert subscriber.failed_from is not None
+            if subscriber.joined_at <= seq < subscriber.failed_from:
+                yield subscriber
 
     def join(
         self,
@@ -76,7 +88,7 @@ class Subscribers:
         subscriber.start_at(subscriber.done)
         if was_absent:
             state.absences.end(source.watchers, subscriber.joined_at)
-        state.trim_absences()
+        self._trim()
         subscriber.was_absent = state.may_fall_behind and (
             state.absences.any_of(source.watchers) or state.awaits_redelivery
         )
@@ -137,9 +149,18 @@ class Subscribers:
         """These were deleted: what failed for them, they do not miss."""
         self._state.absences.forget(watchers)
 
+    def _trim(self) -> None:
+        """Forget what only concerns events that are not outstanding any more."""
+        oldest = self._state.oldest_outstanding
+        self._state.absences.trim(oldest)
+        self._gone = [
+            one for one in self._gone if one.failed_from is None or one.failed_from > oldest
+        ]
+
     def _remove(self, subscriber: Subscriber) -> None:
         state = self._state
         del self.present[subscriber]
+        self._gone.append(subscriber)
         subscriber.may_read = False
         state.readers.pop(subscriber, None)
         state.selection.remove(subscriber)

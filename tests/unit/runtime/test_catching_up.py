@@ -638,3 +638,29 @@ class Patient(RuntimeContext):
 
     def restart_backoff(self) -> Backoff:
         return Backoff(first=36_000, longest=36_000, random=self.random)
+
+
+@pytest.mark.rule("18: and so do watchers that all fail")
+async def test_who_passed_a_message_unread_and_then_failed_has_not_taken_it(scene: Scene) -> None:
+    sink = Sink()
+    # The lane stands at "a", while its watcher goes on live in others.
+    sink.is_full_of_parked = True
+    sink.refuses = lambda watcher_id, payload: (watcher_id, payload) == (1, "a")
+    scene.fails["sick"] = lambda event: event == "d"
+    scene.fails["well"] = lambda event: event == "b"
+    async with hosting(scene, sink):
+        scene.publish("a")
+        await sink.until(lambda: (1, "0") in sink.positions and sink.taken(2) == ["a"])
+        gate = scene.gates["well", "b"] = anyio.Event()
+        scene.publish("b")
+        scene.publish("c", lane=1)
+        await sink.until(lambda: sink.taken(1) == ["c"])
+        scene.publish("d", lane=1)
+        await sink.until(lambda: ("sick", "d") in scene.opened)
+        assert ("sick", "b") not in scene.opened, "it is behind in that lane"
+        gate.set()
+        await sink.until(lambda: scene.opened.count(("well", "b")) > 1)
+        assert (2, "0") not in sink.positions
+        scene.fails.clear()
+        sink.refuses = lambda watcher_id, payload: False
+        await sink.until(lambda: sorted(sink.taken(1)) == sorted(sink.taken(2)) == list("abcd"))
