@@ -95,6 +95,7 @@ class Absent(KafkaEventTrigger):
         # The process that reads the files can make it, the one that hosts it cannot.
         if is_broken and "standalone" in sys.argv:
             raise RuntimeError("cannot be made of these arguments")
+        self.is_broken = is_broken
         super().__init__(*args, **kwargs)
 
     def serialize(self):

@@ -17,6 +17,7 @@ from triggerer.abc import (
     TriggerEvent,
     reject_shared_stream_event,
 )
+from triggerer.errors import PluginError
 from triggerer.pluginkit.arguments import text_argument
 from triggerer.pluginkit.decoding import find_decoding
 from triggerer.pluginkit.matching import (
@@ -116,8 +117,21 @@ class MessageTrigger(BaseEventTrigger):
         """The arguments that name the source (JSON), by their names in the constructor.
 
         By default all that `MessageTrigger` does not have, as the attributes of these names have them.
+
+        Raises:
+            PluginError: There is no such attribute.
         """
-        return {name: getattr(self, name) for name in _source_parameters(type(self))}
+        return {name: self._kept_argument(name) for name in _source_parameters(type(self))}
+
+    def _kept_argument(self, name: str) -> Any:
+        try:
+            return getattr(self, name)
+        except AttributeError:
+            kind = type(self).__qualname__
+            raise PluginError(
+                f"{kind} does not keep the argument `{name}` of its constructor",
+                hint=f"set `self.{name}` there, or implement source_arguments()",
+            ) from None
 
     def default_extra(self, message: Any, value: Any) -> dict[str, Any]:
         """What an event says of a message where no `extra` was given. By default its value and all `ATTRIBUTES`."""

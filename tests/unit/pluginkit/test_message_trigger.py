@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from triggerer.abc import BrokerMessage, TriggerEvent
-from triggerer.errors import DagError
+from triggerer.errors import DagError, PluginError
 from triggerer.pluginkit import message_trigger
 from triggerer.pluginkit.decoding import Decoding
 from triggerer.pluginkit.message_trigger import (
@@ -93,6 +93,22 @@ def test_the_arguments_of_the_source_are_found_by_their_names() -> None:
     assert trigger.source_arguments() == {"author": "Homer", "shop": "s"}
     _, arguments = trigger.serialize()
     assert BookTrigger(**arguments).serialize() == trigger.serialize()
+
+
+class ForgetfulTrigger(ShopTrigger):
+    """Of its own argument it keeps something else."""
+
+    def __init__(self, shop: str, *, author: str = "any", **arguments: Any) -> None:
+        self._author = author.lower()
+        super().__init__(shop, **arguments)
+
+
+def test_an_argument_that_is_not_kept_is_named() -> None:
+    with pytest.raises(
+        PluginError, match="ForgetfulTrigger does not keep the argument `author`"
+    ) as caught:
+        ForgetfulTrigger("s").serialize()
+    assert caught.value.hint == "set `self.author` there, or implement source_arguments()"
 
 
 class PlainTrigger(MessageTrigger):
