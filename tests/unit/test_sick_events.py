@@ -1,9 +1,13 @@
-"""The check at the end of `tests.benchmarks.sick_watchers` finds what is wrong."""
+"""The check at the end of `tests.benchmarks.sick_watchers` finds what is wrong, and its DAG files are valid."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tests.benchmarks.sick_dags import SICK, DagFiles
 from tests.benchmarks.sick_events import Event, expected_of, judge
 from tests.benchmarks.stamped_load import Stretch
+from triggerer.dag_processing.describing import parse_file
 
 STRETCHES = [Stretch(0, 30, 1.0, 0.0), Stretch(30, 60, 1.0, 0.0)]
 
@@ -27,3 +31,10 @@ def test_what_is_missing_unexpected_doubled_or_out_of_order_is_counted() -> None
     assert (verdict.missing, verdict.unexpected) == (2, 1)
     assert (verdict.doubled, verdict.out_of_order) == (1, 2)
     assert not verdict.is_right
+
+
+def test_the_files_of_the_sick_can_be_read(tmp_path: Path) -> None:
+    files = DagFiles(tmp_path, "a-topic", healthy=2, sick=SICK)
+    parsed = [parse_file(one.name, files.folder, []) for one in files.folder.glob("*.py")]
+    assert [error for one in parsed for error in one.errors] == []
+    assert sum(len(one.dags) for one in parsed) == 3
