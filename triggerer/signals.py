@@ -21,6 +21,15 @@ STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 _STANDARD_ERROR: Final = 2
 
 
+def signal_name(signum: int) -> str:
+    """Return what people call the signal."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        # One of the real-time signals, most of which have no name.
+        return f"signal {signum}"
+
+
 def leave_when_told(exit_code: int, *signums: int) -> None:
     """Have these signals end the process with `exit_code` at once, without unwinding.
 

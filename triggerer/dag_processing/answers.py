@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, final
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -11,12 +11,21 @@ from triggerer.domain.parsed import ParsedFile, Problem
 from triggerer.ipc import MalformedFrame
 
 
+@final
 class Accepted(TypedDict):
     """The request has been read; so many paths were in it."""
 
     accepted: int
 
 
+@final
+class Begun(TypedDict):
+    """A file is about to be read."""
+
+    begun: str
+
+
+@final
 class Answer(TypedDict):
     """Of one file."""
 
@@ -25,11 +34,11 @@ class Answer(TypedDict):
     output: str
 
 
-_ANSWER: Final[TypeAdapter[Accepted | Answer]] = TypeAdapter(Accepted | Answer)
+_ANSWER: Final[TypeAdapter[Accepted | Begun | Answer]] = TypeAdapter(Accepted | Begun | Answer)
 _FILE: Final = TypeAdapter(ParsedFile)
 
 
-def read_answer(document: object) -> Accepted | Answer:
+def read_answer(document: object) -> Accepted | Begun | Answer:
     """Return an answer; what it holds of the file is not checked yet.
 
     Raises:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import anyio
 
-from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
+from triggerer.dag_processing.parser_process import ParserSettings
+from triggerer.dag_processing.parsers import Parsers
 from triggerer.dag_processing.scanning import Scanned, scan
 from triggerer.dag_processing.unreadable import problems_of
 from triggerer.domain.merging import NO_INCUMBENTS, Folder, Incumbents, merge
@@ -75,7 +76,7 @@ async def parse_once(
             done.set()
 
     if paths:
-        parser = ParserProcess(ParserSettings(root, tuple(allowed_modules), file_timeout), take)
+        parser = Parsers(ParserSettings(root, tuple(allowed_modules), file_timeout), take)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(parser.run)
             parser.parse_nowait(paths)

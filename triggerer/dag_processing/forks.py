@@ -17,7 +17,9 @@ from typing import Any, Final
 
 import orjson
 
+from triggerer.dag_processing.orphans import Orphan, Orphans, adopt_orphans
 from triggerer.lifelines import die_with_writer
+from triggerer.signals import signal_name
 
 # Enough for the end of a long traceback. A file may print without end.
 OUTPUT_LIMIT: Final = 64 * 1024
@@ -26,6 +28,10 @@ _CHUNK_BYTES: Final = 64 * 1024
 RESULT_LIMIT: Final = 64 * 1024 * 1024
 # How long a fork has, after its timeout, to write its stack.
 _LAST_WORDS_S: Final = 0.3
+NOT_NOW: Final = 75
+"""The exit code of a process that has no room for another one, as in sysexits.h."""
+# How long the end waits for that of processes that were killed.
+_CLOSE_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -62,21 +68,33 @@ class _Fork:
 class ForkPool:
     """Calls `function(path)` for paths, each in a fork of its own, several at once.
 
-    The process must have a single thread. Forks still running when the pool is closed are killed.
+    The process must have a single thread, and no other children. Forks still running when the pool is closed are
+    killed. With a fork all ends that it has started, also what has detached itself from it.
 
     Args:
         function: Returns what JSON can hold.
-        timeout_s: A fork that takes longer is killed, with the processes that it started.
+        begin: Called for each path before its fork is started.
+        timeout_s: A fork that takes longer is killed.
     """
 
-    def __init__(self, function: Callable[[str], Any], *, timeout_s: float, at_once: int) -> None:
+    def __init__(
+        self,
+        function: Callable[[str], Any],
+        begin: Callable[[str], None],
+        *,
+        timeout_s: float,
+        at_once: int,
+    ) -> None:
         self._function = function
+        self._begin = begin
         self._timeout_s = timeout_s
         self._at_once = at_once
         self._waiting: dict[str, None] = {}
         self._running: dict[str, _Fork] = {}
         self._selector = selectors.DefaultSelector()
+        self._orphans = Orphans(self._selector)
         self._watched: list[int] = []
+        adopt_orphans()
 
     def watch(self, fd: int) -> None:
         """Have `step` return when `fd` can be read, too. Forks do not have it."""
@@ -90,7 +108,7 @@ class ForkPool:
         """
         if (fork := self._running.pop(path, None)) is not None:
             _kill(fork)
-            _finish(fork, self._selector)
+            self._finish(fork)
         self._waiting[path] = None
 
     def step(self) -> tuple[list[Ended], bool]:
@@ -99,6 +117,7 @@ class ForkPool:
             del self._waiting[path]
             others = [fork.lifeline for fork in self._running.values()]
             not_theirs = [*others, *self._watched]
+            self._begin(path)
             fork = self._running[path] = _start(path, self._function, self._timeout_s, not_theirs)
             for fd in (fork.pidfd, fork.result_fd, fork.output_fd):
                 self._selector.register(fd, selectors.EVENT_READ, fork)
@@ -109,6 +128,8 @@ class ForkPool:
             fork = key.data
             if fork is None:
                 readable = True
+            elif isinstance(fork, Orphan):
+                self._orphans.reap(fork, self._pids())
             elif self._running.get(fork.path) is not fork:
                 continue  # finished by an earlier entry of this list
             elif key.fd != fork.pidfd:
@@ -116,7 +137,7 @@ class ForkPool:
                     self._selector.unregister(key.fd)
             else:
                 del self._running[fork.path]
-                ended.append(_finish(fork, self._selector))
+                ended.append(self._finish(fork))
         now = time.monotonic()
         for fork in self._running.values():
             if fork.deadline <= now:
@@ -127,11 +148,23 @@ class ForkPool:
 
     def close(self) -> None:
         """Kill what still runs."""
-        for fork in self._running.values():
+        while self._running:
+            _, fork = self._running.popitem()
             _kill(fork)
-            _finish(fork, self._selector)
-        self._running.clear()
+            self._finish(fork)
+        for fd in self._watched:
+            self._selector.unregister(fd)
+        self._orphans.close(_CLOSE_S)
         self._selector.close()
+
+    def _pids(self) -> set[int]:
+        return {fork.pid for fork in self._running.values()}
+
+    def _finish(self, fork: _Fork) -> Ended:
+        """Wait for the end of a fork that no longer counts as running, and end what it has left."""
+        ended = _finish(fork, self._selector)
+        self._orphans.kill(self._pids())
+        return ended
 
 
 def _start(
@@ -181,6 +214,7 @@ def _be_the_fork(
     try:
         # A group of its own: what the file starts is killed with it.
         os.setpgid(0, 0)
+        adopt_orphans()
         for fd in not_ours:
             os.close(fd)
         die_with_writer(lifeline)
@@ -271,7 +305,7 @@ def _failure(fork: _Fork, exit_code: int) -> str | None:
     if exit_code == 0 and fork.result:
         return None
     if exit_code < 0:
-        return f"importing it killed its process: {signal.Signals(-exit_code).name}"
+        return f"importing it killed its process: {signal_name(-exit_code)}"
     return f"importing it ended its process with exit code {exit_code}"
 
 

@@ -1,10 +1,10 @@
 """The parser's process: `python -m triggerer.dag_processing.parser`, which the service starts.
 
 The first frame has its settings: `{"folder", "allowed_modules", "timeout_s", "at_once"}`. Each later frame
-`{"parse": [paths]}` is answered at once by `{"accepted": n}`, and then by a `{"path", "file": ParsedFile, "output":
-text}` for each path, as it is done. The service sends no frame before the last one was accepted. A path that is sent
-again before it was answered is answered once, for the later request. The process ends when the service closes the
-channel.
+`{"parse": [paths]}` is answered at once by `{"accepted": n}`, and then, for each path, by `{"begun": path}` before it
+is read and by `{"path", "file": ParsedFile, "output": text}` when it is done. The service sends no frame before the
+last one was accepted. A path that is sent again before it was answered is answered once, for the later request. The
+process ends when the service closes the channel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from triggerer.dag_processing.describing import parse_file
-from triggerer.dag_processing.forks import Ended, ForkPool, line_in
+from triggerer.dag_processing.forks import NOT_NOW, Ended, ForkPool, line_in
 from triggerer.domain.parsed import ParsedFile, Problem
 from triggerer.ipc import ChildChannel, connect_to_parent
 
@@ -30,7 +30,8 @@ def main() -> None:
             return
         except OSError as error:
             # Out of memory, of processes or of file descriptors. The service starts another parser after a while.
-            sys.exit(f"no DAG file can be read now: {error}")
+            sys.stderr.write(f"no DAG file can be read now: {error}\n")
+            sys.exit(NOT_NOW)
 
 
 def _serve(channel: ChildChannel) -> None:
@@ -38,7 +39,11 @@ def _serve(channel: ChildChannel) -> None:
     channel.send({"accepted": 0})
     folder = Path(settings["folder"])
     parse = partial(_parse, folder=folder, allowed_modules=settings["allowed_modules"])
-    pool = ForkPool(parse, timeout_s=settings["timeout_s"], at_once=settings["at_once"])
+
+    def begin(path: str) -> None:
+        channel.send({"begun": path})
+
+    pool = ForkPool(parse, begin, timeout_s=settings["timeout_s"], at_once=settings["at_once"])
     with closing(pool):
         pool.watch(channel.fileno())
         while True:

@@ -1,13 +1,14 @@
-"""The service's side of the parser: starts it, sends it files, and restarts it when it dies."""
+"""The service's side of a parser: starts it, sends it files, and starts another one when it dies."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import structlog
@@ -19,6 +20,7 @@ from triggerer.dag_processing.answers import file_in, read_answer
 from triggerer.domain.parsed import ParsedFile
 from triggerer.errors import ConfigurationError
 from triggerer.ipc import Channel, ChannelClosed, MalformedFrame
+from triggerer.logging_setup import names_if_few
 from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
@@ -38,21 +40,38 @@ class ParserSettings:
 
 
 class ParserProcess:
-    """One parser, as long as `run` runs. Files that a parser had not answered when it died are sent to the next."""
+    """Parsers, one after the other. Files that one had not begun to read when it died are sent to the next.
 
-    def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:
+    Args:
+        deliver: Called with what a file defines.
+        note_death: Called when a parser has died, with its exit code and the files that it was reading, which this one
+            then has no more.
+        backoff: The delays before another one is started.
+        is_on_demand: Whether there is a process only while there are files to read.
+    """
+
+    def __init__(
+        self,
+        settings: ParserSettings,
+        deliver: Callable[[ParsedFile], None],
+        note_death: Callable[[int, Collection[str]], None],
+        *,
+        backoff: Backoff,
+        is_on_demand: bool = False,
+    ) -> None:
         self._settings = settings
         self._deliver = deliver
+        self._note_death = note_death
+        self._backoff = backoff
+        self._is_on_demand = is_on_demand
         self._unanswered: dict[str, None] = {}
         self._unsent: dict[str, None] = {}
+        self._offered = frozenset[str]()
+        """Those that were sent and not yet accepted."""
+        self._begun: dict[str, None] = {}
         self._has_work = AutoResetEvent()
         self.pid: int | None = None
         """Of the process, while there is one."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether every file was answered."""
-        return not self._unanswered
 
     @property
     def unanswered(self) -> Collection[str]:
@@ -69,57 +88,45 @@ class ParserProcess:
         """Keep a parser running until cancelled.
 
         Raises:
-            ConfigurationError: The first one cannot be started.
+            ConfigurationError: The first one cannot be started. One that is on demand is tried again.
         Cancellation: The parser is ended, with the forks that read files.
         """
-        backoff = Backoff(first=0.1, longest=5.0, healthy_after=50.0)
         is_first = True
         while True:
+            while self._is_on_demand and not self._unanswered:
+                await self._has_work.wait()
             started = anyio.current_time()
             try:
                 async with self._process() as process:
                     if is_first:
                         is_first = False
                         task_status.started()
-                    await self._converse(process)
-            except MalformedFrame as error:
-                _log.error("the DAG parser is ended", reason=str(error))
-            except ChannelClosed:
-                pass
+                    is_done = await self._converse(process)
             except OSError as error:
-                if is_first:
+                if is_first and not self._is_on_demand:
                     raise ConfigurationError(
                         f"the parser of DAG files cannot be started: {error.strerror}",
                         hint="this user, or its container, has as many processes or file descriptors as it may have",
                     ) from error
                 # Out of memory, of processes or of file descriptors: those who have them may give them back.
                 _log.error("the DAG parser cannot be started", reason=str(error))
-            # It runs no users' code itself, so it was killed: by the kernel for memory, or by an operator.
-            delay = backoff.next_delay(anyio.current_time() - started)
-            _log.warning(
-                "the DAG parser is started again",
-                files=len(self._unanswered),
-                retry_after_s=round(delay, 3),
-            )
-            self._unsent = dict(self._unanswered)
-            self._has_work.set()
-            await anyio.sleep(delay)
+            else:
+                if is_done:
+                    self._backoff.reset()
+                    continue
+                self._bury(process)
+            await anyio.sleep(self._backoff.next_delay(anyio.current_time() - started))
 
     @asynccontextmanager
     async def _process(self) -> AsyncIterator[ChildProcess]:
         process = await ChildProcess.start("triggerer.dag_processing.parser")
         self.pid = process.pid
         try:
-            await process.channel.send(
-                {
-                    "folder": str(self._settings.dags_folder),
-                    "allowed_modules": list(self._settings.allowed_modules),
-                    "timeout_s": self._settings.file_timeout.total_seconds(),
-                    "at_once": self._settings.at_once,
-                }
-            )
-            # It is ready, and takes the next frame.
-            await process.channel.receive()
+            # `_converse` notices it as well.
+            with suppress(ChannelClosed):
+                await process.channel.send(self._setup())
+                # It is ready, and takes the next frame.
+                await process.channel.receive()
             yield process
         finally:
             self.pid = None
@@ -127,7 +134,27 @@ class ParserProcess:
             process.channel.shut_down()
             await process.aclose(grace_s=_CLOSE_TIMEOUT_S)
 
-    async def _converse(self, process: ChildProcess) -> None:
+    def _bury(self, process: ChildProcess) -> None:
+        """Have the next parser read what this one has not begun to read."""
+        # It runs no users' code itself, so it was killed: by the kernel for memory, by an operator, or by a file.
+        reading, self._begun, self._offered = list(self._begun), {}, frozenset()
+        code = process.returncode
+        _log.warning(
+            "the DAG parser has died; another one is started",
+            exit_code=code,
+            files=len(self._unanswered),
+            **names_if_few(reading=reading),
+        )
+        for path in reading:
+            self._unanswered.pop(path, None)
+        self._unsent = dict(self._unanswered)
+        self._has_work.set()
+        if reading:
+            self._note_death(-signal.SIGKILL if code is None else code, reading)
+
+    async def _converse(self, process: ChildProcess) -> bool:
+        """Have files read until the parser has died, or has nothing more to do if it is on demand; which of the two."""
+        is_done = False
         accepted = anyio.Semaphore(1, max_value=1)
         channel = process.channel
         async with anyio.create_task_group() as tasks:
@@ -135,12 +162,22 @@ class ParserProcess:
             tasks.start_soon(self._ask, channel, accepted)
             try:
                 await self._listen(channel, accepted)
+                is_done = True
             except MalformedFrame as error:
                 _log.error("the DAG parser is ended", reason=str(error))
                 process.kill()
-                tasks.cancel_scope.cancel()
             except ChannelClosed:
-                tasks.cancel_scope.cancel()
+                pass
+            tasks.cancel_scope.cancel()
+        return is_done
+
+    def _setup(self) -> dict[str, Any]:
+        return {
+            "folder": str(self._settings.dags_folder),
+            "allowed_modules": list(self._settings.allowed_modules),
+            "timeout_s": self._settings.file_timeout.total_seconds(),
+            "at_once": self._settings.at_once,
+        }
 
     async def _ask(self, channel: Channel, accepted: anyio.Semaphore) -> None:
         while True:
@@ -149,22 +186,31 @@ class ParserProcess:
             # One frame at a time: the parser waits for the channel by `select`, see `ChildChannel.fileno`.
             await accepted.acquire()
             paths, self._unsent = list(self._unsent), {}
+            self._offered = frozenset(paths)
             try:
                 await channel.send({"parse": paths})
             except ChannelClosed:
                 return  # `_listen` notices it too, and `run` sends everything again
 
     async def _listen(self, channel: Channel, accepted: anyio.Semaphore) -> None:
-        while True:
+        while self._unanswered or not self._is_on_demand:
             answer = read_answer(await channel.receive())
             if "accepted" in answer:
+                self._offered = frozenset()
                 with suppress(ValueError):
                     accepted.release()
-                continue
-            parsed = file_in(answer)
-            if output := answer["output"].strip():
-                _log.info("A DAG file wrote while it was read", file=parsed.path, output=output)
-            # If it is to be sent again, this is the result of an older file.
-            if parsed.path not in self._unsent and parsed.path in self._unanswered:
-                del self._unanswered[parsed.path]
-                self._deliver(parsed)
+            elif "begun" in answer:
+                self._begun[answer["begun"]] = None
+            else:
+                self._take(file_in(answer), answer["output"].strip())
+
+    def _take(self, parsed: ParsedFile, output: str) -> None:
+        path = parsed.path
+        self._begun.pop(path, None)
+        if output:
+            _log.info("A DAG file wrote while it was read", file=path, output=output)
+        # If it is to be read again, this is the result of an older file.
+        is_old = path in self._unsent or path in self._offered
+        if path in self._unanswered and not is_old:
+            del self._unanswered[path]
+            self._deliver(parsed)

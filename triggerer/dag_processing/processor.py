@@ -15,7 +15,8 @@ from anyio.lowlevel import checkpoint
 
 from triggerer.backoff import Backoff, log_failure, retry
 from triggerer.dag_processing.own_thread import OwnThread
-from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
+from triggerer.dag_processing.parser_process import ParserSettings
+from triggerer.dag_processing.parsers import Parsers
 from triggerer.dag_processing.scanning import Scanned, outdated, scan_again
 from triggerer.dag_processing.unreadable import as_broken_files, log_changes
 from triggerer.dag_processing.watching import FolderWatch
@@ -75,7 +76,7 @@ class DagProcessor:
         self._removal_grace = removal_grace
         self._now = now
         settings = ParserSettings(self._folder, tuple(allowed_modules), file_timeout)
-        self._parser = ParserProcess(settings, self._take)
+        self._parser = Parsers(settings, self._take)
         self._watch = FolderWatch(self._folder, self._look_soon, interval_s=self._interval_s)
         self._seen = Scanned({})
         """The files of the folder; of a part that is out of sight, those that it had before."""

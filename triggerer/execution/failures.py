@@ -10,6 +10,7 @@ from typing import Final
 from triggerer.domain.storable import storable_text
 from triggerer.plugins import DagsFolder
 from triggerer.redaction import hide_known, redact_text
+from triggerer.signals import signal_name
 
 _LONGEST: Final = 6000
 
@@ -91,9 +92,5 @@ def death_reason(code: int, *, is_taken: bool, malformed: str | None = None) -> 
     when = "in the middle of the run" if is_taken else "before it took the run"
     if code >= 0:
         return f"the worker exited with code {code} {when}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    told = f"the worker was killed by {name} {when}"
+    told = f"the worker was killed by {signal_name(-code)} {when}"
     return told + (", as happens when memory runs out" if -code == signal.SIGKILL else "")

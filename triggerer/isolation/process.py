@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import signal
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from triggerer.isolation.messages import Close, Command, Setup, Terminated
 from triggerer.isolation.pickling import from_frame, in_frames, pack, to_frame, unpack
 from triggerer.isolation.remote_trigger import RemoteTrigger
 from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
+from triggerer.signals import signal_name
 
 _log = structlog.get_logger(__name__)
 
@@ -126,7 +126,7 @@ class TriggerProcess(RemoteTrigger):
         how = (
             "closed its channel"
             if code is None
-            else f"was killed by {_name_of(-code)}"
+            else f"was killed by {signal_name(-code)}"
             if code < 0
             else f"ended with exit code {code}"
         )
@@ -143,11 +143,3 @@ class TriggerProcess(RemoteTrigger):
         self._scope.cancel()
         with anyio.move_on_after(_REAP_S, shield=True):
             await self._talked.wait()
-
-
-def _name_of(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        # One of the real-time signals, most of which have no name.
-        return f"signal {number}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.errors import SubmitFailed
 from triggerer.redaction import is_secret_key, redact_text
+from triggerer.signals import signal_name
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -185,7 +186,7 @@ def how_it_ended(gateway: Any) -> str | None:
         return "Spark's JVM has run out of memory" if is_out_of_memory else None
     if code == -signal.SIGKILL:
         return "Spark's JVM was killed, as the kernel does when memory runs out"
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+    how = f"by {signal_name(-code)}" if code < 0 else f"with code {code}"
     said = reason_in(last_lines(gateway))
     return f"Spark's JVM ended {how}" + (f": {said}" if said else "")
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.services.process import lives
 from triggerer.dag_processing import ParsedFolder, parse_once
-from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
+from triggerer.dag_processing.parser_process import ParserSettings
+from triggerer.dag_processing.parsers import Parsers
 from triggerer.domain.parsed import Problem
 
 HEADER = """\
@@ -339,7 +340,7 @@ async def test_contradictions_between_files_name_both_places(tmp_path: Path) -> 
 async def test_the_idle_parser_is_small(tmp_path: Path) -> None:
     import anyio
 
-    parser = ParserProcess(ParserSettings(tmp_path), lambda _: None)
+    parser = Parsers(ParserSettings(tmp_path), lambda _: None)
     async with anyio.create_task_group() as tasks:
         await tasks.start(parser.run)
         assert parser.pid is not None

@@ -9,21 +9,27 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import anyio
 import psutil
 import pytest
+from anyio import to_thread
 from structlog.testing import capture_logs
 
 from tests.isolation.conftest import until
 from tests.services.process import lives
+from triggerer.backoff import Backoff
 from triggerer.child_process import ChildProcess
 from triggerer.dag_processing import parse_once
-from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
+from triggerer.dag_processing.parser_process import ParserSettings
+from triggerer.dag_processing.parsers import Parsers
 from triggerer.domain.parsed import ParsedFile
 from triggerer.errors import ConfigurationError
+from triggerer.ipc import Channel, ChildChannel
 
 ROOT = Path(__file__).parents[3]
 
@@ -91,7 +97,7 @@ async def test_what_a_killed_parser_was_importing_dies_with_it_and_is_asked_for_
     note: Path,
 ) -> None:
     parsed: list[ParsedFile] = []
-    parser = ParserProcess(ParserSettings(note.parent), parsed.append)
+    parser = Parsers(ParserSettings(note.parent), parsed.append)
     async with anyio.create_task_group() as tasks:
         await tasks.start(parser.run)
         parser.parse_nowait(["hangs.py"])
@@ -109,7 +115,7 @@ async def test_a_parser_that_cannot_be_started_again_yet_is_tried_again(
 ) -> None:
     (tmp_path / "fine.py").write_text("x = 1\n")
     parsed: list[ParsedFile] = []
-    parser = ParserProcess(ParserSettings(tmp_path), parsed.append)
+    parser = Parsers(ParserSettings(tmp_path), parsed.append)
     start = ChildProcess.start
     refusals = 0
 
@@ -145,8 +151,173 @@ async def test_a_start_for_which_no_process_can_be_had_is_a_plain_error(
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(ChildProcess, "start", refuse)
-    with pytest.raises(ExceptionGroup) as raised:
+    plain = pytest.RaisesExc(
+        ConfigurationError, check=lambda error: "as many processes" in str(error.hint)
+    )
+    with pytest.RaisesGroup(plain, flatten_subgroups=True):
         await parse_once(tmp_path)
-    (error,) = raised.value.exceptions
-    assert isinstance(error, ConfigurationError)
-    assert "as many processes" in str(error.hint)
+
+
+# As it does that has a C library write into the parser's memory, or takes so much that the kernel ends it.
+KILLS_ITS_PARENT = """\
+import os, signal
+from pathlib import Path
+with (Path(__file__).parent / "tries").open("a") as tries:
+    tries.write("x")
+os.kill(os.getppid(), signal.{signal})
+"""
+
+
+@pytest.fixture
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff, "next_delay", lambda *_: 0.0)
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_a_file_that_ends_its_parser_is_tried_some_times_and_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bad.py").write_text(KILLS_ITS_PARENT.format(signal="SIGKILL"))
+    for name in "abcdefg":
+        (tmp_path / f"{name}.py").write_text(f"from triggerer import DAG\nd = DAG('{name}')\n")
+    with anyio.fail_after(30):
+        parsed = await parse_once(tmp_path)
+    assert sorted(parsed.folder.dags) == [*"abcdefg"]
+    (error,) = parsed.errors
+    assert (error.file, error.line) == ("bad.py", None)
+    assert "ends the process that reads the DAG files (SIGKILL)" in error.reason
+    assert (tmp_path / "tries").read_text() == "xxx"
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_what_has_ended_parsers_is_read_alone_until_it_is_mended(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text(KILLS_ITS_PARENT.format(signal="SIGTERM"))
+    parsed: list[ParsedFile] = []
+    parsers = Parsers(ParserSettings(tmp_path), parsed.append)
+
+    async def read() -> ParsedFile:
+        parsers.parse_nowait(["bad.py"])
+        await until(lambda: parsed, timeout=20)
+        return parsed.pop()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(parsers.run)
+        assert "SIGTERM" in (await read()).errors[0].reason
+        others = parsers.pid
+        tries = len((tmp_path / "tries").read_text())
+        # Of an unchanged file that is known to do so, one try is enough.
+        assert (await read()).is_broken
+        assert len((tmp_path / "tries").read_text()) == tries + 1
+        bad.write_text("x = 1\n")
+        assert not (await read()).is_broken
+        assert parsers.pid == others
+        assert parsers.is_idle
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_signal_without_a_name_ends_its_file_only(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import os\nos.kill(os.getpid(), 40)\n")
+    with anyio.fail_after(30):
+        parsed = await parse_once(tmp_path)
+    assert [error.reason for error in parsed.errors] == [
+        "importing it killed its process: signal 40"
+    ]
+
+
+DETACHES = """\
+import os, signal, subprocess, sys, time
+from pathlib import Path
+
+def note(name):
+    path = Path(__file__).with_name(name)
+    path.with_suffix(".new").write_text(str(os.getpid()))
+    path.with_suffix(".new").rename(path)
+
+def detached(name, then=lambda: None):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.setsid()
+            note(name)
+            then()
+            time.sleep(300)
+        os._exit(0)
+    os.wait()
+
+detached("daemon", lambda: detached("daemon_of_it"))
+subprocess.Popen(["sleep", "300"], start_new_session=True)
+while not Path(__file__).with_name("daemon_of_it").exists():
+    time.sleep(0.01)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)", "time.sleep(300)"])
+async def test_what_a_file_has_detached_ends_with_its_reading(tmp_path: Path, end: str) -> None:
+    (tmp_path / "a.py").write_text(DETACHES.format(end=end))
+    parsed = []
+    parsers = Parsers(ParserSettings(tmp_path, file_timeout=timedelta(seconds=1)), parsed.append)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(parsers.run)
+        parsers.parse_nowait(["a.py"])
+        await until(lambda: parsed, timeout=20)
+        assert parsers.pid is not None
+        parser = psutil.Process(parsers.pid)
+        await until(lambda: not parser.children(recursive=True))
+        tasks.cancel_scope.cancel()
+    for name in ("daemon", "daemon_of_it"):
+        assert not lives(int((tmp_path / name).read_text()))
+
+
+async def test_a_parser_that_is_to_end_leaves_nothing_that_a_file_has_detached(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.py").write_text(DETACHES.format(end="note('done')\ntime.sleep(300)"))
+    parsers = Parsers(ParserSettings(tmp_path), lambda _: None)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(parsers.run)
+        parsers.parse_nowait(["a.py"])
+        await until((tmp_path / "done").exists, timeout=20)
+        assert parsers.pid is not None
+        left = psutil.Process(parsers.pid).children(recursive=True)
+        tasks.cancel_scope.cancel()
+    assert len(left) == 4
+    await _all_end(left)
+
+
+async def test_what_is_read_of_an_older_version_is_not_taken_for_the_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parser had read the file when the request for the newer version was under way."""
+    ours, theirs = await Channel.open()
+    child = Mock(channel=ours, pid=1, returncode=0, supervise=AsyncMock(), aclose=AsyncMock())
+    monkeypatch.setattr(ChildProcess, "start", AsyncMock(return_value=child))
+    parsed: list[ParsedFile] = []
+    parsers = Parsers(ParserSettings(tmp_path), parsed.append)
+    with ChildChannel(theirs) as parser:
+
+        async def asked() -> Any:
+            return await to_thread.run_sync(parser.receive)
+
+        def answer(seconds: float) -> None:
+            file = ParsedFile("a.py", seconds).to_json()
+            parser.send({"path": "a.py", "file": file, "output": ""})
+
+        parser.send({"accepted": 0})
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(parsers.run)
+            await asked()
+            for version in (1, 2):
+                parsers.parse_nowait(["a.py"])
+                assert await asked() == {"parse": ["a.py"]}
+                if version == 1:
+                    parser.send({"accepted": 1})
+                    await anyio.wait_all_tasks_blocked()
+            answer(1)
+            parser.send({"accepted": 1})
+            answer(2)
+            await until(lambda: parsed)
+            tasks.cancel_scope.cancel()
+    await ours.aclose()
+    assert [file.parse_seconds for file in parsed] == [2]

@@ -1,0 +1,103 @@
+"""Has DAG files parsed, also where one of them ends the parser itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Final
+
+import anyio
+from anyio.abc import TaskStatus
+
+from triggerer.backoff import Backoff
+from triggerer.dag_processing.forks import NOT_NOW
+from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
+from triggerer.domain.parsed import ParsedFile, Problem
+from triggerer.signals import signal_name
+
+_ATTEMPTS: Final = 3
+
+
+class Parsers:
+    """One parser for all files; another one, while it is needed, for those that may have ended a parser.
+
+    It is seldom known which of the files that were being read has ended it, if any: memory may have run out, or
+    somebody has killed it. So each is read once more, alone. What ends its parser time and again is broken. The other
+    files are held up by no more than the start of a parser.
+    """
+
+    def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:
+        """`deliver` is called once for each file that was asked for, with its newest version."""
+        self._deliver = deliver
+        self._deaths = Counter[str]()
+        """How many parsers have died while they read the file, or others with it, since it was last read well."""
+        self._shared = ParserProcess(
+            settings,
+            self._take,
+            self._note_death,
+            backoff=Backoff(first=0.1, longest=5.0, healthy_after=50.0),
+        )
+        self._alone = ParserProcess(
+            replace(settings, at_once=1),
+            self._take,
+            self._note_death,
+            backoff=Backoff(first=0.5, longest=5.0, healthy_after=50.0),
+            is_on_demand=True,
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process for all files, while there is one."""
+        return self._shared.pid
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every file was answered."""
+        return not self._shared.unanswered and not self._alone.unanswered
+
+    @property
+    def unanswered(self) -> Collection[str]:
+        """The files that are being parsed, or are to be."""
+        return {*self._shared.unanswered, *self._alone.unanswered}
+
+    def parse_nowait(self, paths: Iterable[str]) -> None:
+        """Have these files parsed; each is delivered once, as it is when a parser reads it."""
+        for path in paths:
+            (self._alone if path in self._deaths else self._shared).parse_nowait([path])
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep a parser running until cancelled.
+
+        Raises:
+            ExceptionGroup: With a `ConfigurationError`: the first one cannot be started.
+        Cancellation: All parsers are ended, with the forks that read files.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._alone.run)
+            await self._shared.run(task_status=task_status)
+
+    def _take(self, parsed: ParsedFile) -> None:
+        if not parsed.is_broken:
+            del self._deaths[parsed.path]
+        self._deliver(parsed)
+
+    def _note_death(self, exit_code: int, reading: Collection[str]) -> None:
+        for path in reading:
+            # Where there is no room for a process, that is no file's fault, or that of one that has filled the machine.
+            self._deaths[path] += exit_code != NOT_NOW
+            if self._deaths[path] < _ATTEMPTS:
+                self._alone.parse_nowait([path])
+            else:
+                self._deliver(_deadly(path, exit_code))
+
+
+def _deadly(path: str, exit_code: int) -> ParsedFile:
+    how = signal_name(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
+    reason = (
+        f"importing it ends the process that reads the DAG files ({how}), as was tried {_ATTEMPTS} times;"
+        " it is tried again when a file of the folder changes"
+    )
+    return ParsedFile(
+        path=path, parse_seconds=0.0, errors=(Problem(path, None, reason),), is_broken=True
+    )
