@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field
 from datetime import datetime
-from typing import Any, Final, TypeVar, dataclass_transform
+from functools import cache
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -14,17 +15,31 @@ _T = TypeVar("_T")
 
 _NOT_DECODED: Final = object()
 
+become: Final[Callable[[object, type], None]] = vars(object)["__class__"].__set__
+"""Changes the class of an object, also of one that is frozen."""
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def _read_only(cls: type[_T]) -> type[_T]:
-    """A dataclass that type checkers take for a frozen one.
 
-    A frozen one sets each field by a call of a method, which takes most of the time in which a message is made.
+@cache
+def thawed(frozen: type[BrokerMessage]) -> Any:
+    """Return a subclass whose instances can be set up, and then `become` frozen.
+
+    A frozen dataclass sets each field by a call of a method, which takes most of the time in which a message is made.
     """
-    return dataclass(slots=True)(cls)
+    # The first two together, or Python does not see that assignments are ordinary ones, and is as slow.
+    methods = {
+        "__setattr__": object.__setattr__,
+        "__delattr__": object.__delattr__,
+        "forget_decoded": _forget,
+    }
+    return type(f"Thawed{frozen.__name__}", (frozen,), {"__slots__": (), **methods})
 
 
-@_read_only
+def _forget(message: Any) -> None:
+    message._json = _NOT_DECODED  # noqa: SLF001  (as `BrokerMessage.forget_decoded`, but faster)
+    message._decoded = None  # noqa: SLF001
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class BrokerMessage:
     """A message as filters see it, whatever broker it is from.
 
@@ -46,6 +61,31 @@ class BrokerMessage:
     _json: Any = field(init=False, repr=False, compare=False, default=_NOT_DECODED)
     _decoded: dict[str, Any] | None = field(init=False, repr=False, compare=False, default=None)
 
+    def __init__(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        attributes: Mapping[str, str | bytes] | None = None,
+        position: Mapping[str, Any] | None = None,
+        published_at: datetime | None = None,
+        deliveries: int | None = None,
+    ) -> None:
+        kind: Any = type(self)
+        become(self, _Thawed if kind is BrokerMessage else thawed(kind))
+        message: Any = self
+        message.value = value
+        message.key = key
+        message.attributes = {} if attributes is None else attributes
+        message.position = {} if position is None else position
+        message.published_at = published_at
+        message.deliveries = deliveries
+        message.forget_decoded()
+        message.__class__ = kind
+
+    def __post_init__(self) -> None:
+        """Called of a subclass that is a dataclass, instead of the constructor above."""
+        self.forget_decoded()
+
     def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
         """Return what `decode` makes of the message: computed for whoever asks first, and kept under `name`.
 
@@ -53,7 +93,8 @@ class BrokerMessage:
         """
         kept = self._decoded
         if kept is None:
-            kept = self._decoded = {}  # type: ignore[misc]
+            kept = {}
+            _set_decoded(self, kept)
         if name not in kept:
             kept[name] = decode(self)
         return kept[name]
@@ -81,12 +122,13 @@ class BrokerMessage:
                     raise MemoryError(error.msg) from error
                 else:
                     raise
-            self._json = decoded  # type: ignore[misc]
+            _set_json(self, decoded)
         return decoded
 
     def forget_decoded(self) -> None:
         """Decode it anew when it is asked for again. Called first where a subclass does without the constructor."""
-        self._json, self._decoded = _NOT_DECODED, None  # type: ignore[misc]
+        _set_json(self, _NOT_DECODED)
+        _set_decoded(self, None)
 
     def __repr__(self) -> str:
         """Where it has its place, and how large it is; not what is in it, which may be long or nobody's business."""
@@ -100,7 +142,7 @@ class BrokerMessage:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         for name, value in zip(_MESSAGE_STATE, state, strict=True):
-            setattr(self, name, value)
+            object.__setattr__(self, name, value)
         self.forget_decoded()
 
 
@@ -112,3 +154,32 @@ _MESSAGE_STATE: Final = (
     "published_at",
     "deliveries",
 )
+
+
+# Python 3.11 makes both for the class as it was before it had slots, and they raise `TypeError`.
+
+
+def _set(self: BrokerMessage, name: str, value: object) -> None:
+    _refuse_change(self, name)
+    object.__setattr__(self, name, value)
+
+
+def _delete(self: BrokerMessage, name: str) -> None:
+    _refuse_change(self, name)
+    object.__delattr__(self, name)
+
+
+def _refuse_change(message: BrokerMessage, name: str) -> None:
+    if type(message) is BrokerMessage or name in BrokerMessage.__dataclass_fields__:
+        raise FrozenInstanceError(
+            f"{name} of a message cannot be changed: all watchers see the same"
+        )
+
+
+BrokerMessage.__setattr__ = _set  # type: ignore[assignment,method-assign]
+BrokerMessage.__delattr__ = _delete  # type: ignore[assignment,method-assign]
+
+_Thawed: Final = thawed(BrokerMessage)
+# What is decoded later is kept with the message, although that is frozen.
+_set_json: Final = vars(BrokerMessage)["_json"].__set__
+_set_decoded: Final = vars(BrokerMessage)["_decoded"].__set__

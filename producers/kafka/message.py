@@ -14,6 +14,7 @@ from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
 from triggerer.abc import BrokerMessage
+from triggerer.pluginkit.thawing import become, thawed
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -62,15 +63,23 @@ class KafkaMessage(BrokerMessage):
 
     __slots__ = ("delivery", "lane", "offset", "record")
 
+    record: Record
+    lane: Lane
+    delivery: int
+    offset: int
+
     def __init__(self, record: Record, lane: Lane, delivery: int) -> None:
-        self.record = record
-        self.lane = lane
-        self.delivery = delivery
-        self.offset = record.offset
-        # For others the two are read-only. A value of None is a tombstone.
-        self.key = record.key  # type: ignore[misc]
-        self.value = record.value  # type: ignore[misc]
-        self.forget_decoded()
+        become(self, _Thawed)
+        message: Any = self
+        message.record = record
+        message.lane = lane
+        message.delivery = delivery
+        message.offset = record.offset
+        message.key = record.key
+        # None: a tombstone.
+        message.value = record.value
+        message.forget_decoded()
+        message.__class__ = KafkaMessage
 
     # The base class is compared by its fields, which are not kept here.
     __eq__ = object.__eq__
@@ -167,6 +176,9 @@ class KafkaMessage(BrokerMessage):
 
     def __repr__(self) -> str:
         return f"<KafkaMessage {self.topic}[{self.partition}]@{self.offset}>"
+
+
+_Thawed: Final = thawed(KafkaMessage)
 
 
 def _from_another_process(

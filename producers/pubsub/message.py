@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from triggerer.abc import BrokerMessage
+from triggerer.pluginkit.thawing import thawed
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -140,6 +141,7 @@ class Delivery:
         return f"<Delivery {self.message_id} {self.state.name.lower()}>"
 
 
+_Thawed: Final = thawed(PubSubMessage)
 _new_message = PubSubMessage.__new__
 _new_delivery = Delivery.__new__
 
@@ -154,10 +156,10 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
     # One function without constructors, since it runs for every message: they would be half of its cost.
     raw = received.message
     published = raw.publish_time
-    message = _new_message(PubSubMessage)
+    message: Any = _new_message(_Thawed)
     value = raw.data
     # A message without data has attributes alone.
-    message.value = value or None  # type: ignore[misc]
+    message.value = value or None
     message.message_id = message_id = raw.message_id
     message.ordering_key = key = raw.ordering_key
     message.attempt = received.delivery_attempt
@@ -172,7 +174,8 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
         for name in given:
             attributes[name] = text = given[name]
             size += len(name) + len(text)
-    message.attributes = attributes  # type: ignore[misc]
+    message.attributes = attributes
+    message.__class__ = PubSubMessage
     delivery = _new_delivery(Delivery)
     delivery.message = message
     delivery.message_id = message_id
