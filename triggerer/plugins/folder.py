@@ -183,6 +183,10 @@ class DagsFolder:
             # A module may replace itself in sys.modules.
             return sys.modules.get(name, module)
 
+    def has_imported(self, path: Path | str) -> bool:
+        """Whether `import_file` would return the module that there is."""
+        return self.module_name(path) in sys.modules
+
     def _spec_of(self, name: str, path: Path | str) -> ModuleSpec:
         if name.startswith(_OWN_NAME):
             file = str(self.root / self.relative(path))

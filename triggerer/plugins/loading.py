@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, entry_points, requires
@@ -20,6 +20,10 @@ from triggerer.plugins.folder import DagsFolder
 
 WATCHERS: Final = "triggerer.watchers"
 PRODUCERS: Final = "triggerer.producers"
+
+
+TrialImport = Callable[[DagsFolder, Path], None]
+"""Raises a `PluginError` if the file of the folder cannot be imported by the service."""
 
 
 class Plugin(NamedTuple):
@@ -58,6 +62,7 @@ def load_trigger_class(
     *,
     dags_folder: Path | None,
     allowed_modules: Iterable[str] = (),
+    try_first: TrialImport | None = None,
 ) -> type[BaseEventTrigger]:
     """Return the class, from an entry point's module, an allowed module, or a file of the DAGs folder.
 
@@ -67,6 +72,7 @@ def load_trigger_class(
     Args:
         classpath: `module.Class`, as `serialize()` returned it; `Class` may be nested.
         dags_folder: None: nothing is loaded from the folder.
+        try_first: Called before a file of the folder is imported; what it raises is raised.
     Raises:
         PluginError: The path may not be loaded, its import fails (of a missing SDK, for instance), or it is no
             `BaseEventTrigger`.
@@ -85,7 +91,7 @@ def load_trigger_class(
         if dags_folder is not None:
             folder = DagsFolder(dags_folder)
             if (file := folder.file_of(module)) is not None:
-                return _class_in(_import_file(folder, file, classpath), names, classpath)
+                return _class_in(_import_file(folder, file, classpath, try_first), names, classpath)
     raise PluginError(
         f"{classpath} may not be loaded: it is neither in a plugin, nor in a file of the DAGs folder, "
         "nor in an allowed module",
@@ -115,12 +121,20 @@ def _import(module: str, classpath: str) -> object:
         ) from error
 
 
-def _import_file(folder: DagsFolder, file: Path, classpath: str) -> object:
+def _import_file(
+    folder: DagsFolder, file: Path, classpath: str, try_first: TrialImport | None
+) -> object:
     if not folder.is_current():
         folder.forget()
     try:
+        if try_first is not None and not folder.has_imported(file):
+            try_first(folder, file)
         with _process_kept():
             return folder.import_file(file)
+    except PluginError as error:
+        raise PluginError(
+            f"{classpath} cannot be loaded: {error.message}", hint=error.hint
+        ) from error
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"{classpath} cannot be loaded from {file}: {_reason(error)}", hint=install_hint(error)

@@ -116,6 +116,7 @@ def _trigger_factory(settings: Settings) -> TriggerFactory:
     from triggerer.hosting.factory import TriggerFactory
     from triggerer.isolation import IsolationSettings
     from triggerer.plugins import load_trigger_class
+    from triggerer.plugins.trial_import import try_import
 
     core, chosen = settings.core, settings.triggerer
     return TriggerFactory(
@@ -123,6 +124,7 @@ def _trigger_factory(settings: Settings) -> TriggerFactory:
             load_trigger_class,
             dags_folder=core.dags_folder,
             allowed_modules=core.allowed_trigger_modules,
+            try_first=partial(try_import, patience=settings.dag_processor.parse_timeout),
         ),
         IsolationSettings(
             placements=chosen.isolation,

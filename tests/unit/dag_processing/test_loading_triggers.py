@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from triggerer.dag_processing.loader import load_dag_file
 from triggerer.errors import DagFileError, PluginError
 from triggerer.plugins import install_hint, list_plugins, load_trigger_class, loading
+from triggerer.plugins.trial_import import try_import
 
 TRIGGER = """\
 from triggerer.abc import BaseEventTrigger
@@ -263,3 +266,47 @@ def test_a_class_is_loaded_where_the_working_directory_is_not_for_this_user(
     # Root, as whom tests may run, may look into any.
     monkeypatch.setattr(os, "open", refuse)
     assert load_trigger_class("triggers_here.Mine", dags_folder=folder).__name__ == "Mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        ("import os; os._exit(3)", "exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("import os; os.kill(os.getppid(), 9)", "SIGKILL"),
+        ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+        ("import time; time.sleep(60)", "takes longer than 0.5 s"),
+    ],
+)
+def test_a_file_that_ends_its_process_is_not_imported_by_the_service(
+    folder: Path, text: str, how: str
+) -> None:
+    (folder / "mine.py").write_text(text)
+    patience = timedelta(seconds=0.5 if "sleep" in text else 20)
+    with pytest.raises(PluginError, match=how):
+        load_trigger_class(
+            "mine.Mine", dags_folder=folder, try_first=partial(try_import, patience=patience)
+        )
+
+
+def test_a_file_is_tried_when_it_is_to_be_imported_and_what_it_raises_is_shown(
+    folder: Path,
+) -> None:
+    tried: list[Path] = []
+
+    def load() -> object:
+        return load_trigger_class(
+            "mine.Mine", dags_folder=folder, try_first=lambda _, file: tried.append(file)
+        )
+
+    write(folder, "mine.py")
+    assert load() is load()
+    assert tried == [folder / "mine.py"]
+    (folder / "mine.py").write_text("raise ValueError('not today')")
+    (folder / "other.py").write_text("")
+    with pytest.raises(PluginError, match="not today"):
+        load_trigger_class(
+            "mine.Mine",
+            dags_folder=folder,
+            try_first=partial(try_import, patience=timedelta(seconds=20)),
+        )
