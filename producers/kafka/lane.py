@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from producers.kafka.cluster import Membership
 from producers.kafka.epochs import LeaderEpochs
 from producers.kafka.fetch_request import Divergence
-from producers.kafka.position import CommittedPosition, UsedOffsets
+from producers.kafka.position import CommittedPosition, CutTopic, UsedOffsets
 
 _READ_BEFORE: Final = 100_000
 """An owner before may have read so much beyond what it had committed: more than may be outstanding."""
@@ -34,6 +34,7 @@ class Lane:
         "delivery",
         "draining",
         "epochs",
+        "incarnation",
         "key_prefix",
         "membership",
         "parted",
@@ -74,6 +75,8 @@ class Lane:
         """Where the broker's log parts from what was read: it was cut. Set until another lane takes over."""
         self.used = committed.used
         """Offsets that are used again since a cut."""
+        self.incarnation = CutTopic(topic, self.used) if topic and self.used else topic
+        """Of its messages' positions."""
 
     @property
     def in_flight(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -17,7 +17,7 @@ from producers.kafka.errors import guarded
 from producers.kafka.fetching import Fetching
 from producers.kafka.lane import Lane
 from producers.kafka.message import KafkaMessage
-from producers.kafka.position import CommittedPosition, UsedOffsets
+from producers.kafka.position import CommittedPosition, CutTopic, UsedOffsets
 from producers.kafka.records import OutOfRange, get_records
 from producers.kafka.start import Start
 from producers.kafka.topics import Topics
@@ -74,7 +74,7 @@ class LaneReader:
             while True:
                 # Lets other tasks and a cancellation in between batches, however much is buffered.
                 await anyio.lowlevel.checkpoint()
-                place = [lane.committed.topic_id, lane.delivered]
+                place = [lane.incarnation, lane.delivered]
                 if place != shown:
                     shown = place
                     report(place)
@@ -87,7 +87,7 @@ class LaneReader:
                     delivery, lane.delivered = lane.delivery, records[-1].offset + 1
                     for record in records:
                         yield KafkaMessage(record, lane, delivery)
-                    shown = [lane.committed.topic_id, lane.delivered]
+                    shown = [lane.incarnation, lane.delivered]
                 # The client passes by itself what is no message.
                 at = await guarded(consumer.position(self._partition), self._what)
                 lane.delivered = max(lane.delivered, at)
@@ -113,10 +113,10 @@ class LaneReader:
         elif offset < first:
             self._report_deleted(first - offset)
             offset = first
-        # What was written again since a cut has not been read, wherever the reader was.
-        offset = min(
-            [offset, *(part.since for part in self._used if part.since <= offset < part.below)]
-        )
+        # What was written again since a cut has not been read, wherever the reader was before it was known of.
+        known = topic_id.used if isinstance(topic_id, CutTopic) else ()
+        cuts = [part for part in self._used if part not in known]
+        offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])
         committed = CommittedPosition(offset, topic_id=topic.topic_id, used=self._used)
         self.lanes[partition] = Lane(partition, _NO_MEMBER, committed)
         Fetching(consumer, self)
@@ -173,7 +173,10 @@ async def find_positions(
             for topic in described.values()
             for number in range(topic.partitions)
         ]
-        offsets = await Start(time=start).find(consumer, partitions, what)
+        # Nothing was published at a time that is still to come, whatever timestamps say: some are microseconds.
+        is_to_come = start is not None and start > datetime.now(UTC)
+        since = Start(latest=True) if is_to_come else Start(time=start)
+        offsets = await since.find(consumer, partitions, what)
         return {place: [described[place.topic].topic_id, at] for place, at in offsets.items()}
 
 

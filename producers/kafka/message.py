@@ -17,6 +17,8 @@ from triggerer.abc import BrokerMessage
 from triggerer.pluginkit.thawing import become, thawed
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_END_OF_TIME_MS: Final = 253_402_300_800_000
+"""The year 10000, which a `datetime` does not reach."""
 
 
 class Record(Protocol):
@@ -113,7 +115,9 @@ class KafkaMessage(BrokerMessage):
     @property
     def published_at(self) -> datetime | None:
         timestamp = self.record.timestamp
-        return None if timestamp < 0 else _EPOCH + timedelta(milliseconds=timestamp)
+        # What some writers give is no time in milliseconds.
+        is_time = 0 <= timestamp < _END_OF_TIME_MS
+        return _EPOCH + timedelta(milliseconds=timestamp) if is_time else None
 
     @property
     def deliveries(self) -> None:

@@ -27,6 +27,23 @@ class UsedOffsets(NamedTuple):
     epoch: int
 
 
+class CutTopic(str):
+    """A topic's id in the position of a message that was read since its log was cut; equal to the id alone.
+
+    `used` are the cuts that were known by then: who goes on from there has read what was written again since. In the
+    store that is lost.
+    """
+
+    __slots__ = ("used",)
+
+    used: tuple[UsedOffsets, ...]
+
+    def __new__(cls, topic_id: str, used: tuple[UsedOffsets, ...]) -> CutTopic:
+        made = super().__new__(cls, topic_id)
+        made.used = used
+        return made
+
+
 @dataclass(frozen=True, slots=True)
 class CommittedPosition:
     """Where a partition continues.

@@ -242,7 +242,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     def get_position(self, broker_payload: KafkaMessage) -> list[Any]:
         """`[topic id, offset]`; with brokers before Kafka 2.8, which have no topic ids, `[null, offset]`."""
-        return [broker_payload.lane.committed.topic_id, broker_payload.offset]
+        return [broker_payload.lane.incarnation, broker_payload.offset]
 
     def read_lane(
         self, lane: Hashable, position: list[Any]

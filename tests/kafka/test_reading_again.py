@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import time
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -148,6 +150,9 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
         assert [message.offset for message in again] == [*range(5, 12)]
         keys = [producer.get_idempotency_key(message) for message in again]
         assert keys == driver.keys[10:]
+        # Who has read on since the cut does not begin there each time.
+        position = producer.get_position(again[3])
+        assert await read_text(producer, topic, position, 4) == "wxyz"
 
 
 async def test_gaps_that_transactions_leave_are_passed(
@@ -196,6 +201,24 @@ async def test_a_time_before_all_times_is_that_of_the_earliest_message(
     place = TopicPartition(topic, 0)
     for start in (datetime(1969, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)):
         assert (await producer.find_positions(start))[place] == await earliest(producer, topic)
+
+
+async def test_a_partition_ends_behind_a_message_whose_time_is_beyond_all_times(
+    kafka_server: KafkaServer,
+) -> None:
+    """Microseconds, taken for milliseconds."""
+    topic = f"t-{uuid.uuid4().hex[:10]}"
+    kafka_server.create_topic(topic, message_timestamp_after_max_ms=str(2**63 - 1))
+    async with AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers) as writer:
+        await writer.send_and_wait(topic, b"a", timestamp_ms=time.time_ns() // 1_000)
+    kafka_server.produce(topic, [*"bc"])
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    ends = await producer.find_positions(datetime(9999, 1, 1, tzinfo=UTC))
+    assert ends[TopicPartition(topic, 0)][1] == 3
+    async with read(producer, topic, [None, 0]) as reading:
+        times = [message.published_at for message in await reading.take(2)]
+    assert times[0] is None
+    assert times[1] is not None
 
 
 async def test_nothing_is_asked_before_it_is_known_of_whom(
