@@ -73,12 +73,21 @@ class CatchingUp:
         self.watcher = watcher
         self.error: BaseException | None = None
         """Why its last attempt failed; None once a message has passed since."""
+        self._look_error: Exception | None = None
         self._hosted = hosted
         self._state = state
         self._context = context
         self._on_change = on_change
         taken = self._taken = TakenMessages()
-        self._seam = Seam(watcher, hosted, state, partial(on_change, watcher), self._forget)
+        self._seam = Seam(
+            watcher,
+            hosted,
+            state,
+            partial(on_change, watcher),
+            self._forget,
+            self._note_looked,
+            context.restart_backoff(),
+        )
         self._missed = MissedMessages(
             watcher, state, context, readers, self._seam, self._pass_over, self._note_failure
         )
@@ -247,6 +256,15 @@ class CatchingUp:
         self._settlement.note_failure()
         self._on_change(self.watcher)
 
+    def _note_looked(self, error: Exception | None) -> None:
+        """It is known where the lanes end, or why not: until then it can go on live where something is broadcast."""
+        if error is not None:
+            self._look_error = error
+            self._note_failure(error)
+        elif self.error is self._look_error:
+            self._note_success()
+        self._missed.wake()
+
     def _pass_over(self, lag: Lag, position: Position) -> None:
         self._settlement.pass_over(lag, position)
 
@@ -386,8 +404,9 @@ class CatchingUp:
 
     async def _next_lane(self) -> Lag | None:
         """Whose turn it is; None after all of them have waited, or where something else is to be given first."""
-        if self._seam.must_look():
-            await self._seam.look()
+        assert self._missed.tasks is not None
+        self._seam.look_if_due(self._missed.tasks)
+        self._seam.begin_recreated()
         lag = self._missed.next_lane()
         if lag is not None:
             if lag.taken_by is not self._taken:

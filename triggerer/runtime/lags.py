@@ -75,6 +75,10 @@ class Lags:
         """All lanes in which the watcher is behind, or was."""
         return list(self._by_watcher.get(watcher_id, {}).values())
 
+    def watchers(self) -> set[WatcherRef]:
+        """Those that are behind in some lane, or were."""
+        return {next(iter(of_watcher.values())).watcher for of_watcher in self._by_watcher.values()}
+
     def behind(self, watcher_id: int) -> Iterator[Lag]:
         """The lanes in which the watcher is behind."""
         return iter(list(self._behind.get(watcher_id, ())))

@@ -89,6 +89,9 @@ class Manager:
                 self._place(member)
             else:
                 self._await_making(member)
+        for stream in self._streams.values():
+            # Those that were taken out before are here again, or have moved to another stream.
+            stream.behind.forget_unhosted()
         return hosted
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:

@@ -17,7 +17,13 @@ from triggerer.domain.lane_positions import (
     encode_lane,
     is_before,
 )
-from triggerer.errors import BrokerUnavailable, ConfigurationError, LeaseLost, TriggererError
+from triggerer.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    GroupEnded,
+    LeaseLost,
+    TriggererError,
+)
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.lags import Lags
@@ -161,8 +167,11 @@ class Replays:
         note(None)
 
     def _end(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
-        """Delete the request if all its positions are durable; otherwise leave it to the next owner."""
-        if failure is not None:
+        """Delete the request if all its positions are durable; otherwise leave it to the next group or owner."""
+        if isinstance(failure, GroupEnded):
+            # It is still open: the next group carries it out.
+            self._stored.set()
+        elif failure is not None:
             # Its row stays: the next owner tries again.
             self._show(request, failure)
             self._release(request)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final
 
+import anyio
 import structlog
 
+from triggerer.backoff import Backoff
 from triggerer.domain.events import WatcherRef
 from triggerer.domain.lane_positions import Position, is_before, is_same_log
 from triggerer.runtime.hosted import HostedTrigger
@@ -27,6 +29,8 @@ class Seam:
     Args:
         on_live: Called when it has caught up in a lane.
         on_recreated: Called for a lane that was made anew: what was taken from the one before counts no more.
+        on_looked: Called when the lanes' ends were looked up, or with why they could not be.
+        backoff: From a look that failed to the next.
     """
 
     def __init__(
@@ -36,49 +40,94 @@ class Seam:
         state: GroupState,
         on_live: Callable[[], None],
         on_recreated: Callable[[Lag], None],
+        on_looked: Callable[[Exception | None], None],
+        backoff: Backoff,
     ) -> None:
         self._watcher = watcher
         self._hosted = hosted
         self._state = state
         self._on_live = on_live
         self._on_recreated = on_recreated
+        self._on_looked = on_looked
+        self._backoff = backoff
         self._looked_at = -math.inf
+        self._is_looking = False
+        self._without: set[Lag] = set()
+        """Those whose lanes were not there when it was looked last."""
+        self._recreated: dict[Lag, tuple[Position, Position]] = {}
+        """Where lanes begin and end that were found to be made anew, until `begin_recreated`."""
 
-    def must_look(self) -> bool:
-        """Whether the end of some lane is unknown, or was looked up too long ago."""
-        if self._state.keeps_messages:
-            return False
+    def look_if_due(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Look up where the lanes end, if that is unknown of some, or known for too long.
+
+        Beside the reading: a lane of which no broker tells it, or that takes long, holds up no other.
+        """
+        if self._is_looking or self._state.keeps_messages:
+            return
         behind = self._in_log()
-        now = self._state.clock.monotonic()
-        return any(lag.end is None for lag in behind) or (
-            bool(behind) and now - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
-        )
+        is_old = self._state.clock.monotonic() - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
+        if behind and (is_old or self._is_unknown_of(behind)):
+            self._is_looking = True
+            tasks.start_soon(self._look, name=self._hosted.task_name)
+
+    def _is_unknown_of(self, behind: Iterable[Lag]) -> bool:
+        return any(lag.end is None and lag not in self._without for lag in behind)
 
     def _in_log(self) -> list[Lag]:
         lags = self._state.lags.to_catch_up(self._watcher.watcher_id)
         return [lag for lag in lags if lag.kept is None]
 
-    async def look(self) -> None:
+    async def _look(self) -> None:
+        try:
+            while True:
+                try:
+                    await self._look_once()
+                except Exception as error:
+                    # The plugin's: it is shown, and asked again.
+                    self._on_looked(error)
+                    clock = self._state.clock
+                    await clock.sleep_until(clock.monotonic() + self._backoff.next_delay())
+                else:
+                    self._backoff.reset()
+                    return
+        finally:
+            self._is_looking = False
+
+    async def _look_once(self) -> None:
         """Look up where the lanes end: who has read up to there, and missed no broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
         # Only of those that were behind before: what is broadcast from then on is kept, see `Recent`.
         behind = self._in_log()
         now = state.clock.monotonic()
-        is_unknown = any(lag.end is None for lag in behind)
-        after = now if is_unknown else now - _LOOK_AT_ENDS_EVERY_S
+        after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S
         ends = await state.lane_ends.find(state.producer, state.clock, after=after)
+        first: Mapping[Hashable, Position] = {}
+        if any(not is_same_log(ends.get(lag.lane, lag.read_to), lag.read_to) for lag in behind):
+            first = await find_positions(state.producer, None)
         self._looked_at = state.lane_ends.looked_at
-        first: Mapping[Hashable, Position] | None = None
+        self._without = {lag for lag in behind if lag.lane not in ends}
         for lag in behind:
             end = ends.get(lag.lane)
             if end is None or lag.is_gone or lag.is_live:
                 continue
-            if not is_same_log(end, lag.read_to):
-                first = first or await find_positions(state.producer, None)
-                self.begin_anew(lag, first.get(lag.lane, end))
-            lag.end, lag.head = end, end[1]
-            state.lags.move(lag)
+            if is_same_log(end, lag.read_to):
+                self._note_end(lag, end)
+            else:
+                self._recreated[lag] = first.get(lag.lane, end), end
+        self._on_looked(None)
+
+    def _note_end(self, lag: Lag, end: Position) -> None:
+        lag.end, lag.head = end, end[1]
+        self._state.lags.move(lag)
+
+    def begin_recreated(self) -> None:
+        """Begin with lanes that were found to be made anew. To be called while no lane is being read."""
+        while self._recreated:
+            lag, (first, end) = self._recreated.popitem()
+            if not (lag.is_gone or lag.is_live or is_same_log(end, lag.read_to)):
+                self.begin_anew(lag, first)
+                self._note_end(lag, end)
 
     def begin_anew(self, lag: Lag, first: Position) -> None:
         """The lane was made anew: it is read from its first message, and what was counted before counts no more."""

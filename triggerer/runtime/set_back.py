@@ -13,7 +13,7 @@ from triggerer.domain.lane_positions import (
     is_before,
     is_same_log,
 )
-from triggerer.errors import LeaseLost
+from triggerer.errors import GroupEnded, LeaseLost
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.state import GroupState
 
@@ -28,7 +28,8 @@ class SetBack:
     Args:
         start: From here on it reads again, or from where the group stands if that is earlier.
         end: Where the lane ended at a moment since the request.
-        on_stored: Called once: None when its place is durable.
+        on_stored: Called once: None when its place is durable. `GroupEnded`: the next group has to begin anew, since it
+            may have broadcast what lies before that place.
     """
 
     def __init__(
@@ -112,7 +113,11 @@ class SetBack:
             return None
         if not is_before(self._start, lag.position):
             # It stays where it is. What it is going to make again already, it makes again once.
-            if again is None or (known is not None and not is_before(self._start, known.start)):
+            if again is None or (
+                known is not None
+                and not is_before(self._start, known.start)
+                and is_before(lag.position, known.until)
+            ):
                 return None
             return lag.position, again
         return self._start, again or known
@@ -125,6 +130,9 @@ class SetBack:
         if not self._is_watched():
             # Its stream has ended. A place where it has fallen behind meanwhile is stored after this one.
             self._on_stored(LeaseLost("the stream ended before the watcher was set back"))
+            return
+        if self._state.is_ending:
+            self._on_stored(GroupEnded("the group ended before", key=self._state.key))
             return
         place = self._state.place_in(self._lane)
         is_known = self._state.lags.find(self._lane, self._watcher.watcher_id) is not None

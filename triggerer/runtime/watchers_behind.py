@@ -98,6 +98,12 @@ class WatchersBehind:
         """The stream has no members any more."""
         self._hosts.clear()
 
+    def forget_unhosted(self) -> None:
+        """Drop what is known of watchers that no member serves any more: they read another stream now."""
+        gone = self.lags.watchers().difference(self._hosts)
+        if gone:
+            self.forget_watchers(gone)
+
     def forget_watchers(self, watchers: Collection[WatcherRef]) -> None:
         """They were deleted."""
         self._replays.forget(watchers)

@@ -520,6 +520,28 @@ async def test_what_was_stored_of_one_that_has_caught_up_since_sets_it_not_back(
         assert sink.taken(1) == ["a", "b", "c", "d"]
 
 
+async def test_one_that_has_moved_to_another_stream_is_behind_in_the_one_before_no_more(
+    any_scene: Scene,
+) -> None:
+    sink = Sink()
+    any_scene.fails["sick"] = always
+    async with hosting(any_scene, sink) as (manager, sick, _):
+        any_scene.publish("a", "b")
+        await sink.until(lambda: any_scene.broker.committed() == 2)
+        (stream,) = manager.streams.values()
+        assert stream.behind.lags
+        manager.remove(sick, on_purpose=False)
+        manager.add([])
+        assert not stream.behind.lags
+        any_scene.publish("c")
+        await sink.until(lambda: any_scene.broker.committed() == 3)
+        # What became of its row is the store's affair.
+        any_scene.fails.clear()
+        manager.add(any_scene.specs("sick"))
+        any_scene.publish("d")
+        await sink.until(lambda: sink.taken(1) == ["d"])
+
+
 async def test_lanes_whose_places_are_stored_in_one_commit_are_all_read(scene: Scene) -> None:
     """The first one was not, as long as the watcher failed in the other (the simulation's seed 1053)."""
     sink = Sink()

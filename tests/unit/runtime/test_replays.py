@@ -6,18 +6,24 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
 
 from tests.unit.runtime.scene import Scene, Sink, Watching
 from tests.unit.runtime.test_catching_up import taken
-from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.domain.lane_positions import LanePosition, PositionChange, ReplayEnd, ReplayRequest
+from triggerer.domain.lane_positions import (
+    Again,
+    LanePosition,
+    PositionChange,
+    ReplayEnd,
+    ReplayRequest,
+)
 from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, TriggerSpec
-from triggerer.testing import StreamHarness
+from triggerer.testing import InMemoryBroker, InMemoryProducer, StreamHarness
 
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
@@ -355,6 +361,72 @@ async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_i
         # Nobody may come for a long time with whose message the row could go.
         await sink.until(lambda: not sink.rows)
         assert len(sink.events) == (15 if again else 10)
+
+
+class Fragile(InMemoryProducer):
+    """The first of a scene reads nothing, and its poll raises when it is told."""
+
+    first: ClassVar[dict[InMemoryBroker, anyio.Event]] = {}
+
+    async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
+        if (may_raise := self.first.pop(self._broker, None)) is not None:
+            await may_raise.wait()
+            raise RuntimeError("the connection is gone")
+        async for pair in super().open_stream():
+            yield pair
+
+
+class WatchingFragile(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Fragile(Scene.by_name[kwargs["scene"]].broker)
+
+
+@pytest.mark.rule("18: a replay sets one watcher back, never forward")
+async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_meanwhile(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place is durable only when another group has begun, which is further back than what was asked for."""
+    monkeypatch.setattr(f"{__name__}.Watching", WatchingFragile)
+    Fragile.first[scene.broker] = may_raise = anyio.Event()
+    sink = Kept()
+    sink.held = []
+    scene.publish(*range(10))
+    scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(10)]
+    scene.gates["one", 3] = slow = anyio.Event()
+    scene.fails["one"] = lambda event: event == 3
+    async with hosting(scene, sink) as (manager, hosted):
+        manager.add([_spec(scene, "other", 2, sink)])
+        manager.set_back(hosted, [ReplayRequest(7, 1, datetime.fromtimestamp(8_000, UTC), False)])
+        await sink.until(lambda: bool(sink.held))
+        may_raise.set()
+        await sink.until(lambda: ("one", 3) in scene.opened)
+        sink.release()
+        await sink.until(lambda: sink.ended == {7})
+        slow.set()
+        await sink.until(lambda: scene.opened.count(("one", 3)) > 2)
+        scene.fails.clear()
+        await sink.until(lambda: set(sink.taken(1)) == set(range(10)))
+
+
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
+async def test_a_replay_behind_what_an_earlier_one_has_made_again_is_carried_out(
+    scene: Scene,
+) -> None:
+    """It stands at 5. What the earlier one had made again ends at 3."""
+    sink, log = Kept(), scene.broker.identity
+    again = Again(1, [log, 0], [log, 3])
+    sink.rows["0"] = LanePosition(1, "0", [log, 5], datetime.now(UTC), 0, again)
+    scene.publish(*range(8))
+    scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(8)]
+    scene.gates["one", 5] = slow = anyio.Event()
+    async with hosting(scene, sink) as (manager, hosted):
+        await sink.until(lambda: ("one", 5) in scene.opened)
+        manager.set_back(hosted, [ReplayRequest(2, 1, datetime.fromtimestamp(6_000, UTC), True)])
+        await sink.until(lambda: sink.ended == {2})
+        slow.set()
+        await sink.until(lambda: len(sink.events) == 3)
+    assert sink.keys(scene) == ["5", "6#r2", "7#r2"]
 
 
 @pytest.mark.rule("18: events that exist are not made again")

@@ -20,6 +20,7 @@ from triggerer.abc import (
 )
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.lane_positions import LanePosition, ReplayRequest
+from triggerer.errors import BrokerUnavailable
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
 from triggerer.runtime.lags import Lags
 from triggerer.runtime.recent import Message, Recent
@@ -288,3 +289,68 @@ def test_how_far_the_broker_was_advanced_is_known_while_somebody_is_behind() -> 
         assert lags.advanced_to
         lags.end(lag)
     assert not lags.advanced_to
+
+
+class Counting(Breaking):
+    """Counts what it is asked. It has no lane "gone", nobody tells where "leaderless" ends, and neither can be read."""
+
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        assert isinstance(self.scene, Counted)
+        self.scene.looks += 1
+        found = await super().find_positions(start)
+        if "leaderless" in found:
+            raise BrokerUnavailable("a lane has no leader")
+        return {lane: place for lane, place in found.items() if lane != "gone"}
+
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        assert isinstance(self.scene, Counted)
+        self.scene.readings += 1
+        if lane != "led":
+            raise BrokerUnavailable(f"nobody leads {lane}")
+        async for pair in super().read_lane(lane, position):
+            yield pair
+
+
+class WatchingCounting(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Counting(Scene.by_name[kwargs["scene"]])
+
+
+class Counted(Scene):
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = self.readings = 0
+
+    def watcher(self, name: str) -> Watching:
+        return WatchingCounting(scene=self.name, name=name)
+
+    def rows(self, *lanes: str) -> tuple[LanePosition, ...]:
+        """The sick one has read nothing of these lanes."""
+        begin, now = [self.broker.identity, 0], datetime.now(UTC)
+        return tuple(LanePosition(SICK, f'"{lane}"', begin, now) for lane in lanes)
+
+
+@pytest.mark.rule("18: a lane that waits holds up no other")
+async def test_a_lane_whose_end_nobody_tells_holds_up_no_other() -> None:
+    scene, sink = Counted(), Sink()
+    scene.publish("first", lane="leaderless")
+    scene.publish(*range(5), lane="led")
+    rows = scene.rows("leaderless", "led")
+    async with hosting(scene, sink, positions=rows) as (_, sick, _):
+        await sink.until(lambda: sink.taken(SICK) == [*range(5)])
+        await sink.until(lambda: "lead" in str(sick.catching_up[SICK]))
+        # With what is broadcast next it goes on live there.
+        scene.publish(5, lane="led")
+        await sink.until(lambda: sink.positions[SICK, '"led"'] is None)
+        assert sink.taken(SICK) == [*range(6)]
+
+
+async def test_it_is_not_asked_again_and_again_where_a_lane_ends_that_is_gone() -> None:
+    scene, sink = Counted(), Sink()
+    async with hosting(scene, sink, positions=scene.rows("gone")) as (_, sick, _):
+        await sink.until(lambda: scene.readings > 10)
+        assert "nobody leads gone" in str(sick.catching_up[SICK])
+        assert scene.looks == 1
