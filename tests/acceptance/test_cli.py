@@ -728,7 +728,8 @@ def test_how_much_waits_at_the_sources_is_told_where_it_is_asked_for(
     assert "lag" in listed.stdout.splitlines()[0].split()
     assert listed.stdout.count("unknown") == 2
     assert "Cloud Monitoring" in listed.stderr
-    shown = migrated.ok("watchers", "show", "asset1", "w", "--lag")
+    shown = migrated.ok("watchers", "show", "asset1/w", "--lag")
+    assert migrated.json("watchers", "show", "asset1", "w")["asset_name"] == "asset1"
     assert "lag" in shown
     assert "3 (approximate)" in shown
     # Nobody is asked otherwise.

@@ -97,13 +97,17 @@ def list_(
 
 @app.command()
 def show(
-    asset: Annotated[str, typer.Argument(metavar="ASSET", help="Its name or its URI.")],
-    name: Annotated[str, typer.Argument(metavar="WATCHER")],
+    asset: Annotated[
+        str, typer.Argument(metavar="ASSET", help="Its name or its URI; or ASSET/WATCHER.")
+    ],
+    name: Annotated[str | None, typer.Argument(metavar="WATCHER")] = None,
     lag: Lag = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """Show one watcher with its trigger's arguments and its error."""
+    if name is None:
+        asset, name = split_watcher(asset)
 
     async def ask(session: AsyncSession) -> list[WatcherView]:
         from triggerer.store.queries.listing.definitions import list_watchers
