@@ -284,7 +284,7 @@ class MissedMessages:
 
     async def _wait_for_message(self, lag: Lag) -> bool:
         """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""
-        if self._seam.go_live_if_caught_up(lag):
+        if self._seam.go_live_if_caught_up(lag) or self._seam.is_recreated(lag):
             return False
         if lag.kept is None:
             recent = self._state.recent_of(lag.lane)

@@ -121,6 +121,10 @@ class Seam:
         lag.end, lag.head = end, end[1]
         self._state.lags.move(lag)
 
+    def is_recreated(self, lag: Lag) -> bool:
+        """Whether a lane was found to be made anew, and `begin_recreated` has to be called."""
+        return lag in self._recreated
+
     def begin_recreated(self) -> None:
         """Begin with lanes that were found to be made anew. To be called while no lane is being read."""
         while self._recreated:

@@ -292,7 +292,10 @@ def test_how_far_the_broker_was_advanced_is_known_while_somebody_is_behind() -> 
 
 
 class Counting(Breaking):
-    """Counts what it is asked. It has no lane "gone", nobody tells where "leaderless" ends, and neither can be read."""
+    """Counts what it is asked. It has no lane "gone", nobody tells where "leaderless" ends, and neither can be read.
+
+    There is a lane "empty".
+    """
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         assert isinstance(self.scene, Counted)
@@ -300,14 +303,14 @@ class Counting(Breaking):
         found = await super().find_positions(start)
         if "leaderless" in found:
             raise BrokerUnavailable("a lane has no leader")
-        return {lane: place for lane, place in found.items() if lane != "gone"}
+        return {"empty": [self.scene.broker.identity, 0], **found}
 
     async def read_lane(
         self, lane: Hashable, position: list[Any]
     ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
         assert isinstance(self.scene, Counted)
         self.scene.readings += 1
-        if lane != "led":
+        if lane in ("gone", "leaderless"):
             raise BrokerUnavailable(f"nobody leads {lane}")
         async for pair in super().read_lane(lane, position):
             yield pair
@@ -338,6 +341,9 @@ async def test_a_lane_whose_end_nobody_tells_holds_up_no_other() -> None:
     scene, sink = Counted(), Sink()
     scene.publish("first", lane="leaderless")
     scene.publish(*range(5), lane="led")
+    # Nothing is broadcast.
+    scene.broker.seek(1, lane="leaderless")
+    scene.broker.seek(5, lane="led")
     rows = scene.rows("leaderless", "led")
     async with hosting(scene, sink, positions=rows) as (_, sick, _):
         await sink.until(lambda: sink.taken(SICK) == [*range(5)])
@@ -354,3 +360,14 @@ async def test_it_is_not_asked_again_and_again_where_a_lane_ends_that_is_gone() 
         await sink.until(lambda: scene.readings > 10)
         assert "nobody leads gone" in str(sick.catching_up[SICK])
         assert scene.looks == 1
+
+
+async def test_one_that_is_behind_in_a_lane_that_was_made_anew_and_is_empty_has_caught_up() -> None:
+    """The simulation's seed 901285."""
+    scene, sink = Counted(), Sink()
+    row = LanePosition(SICK, '"empty"', ["its predecessor", 3], datetime.now(UTC))
+    async with hosting(scene, sink, positions=(row,)) as (_, sick, _):
+        assert sick.catching_up
+        await sink.until(lambda: not sick.catching_up)
+        scene.publish("first", lane="empty")
+        await sink.until(lambda: sink.taken(SICK) == ["first"])
