@@ -16,11 +16,11 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 CLAIMED: Final = ".claimed"
 REJECTED: Final = ".rejected"
@@ -59,6 +59,8 @@ class FoundFile:
 def list_names(directory: Path, only: str | None = None) -> set[str]:
     """Return the names of the files that are there, or are claimed. `only`: of this one, if it is there.
 
+    Also of what cannot be looked at, as a link in a circle: `claim` says what is wrong with it.
+
     Raises:
         OSError: The directory cannot be read.
     """
@@ -66,12 +68,25 @@ def list_names(directory: Path, only: str | None = None) -> set[str]:
     if only is not None:
         # A missing directory is an error, a missing file is not.
         directory.stat()
-        return {only} if (directory / only).is_file() or any(_claims(directory, only)) else set()
+        is_there = _may_be((directory / only).is_file) or _may_be(_has_claims, directory, only)
+        return {only} if is_there else set()
     with os.scandir(directory) as entries:
-        names = {entry.name for entry in entries if entry.is_file()}
+        names = {entry.name for entry in entries if _may_be(entry.is_file)}
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(claims) as entries:
-        names.update(entry.name for entry in entries if any(_claims(directory, entry.name)))
+        names.update(e.name for e in entries if _may_be(_has_claims, directory, e.name))
     return names
+
+
+def _may_be(ask: Callable[..., bool], *arguments: Any) -> bool:
+    """Whether it is so, or nobody can tell. One file that cannot be looked at holds up no others."""
+    try:
+        return ask(*arguments)
+    except OSError:
+        return True
+
+
+def _has_claims(directory: Path, name: str) -> bool:
+    return any(_claims(directory, name))
 
 
 def _claims(directory: Path, name: str) -> Iterator[str]:
@@ -100,10 +115,10 @@ def claim(
     failures: dict[str, OSError] = {}
     for name in sorted(names):
         path = directory / name
-        # Before the new one is claimed, which comes last even if the clock was set back.
-        earlier = [_look(path, id_) for id_ in sorted(_claims(directory, name))]
-        found += [file for file in earlier if file is not None]
         try:
+            # Before the new one is claimed, which comes last even if the clock was set back.
+            earlier = [_look(path, id_) for id_ in sorted(_claims(directory, name))]
+            found += [file for file in earlier if file is not None]
             if (new := _claim(path, former_ns)) is not None:
                 found.append(new)
         except FileNotFoundError:

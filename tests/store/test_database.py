@@ -17,6 +17,7 @@ from triggerer.store.engine.database import Database
 from triggerer.store.engine.driver_errors import translate
 from triggerer.store.engine.exclusive import lock_exclusively
 from triggerer.store.engine.opening import open_database
+from triggerer.store.engine.sqlite_file import beside
 from triggerer.store.engine.urls import parse_database_url
 from triggerer.store.migrate import upgrade
 
@@ -228,6 +229,19 @@ async def test_a_second_service_is_refused_also_by_the_name_of_a_link(
             ):
                 pass
             assert other.transport.socket_path == database.transport.socket_path
+
+
+async def test_a_lock_that_cannot_be_opened_is_an_error_that_names_it(sqlite_url: str) -> None:
+    async with open_database(sqlite_url) as database:
+        assert database.path is not None
+        # As a file of another user's, for root as well.
+        lock = beside(database.path, ".lock")
+        lock.mkdir()
+        with (
+            pytest.raises(ConfigurationError, match=f"cannot be locked: {lock}: Is a directory"),
+            lock_exclusively(database),
+        ):
+            pass
 
 
 async def test_postgresql_needs_no_lock(postgres_url: str) -> None:

@@ -25,6 +25,15 @@ from triggerer.store.engine.urls import describe, parse_database_url
 from triggerer.store.wakeups.listening import check_announcements
 
 
+def test_addresses_of_version_6_are_shown_as_they_are_written() -> None:
+    url = "postgresql://u@[::1]:1,[::2]/db"
+    assert describe(parse_database_url(url)).endswith("host=[::1]:1,[::2]")
+    assert [str(host) for host in read_settings(parse_database_url(url)).hosts] == [
+        "[::1]:1",
+        "[::2]:5432",
+    ]
+
+
 @pytest.mark.parametrize(
     ("url", "hosts"),
     [
@@ -33,6 +42,7 @@ from triggerer.store.wakeups.listening import check_announcements
         ("postgresql://u:p@h-1:1,h-2:2/db?sslmode=require", [("h-1", 1), ("h-2", 2)]),
         ("postgres://h-1,h-2:2", [("h-1", None), ("h-2", 2)]),
         ("postgresql://u:p,@x@[::1]:1,[::2]/db", [("::1", 1), ("::2", None)]),
+        ("postgresql://u@/db?host=::1,[::2]&port=5433", [("::1", 5433), ("::2", 5433)]),
         ("postgresql://u@/db?host=h-1,h-2&port=1,2", [("h-1", 1), ("h-2", 2)]),
         ("postgresql://u@/db?host=h-1&host=h-2&port=3", [("h-1", 3), ("h-2", 3)]),
         ("postgresql://u@/db?host=h-1:1&host=h-2:2", [("h-1", 1), ("h-2", 2)]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -48,7 +49,10 @@ def text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, datetime):
-        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        shown = value
+        with suppress(ValueError, OverflowError):  # a TZ that is a day away, or the end of time
+            shown = value.astimezone()
+        return shown.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict | list):

@@ -1,6 +1,7 @@
 """What is printed, and what a command ends with."""
 
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from triggerer.cli import app as commands
 from triggerer.cli import main as command
 from triggerer.cli.dags import readable_error, readable_schedule
-from triggerer.cli.output import print_fields, print_json
+from triggerer.cli.output import print_fields, print_json, text
 from triggerer.errors import ConfigurationError, StoreError, TriggererError
 
 A, B, C = ({"asset": {"name": name, "uri": f"x-{name}"}} for name in "abc")
@@ -34,6 +35,18 @@ def test_a_schedule_is_shown_as_it_is_written(schedule: Any, written: str) -> No
 def test_an_error_in_a_file_is_shown_with_its_line_if_there_is_one() -> None:
     assert readable_error({"file": "a.py", "line": 3, "reason": "no"}) == "a.py:3: no"
     assert readable_error({"file": "a.py", "line": None, "reason": "no"}) == "a.py: no"
+
+
+def test_an_instant_that_the_zone_cannot_show_is_shown_in_utc(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "UTC+24")
+    time.tzset()
+    try:
+        assert text(datetime(2026, 11, 27, 1, tzinfo=UTC)) == "2026-11-27 01:00:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_json_is_one_value_with_instants_in_utc(capsysbinary: Any) -> None:

@@ -310,6 +310,29 @@ async def test_folders_of_claims_are_as_open_as_the_directory(tmp_path: Path) ->
         assert folder.stat().st_mode & 0o7777 == 0o1777
 
 
+async def test_what_cannot_be_looked_at_is_named_once_and_holds_up_no_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a").symlink_to("a")
+    # What is below it cannot be listed, whoever asks.
+    (tmp_path / ".claimed").mkdir()
+    (tmp_path / ".claimed" / "c").symlink_to("c")
+    async with StreamHarness() as streams:
+        names = ["a", "b", "c"]
+        watchers = [
+            await streams.add(DirectoryFileDeleteTrigger(tmp_path, name, poke_interval=QUICK))
+            for name in names
+        ]
+        (tmp_path / "b").touch()
+        await until(lambda: len(watchers[1].events) == 1)
+        (tmp_path / "a").unlink()
+        (tmp_path / "a").touch()
+        await until(lambda: len(watchers[0].events) == 1)
+        assert [watcher.error for watcher in watchers] == [None] * 3
+    told = [text for text in caplog.messages if "cannot be claimed" in text]
+    assert sorted(Path(text.split()[0]).name for text in told) == ["a", "c"]
+
+
 async def test_a_file_that_cannot_be_claimed_does_not_fire_and_is_named_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -92,7 +92,10 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
         StoreRefused,
         "does the folder exist, and may this user write there? See [database] url",
     ),
-    sqlite3.SQLITE_READONLY: (StoreRefused, "this user may not write the database's file"),
+    sqlite3.SQLITE_READONLY: (
+        StoreRefused,
+        "this user may not write the database's file, or make files beside it",
+    ),
     sqlite3.SQLITE_PERM: (StoreRefused, "this user may not open the database's file"),
     sqlite3.SQLITE_NOTADB: (
         StoreRefused,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from triggerer.errors import ConfigurationError
 from triggerer.store.engine.database import Database
@@ -24,13 +24,19 @@ def lock_exclusively(
     Args:
         purpose: How the message to a process that is refused names this one.
     Raises:
-        ConfigurationError: Another process holds it; the message names its process id.
+        ConfigurationError: Another process holds it; the message names its process id. Or this user may not.
     """
     if database.path is None:
         yield
         return
     path = beside(database.path, ".lock")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{database.name} cannot be locked: {path}: {error.strerror}",
+            hint="let this user write the file, and make files beside it; while no service runs, it may be deleted",
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,8 +47,10 @@ def lock_exclusively(
                 hint="with SQLite everything runs in one `triggerer standalone`: "
                 "stop that one first, or use PostgreSQL",
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()} ({purpose})\n".encode(), 0)
+        # On a full disk, who is refused is not told by whom; the lock holds all the same.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()} ({purpose})\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

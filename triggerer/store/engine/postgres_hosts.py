@@ -39,7 +39,8 @@ class Host:
     port: int | None
 
     def __str__(self) -> str:
-        return f"{self.host or 'localhost'}:{self.port or _DEFAULT_PORT}"
+        host = self.host or "localhost"
+        return f"{f'[{host}]' if ':' in host else host}:{self.port or _DEFAULT_PORT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,9 @@ def _hosts(url: URL, listed: str | None, ports: str | None) -> tuple[Host, ...]:
 
 
 def _host(text: str) -> Host:
+    if text.count(":") > 1 and "[" not in text:
+        # As libpq takes it, which has an option of its own for the port.
+        return Host(text, None)
     found = _HOST.match(text)
     if found is None or not found["host"]:
         raise ConfigurationError(f"[database] url names the host {text!r}", hint=_SEVERAL)

@@ -78,6 +78,7 @@ def describe(url: URL) -> str:
     # Without the driver, which is our choice.
     shown = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
     # As it may be written: the query has hosts, and paths of certificates.
-    shown = shown.replace("%3A", ":").replace("%2C", ",").replace("%2F", "/")
+    for character in ":,/[]":
+        shown = shown.replace(f"%{ord(character):X}", character)
     # The query may have secrets, too: ?password=, ?sslpassword=.
     return f"the PostgreSQL database {redact_text(shown)}"
