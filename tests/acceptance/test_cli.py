@@ -207,8 +207,6 @@ def test_a_broker_that_is_away_is_a_warning_and_hides_nothing(shell: Shell) -> N
 
 LISTS = {"list", "events", "next", "plan", "backfill"}
 """The commands that print many of a kind."""
-ONE_DAG = {"next", "backfill"}
-"""Those whose argument is a DAG."""
 
 
 def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
@@ -220,12 +218,18 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
             continue
         (limit,) = [one for one in command.params if "--limit" in one.opts]
         assert limit.default == 100, path
-        if path[-1] in ONE_DAG:
+        if path[-1] == "next":
+            # Of one DAG, which is its argument.
             continue
         assert "--dag" in options, path
-        # What a plan is of are DAGs, and what waits is in one state.
-        assert "--asset" in options or path == ["plan"], path
-        assert "--state" in options or path == ["plan"] or "queued" in path, path
+        # What a plan is of are DAGs.
+        assert {"--asset", "--state"} <= options or path == ["plan"], path
+
+
+def test_a_list_of_commands_shows_the_whole_line_of_each_at_any_depth() -> None:
+    for path, command in leaves():
+        if len(path) > 1:
+            assert command.short_help == command.help.partition("\n\n")[0], path
 
 
 @pytest.mark.parametrize(
@@ -248,6 +252,10 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
         ["watchers", "replay", "a/w", "--from", "9999-12-31T23:59:59-01:00"],
         ["dags", "backfill", "x", "--from", "2026-01-01"],
         ["dags", "backfill", "x", "--reprocess", "some"],
+        ["dags", "backfill", "--list", "--state", "queued"],
+        ["dags", "backfill", "x", "--list", "--dag", "y"],
+        ["dags", "backfill", "x", "--state", "done"],
+        ["assets", "queued", "list", "--state", "queued"],
         ["dags", "backfill", "x", "--partition-key", "a", "--from", "2026-01-01"],
         ["dags", "test", "x", "--event", 'a={"n":}'],
         ["db", "clean", "--before", "999999d"],

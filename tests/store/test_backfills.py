@@ -10,7 +10,7 @@ import anyio
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from tests.store.seeding import add_dag, runs_of
+from tests.store.seeding import add_asset, add_dag, asset_json, runs_of
 from triggerer.domain.backfills import MOST_INTERVALS, Reprocess, Step, runs_between, step_for
 from triggerer.domain.runs import RunState
 from triggerer.domain.timetables import (
@@ -220,6 +220,34 @@ async def test_a_cancelled_backfill_leaves_nothing_queued_neither_new_nor_cleare
             await cancel_backfill(session, started.id)
         with pytest.raises(MoveRefused, match="no backfill 99"):
             await cancel_backfill(session, 99)
+
+
+async def test_backfills_are_listed_by_their_dag_its_assets_and_their_state(
+    daily: Database,
+) -> None:
+    await add_asset(daily, 1, "a")
+    both = {"either": {**DAILY, "assets": asset_json("a")}}
+    await add_dag(daily, "e", both, assets=[1], is_paused=True)
+    async with daily.transaction() as session:
+        done = await start_backfill(session, "d", day(1), day(1))
+        of_e = await start_backfill(session, "e", day(1), day(2))
+    await _end(daily, 1)
+    running = await _start(daily, 3, 3)
+    async with daily.transaction() as session:
+        await cancel_backfill(session, of_e.id)
+
+    async def listed(**filters: Any) -> list[int]:
+        async with daily.reading() as session:
+            return [one.id for one in await list_backfills(session, **filters)]
+
+    assert await listed() == [running.id, of_e.id, done.id]
+    assert await listed(dag="d") == [running.id, done.id]
+    assert await listed(asset="a") == await listed(asset="x-test://a") == [of_e.id]
+    assert await listed(asset="b") == []
+    assert await listed(state="cancelled") == [of_e.id]
+    # Not the newest: a limit counts those that are in the state.
+    assert await listed(state="done", limit=1) == [done.id]
+    assert await listed(state="running", limit=0) == [running.id]
 
 
 async def test_a_run_that_came_meanwhile_is_not_made_again(daily: Database) -> None:

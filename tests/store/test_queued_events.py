@@ -39,6 +39,9 @@ async def test_what_waits_is_listed_by_dag_oldest_first(database: Database) -> N
     assert await _waiting(database, dag="paused") == everything[2:]
     assert await _waiting(database, asset="x-test://a") == everything
     assert await _waiting(database, asset="b") == []
+    assert await _waiting(database, state="paused") == everything[2:]
+    assert await _waiting(database, state="active", limit=1) == everything[:1]
+    assert await _waiting(database, state="stale") == []
     async with database.reading() as session:
         first = (await list_queued_events(session, limit=1))[0]
     assert (first.asset_name, first.asset_uri, first.partition_key) == ("a", "x-test://a", None)

@@ -86,9 +86,7 @@ class LazyCommand(TyperCommand):
         if isinstance(target, typer.Typer):
             group = typer.main.get_group(target)
             group.name, group.help = self.name, self.help
-            for command in group.commands.values():
-                # Whole; otherwise a list of commands cuts it off after some words.
-                command.short_help = (command.help or "").partition("\n\n")[0]
+            _show_whole_lines(group)
             return group
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(self.name)(target)
@@ -96,6 +94,14 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         return self.load().make_context(*args, **options)
+
+
+def _show_whole_lines(group: Any) -> None:
+    """Have a list of commands show the first paragraph of each; otherwise it cuts that off after some words."""
+    for command in group.commands.values():
+        command.short_help = (command.help or "").partition("\n\n")[0]
+        if hasattr(command, "commands"):
+            _show_whole_lines(command)
 
 
 class _LazyGroup(TyperGroup):

@@ -10,7 +10,7 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.key_backfill import keys_in_range, show_plan, start_keys
-from triggerer.cli.output import counted, print_json, text, wrong_use
+from triggerer.cli.output import check_state, counted, print_json, text, wrong_use
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_list
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from triggerer.store.queries.listing.views import BackfillView
 
 _REPROCESS = ("none", "failed", "all")
+_STATES = ("running", "done", "cancelled")
 
 
 def backfill(
@@ -53,6 +54,9 @@ def backfill(
     cancel: Annotated[
         int | None, typer.Option("--cancel", metavar="ID", help="Cancel this backfill.")
     ] = None,
+    dag: options.Dag = None,
+    asset: options.Asset = None,
+    state: options.State = None,
     limit: options.Limit = 100,
     json: options.Json = False,
     config: options.Config = None,
@@ -61,12 +65,19 @@ def backfill(
 
     A DAG that is scheduled by partition keys is run for those of the periods that start between the two. An interval,
     or a key, that has a run is left as it is, unless --reprocess says otherwise.
+
+    --dag, --asset (DAGs that wait for it) and --state (running, done, cancelled) go with --list.
     """
     if reprocess not in _REPROCESS:
         wrong_use(f"--reprocess is one of {', '.join(_REPROCESS)}, not {reprocess!r}")
     if list_:
-        _list(config, dag_id, limit, json=json)
+        check_state(state, _STATES)
+        if None not in (dag_id, dag) and dag_id != dag:
+            wrong_use(f"DAG_ID and --dag are two: {dag_id!r} and {dag!r}")
+        _list(config, dag_id or dag, asset, state, limit, json=json)
         return
+    if (dag, asset, state) != (None, None, None):
+        wrong_use("--dag, --asset and --state go with --list")
     if cancel is not None:
         _show([_cancel(config, cancel)], json=json)
         return
@@ -140,11 +151,19 @@ def _what(one: BackfillView) -> str:
     return f"{counted(sum(counts.values()), noun)} ({_told(counts)})"
 
 
-def _list(config: Path | None, dag_id: str | None, limit: int, *, json: bool) -> None:
+def _list(
+    config: Path | None,
+    dag_id: str | None,
+    asset: str | None,
+    state: str | None,
+    limit: int,
+    *,
+    json: bool,
+) -> None:
     async def ask(session: AsyncSession) -> list[BackfillView]:
         from triggerer.operations.backfills import list_backfills
 
-        return await list_backfills(session, limit=limit, dag=dag_id)
+        return await list_backfills(session, limit=limit, dag=dag_id, asset=asset, state=state)
 
     found = read(config, ask)
     print_list(

@@ -31,7 +31,6 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command("test")(try_)
 app.command()(backfill)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
-_STATES = ("active", "paused", "stale")
 _MOST_NEXT_RUNS: Final = 10_000
 """As a rule a timetable asks for runs without an end."""
 
@@ -46,7 +45,7 @@ def list_(
     config: options.Config = None,
 ) -> None:
     """List DAGs, and the files that could not be read. States: active, paused, stale."""
-    check_state(state, _STATES)
+    check_state(state, options.DAG_STATES)
 
     async def ask(session: AsyncSession) -> tuple[list[DagView], list[DagFileView]]:
         from triggerer.store.queries.listing.definitions import list_broken_files, list_dags

@@ -28,6 +28,7 @@ Asset = Annotated[
     str | None, typer.Option("--asset", metavar="ASSET", help="Only of this asset (name or URI).")
 ]
 State = Annotated[str | None, typer.Option("--state", help="Only in this state.")]
+DAG_STATES = ("active", "paused", "stale")
 DagsFolder = Annotated[
     Path | None,
     typer.Option("--dags-folder", metavar="DIR", help="Wins over the configured folder."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import counted, print_answer, wrong_use
+from triggerer.cli.output import check_state, counted, print_answer, wrong_use
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_list
 
@@ -23,16 +23,21 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 def list_(
     dag: options.Dag = None,
     asset: options.Asset = None,
+    state: options.State = None,
     limit: options.Limit = 100,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List the events that wait, by DAG, oldest first."""
+    """List the events that wait, by DAG, oldest first.
+
+    States are those of the DAG: active, paused, stale.
+    """
+    check_state(state, options.DAG_STATES)
 
     async def ask(session: AsyncSession) -> list[QueuedEventView]:
         from triggerer.operations.queued_events import list_queued_events
 
-        return await list_queued_events(session, limit=limit, dag=dag, asset=asset)
+        return await list_queued_events(session, limit=limit, dag=dag, asset=asset, state=state)
 
     found = read(config, ask)
     print_list(

@@ -112,10 +112,20 @@ async def start_backfill(
 
 
 async def list_backfills(
-    session: AsyncSession, *, limit: int = 100, dag: str | None = None
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    dag: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
 ) -> list[BackfillView]:
-    """Return backfills, newest first."""
-    return await queries.list_backfills(session, limit=limit, dag=dag)
+    """Return backfills, newest first.
+
+    Args:
+        asset: Only of DAGs that wait for it; its name or its URI.
+        state: `running`, `done` or `cancelled`.
+    """
+    return await queries.list_backfills(session, limit=limit, dag=dag, asset=asset, state=state)
 
 
 async def cancel_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:

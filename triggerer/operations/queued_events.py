@@ -11,15 +11,21 @@ from triggerer.store.queries.listing.views import QueuedEventView
 
 
 async def list_queued_events(
-    session: AsyncSession, *, limit: int = 100, dag: str | None = None, asset: str | None = None
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    dag: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
 ) -> list[QueuedEventView]:
     """Return the events that wait, by DAG, oldest first.
 
     Args:
         limit: At most so many; 0: all.
         asset: Its name or its URI.
+        state: Of the DAG: `active`, `paused` or `stale`.
     """
-    return await queries.list_queued_events(session, limit=limit, dag=dag, asset=asset)
+    return await queries.list_queued_events(session, limit=limit, dag=dag, asset=asset, state=state)
 
 
 async def delete_queued_events(

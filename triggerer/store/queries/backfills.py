@@ -16,7 +16,7 @@ from triggerer.store.engine.database import database_now
 from triggerer.store.engine.script import perform
 from triggerer.store.models import Backfill, BackfillInterval, BackfillKey, Dag, DagRun
 from triggerer.store.queries.execution.repeating import LockedRun, lock_run, queue_again
-from triggerer.store.queries.listing.filters import limited
+from triggerer.store.queries.listing.filters import limited, waits_for
 from triggerer.store.queries.listing.views import BackfillView
 from triggerer.store.queries.scheduling.candidates import create_run
 from triggerer.store.wakeups.signals import Signal, announce
@@ -222,26 +222,39 @@ async def list_backfills(
     *,
     limit: int = 100,
     dag: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
     backfill_id: int | None = None,
 ) -> list[BackfillView]:
-    """Return backfills, newest first, with how far they are."""
+    """Return backfills, newest first, with how far they are.
+
+    Args:
+        asset: Only of DAGs that wait for it.
+        state: One of `BackfillView`'s.
+    """
     query = select(Backfill).order_by(Backfill.id.desc())
     if dag is not None:
         query = query.where(Backfill.dag_id == dag)
+    if asset is not None:
+        query = query.where(waits_for(Backfill.dag_id, asset))
     if backfill_id is not None:
         query = query.where(Backfill.id == backfill_id)
-    rows = list(await session.scalars(limited(query, limit)))
-    views = []
-    for row in rows:
+    if state is None:
+        query = limited(query, limit)
+    views: list[BackfillView] = []
+    for row in list(await session.scalars(query)):
         intervals = await _counts(session, BackfillInterval, row.id)
         keys = await _counts(session, BackfillKey, row.id)
         own = await _counts(session, DagRun, row.id)
+        found = _state(row, intervals or keys, own)
+        if state not in (None, found):
+            continue
         runs = await _counts_of_begun(session, BackfillKey if keys else BackfillInterval, row.id)
         views.append(
             BackfillView(
                 id=row.id,
                 dag_id=row.dag_id,
-                state=_state(row, intervals or keys, own),
+                state=found,
                 from_date=None if keys else row.from_date,
                 to_date=None if keys else row.to_date,
                 reprocess=row.reprocess,
@@ -253,6 +266,8 @@ async def list_backfills(
                 runs=runs,
             )
         )
+        if len(views) == limit:
+            break
     return views
 
 

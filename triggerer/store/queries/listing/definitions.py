@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, exists, func, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -22,14 +22,19 @@ from triggerer.store.models import (
     Dag,
     DagFile,
     DagRun,
-    DagScheduleAsset,
     Stream,
     Trigger,
     Watcher,
     WatcherPosition,
 )
 from triggerer.store.models.dags import NEVER
-from triggerer.store.queries.listing.filters import is_asset, is_waited_for, limited, some_of
+from triggerer.store.queries.listing.filters import (
+    is_asset,
+    is_waited_for,
+    limited,
+    some_of,
+    waits_for,
+)
 from triggerer.store.queries.listing.parked import count_kept, count_set_aside
 from triggerer.store.queries.listing.views import (
     AilingWatcherView,
@@ -115,14 +120,9 @@ async def list_dags(
     if dag is not None:
         query = query.where(Dag.dag_id == dag)
     if asset is not None:
-        query = query.where(
-            exists()
-            .where(DagScheduleAsset.dag_id == Dag.dag_id)
-            .where(DagScheduleAsset.asset_id == Asset.id)
-            .where(is_asset(asset))
-        )
+        query = query.where(waits_for(Dag.dag_id, asset))
     if state is not None:
-        query = query.where(_DAG_STATES[state])
+        query = query.where(DAG_STATES[state])
     found = (await session.execute(limited(query, limit))).all()
     ids = [row.dag_id for row, *_ in found]
     waiting = await perform(session, count_waiting(ids, bound=MOST_COUNTED))
@@ -259,7 +259,7 @@ ASSET_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
     "declared": Asset.declared_in.is_not(None),
     "undeclared": Asset.declared_in.is_(None),
 }
-_DAG_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
+DAG_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
     "active": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(False)),
     "paused": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(True)),
     "stale": Dag.is_stale.is_(True),

@@ -25,6 +25,15 @@ def is_asset(asset: str) -> ColumnElement[bool]:
     return or_(Asset.name == asset, Asset.uri == asset)
 
 
+def waits_for(dag_id: Any, asset: str) -> ColumnElement[bool]:
+    """The DAG waits for the asset with this name, or this URI."""
+    return (
+        exists()
+        .where(DagScheduleAsset.dag_id == dag_id, DagScheduleAsset.asset_id == Asset.id)
+        .where(is_asset(asset))
+    )
+
+
 def is_waited_for(asset_id: Any, dag: str) -> ColumnElement[bool]:
     """The DAG waits for the asset."""
     return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)

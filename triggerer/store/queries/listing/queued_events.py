@@ -6,6 +6,7 @@ from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.models import Asset, AssetEvent, Dag, DagPartitionEvent, QueuedAssetEvent
+from triggerer.store.queries.listing.definitions import DAG_STATES
 from triggerer.store.queries.listing.filters import asset_ids, limited
 from triggerer.store.queries.listing.views import QueuedEventView
 from triggerer.store.queries.scheduling.remapping import return_to_queue
@@ -13,12 +14,20 @@ from triggerer.store.wakeups.signals import Signal, announce
 
 
 async def list_queued_events(
-    session: AsyncSession, *, limit: int = 100, dag: str | None = None, asset: str | None = None
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    dag: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
 ) -> list[QueuedEventView]:
     """Return what waits, by DAG, and in the order in which it was recorded.
 
     What waits for a partitioned DAG has the key of the run that it is for, once it was divided: one that is for several
     is there for each.
+
+    Args:
+        state: Of the DAG: `active`, `paused` or `stale`.
     """
     found: list[QueuedEventView] = []
     for entry, key in (
@@ -34,6 +43,8 @@ async def list_queued_events(
             .where(*await _waiting(session, entry, dag, asset))
             .order_by(entry.dag_id, entry.asset_event_id, key)
         )
+        if state is not None:
+            query = query.join(Dag, Dag.dag_id == entry.dag_id).where(DAG_STATES[state])
         found += [QueuedEventView(*row) for row in await session.execute(limited(query, limit))]
     found.sort(key=lambda one: (one.dag_id, one.asset_event_id, one.partition_key or ""))
     return found[:limit] if limit else found
