@@ -6,6 +6,7 @@ So it is imported with the first line.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import sys
@@ -76,7 +77,7 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
     )
     if as_json and isinstance(stream, TextIOWrapper):
         # Which JSON is, whatever the locale.
-        stream.reconfigure(encoding="utf-8")
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -225,4 +226,8 @@ def _redacted(formatter: Any) -> Any:
 def _dumps(value: Any, **_: Any) -> str:
     import orjson
 
-    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    try:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:
+        # The name of a file that is not UTF-8, or a number of more than 64 bits.
+        return json.dumps(value, default=str, skipkeys=True)

@@ -379,3 +379,25 @@ def test_pools_are_names_with_slots() -> None:
     for wrong in ("0", "-1", "true", '"many"', "1.5"):
         with pytest.raises(ConfigurationError, match=r"triggerer\.toml:2: pools\.db has to be"):
             load_settings(write(f"[pools]\ndb = {wrong}\n"), {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"TRIGGERER__CORE__HOME": "/h\udcff"}, "TRIGGERER__CORE__HOME"),
+        ({"TRIGGERER__POOLS__A\udcff": "3"}, r"TRIGGERER__POOLS__A\udcff"),
+        ({"TRIGGERER__CONNECTIONS__KAFKA__CLIENT_ID": "\udcff"}, "CONNECTIONS__KAFKA__CLIENT_ID"),
+    ],
+)
+def test_what_is_not_utf_8_is_refused(environ: dict[str, str], named: str) -> None:
+    said = refusal(environ=environ)
+    assert named in said
+    assert "is not UTF-8" in said
+
+
+def test_a_home_below_a_folder_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "a\udcff"
+    folder.mkdir()
+    file = folder / "triggerer.toml"
+    file.write_text('[core]\nhome = "here"\n')
+    assert "home in [core]" in refusal(path=file)

@@ -19,6 +19,7 @@ from triggerer.config.sources import (
     find_file,
     read_environment,
     read_file,
+    refuse_other_than_utf_8,
 )
 from triggerer.redaction import remember_secrets_in
 
@@ -119,6 +120,8 @@ def _place(
             placed("dags_folder", core.dags_folder, home if defaulted else Path())
         )
     )
+    for key, path in (("home", home), ("dags_folder", dags_folder)):
+        refuse_other_than_utf_8(str(path), f"{key} in [core], {str(path)!r},")
     url = resolve(database.url, "database.url", environ, base)
     url = url or _sqlite_url(home / "triggerer.db")
     return replace(core, home=home, dags_folder=dags_folder), replace(database, url=url)

@@ -102,15 +102,29 @@ def _lines_of_keys(text: str) -> dict[str, int]:
     return lines
 
 
+def refuse_other_than_utf_8(text: str, what: str) -> None:
+    """Refuse what was not UTF-8 where the system gave it to us: neither a database nor a child of ours takes it.
+
+    Raises:
+        ConfigurationError: As it says.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"{what} is not UTF-8", hint="give it another value") from error
+
+
 def read_environment(environ: Mapping[str, str], sections: Sections, connections: Sections) -> None:
     """Add what variables say; these win.
 
     Raises:
-        ConfigurationError: A variable's name is wrong, or there is an unknown section, of the file or of a variable.
+        ConfigurationError: A variable's name is wrong, or it is not UTF-8; or there is an unknown section, of the file
+            or of a variable.
     """
     for variable in sorted(environ):
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
+        refuse_other_than_utf_8(f"{variable}={environ[variable]}", f"the variable {variable!r}")
         section, _, rest = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
         given = RawValue(environ[variable], variable)
         if section == "connections":

@@ -119,7 +119,11 @@ def _look_at(
         PermissionError: The folder that holds it may be listed, and what it holds not looked at.
     """
     try:
-        if entry.is_dir():
+        if (shown := _in_utf_8(path)) != path:
+            # Neither the parser nor a database could be told of it.
+            if entry.is_dir() or entry.name.endswith(".py"):
+                unreadable[shown] = "its name is not UTF-8"
+        elif entry.is_dir():
             if entry.name not in _NEVER_READ:
                 folders.append(f"{path}/")
         elif entry.name.endswith(".py"):
@@ -129,7 +133,12 @@ def _look_at(
     except OSError as error:
         if isinstance(error, PermissionError) and not entry.is_symlink():
             raise
-        unreadable[path] = _reason(error)
+        unreadable[_in_utf_8(path)] = _reason(error)
+
+
+def _in_utf_8(path: str) -> str:
+    """Return the path, with escapes for what is not UTF-8 in it."""
+    return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _reason(error: OSError) -> str:

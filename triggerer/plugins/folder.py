@@ -146,7 +146,7 @@ class DagsFolder:
         if all(part.isidentifier() for part in parts) and not self._is_taken(parts[0]):
             return ".".join(parts)
         readable = re.sub(r"\W+", "_", relative.removesuffix(".py"))
-        return f"{_OWN_NAME}{readable}_{hashlib.sha256(relative.encode()).hexdigest()[:8]}"
+        return f"{_OWN_NAME}{readable}_{hashlib.sha256(os.fsencode(relative)).hexdigest()[:8]}"
 
     def file_of(self, module: str) -> Path | None:
         """Return the file that is imported under this name; None if the folder has none."""

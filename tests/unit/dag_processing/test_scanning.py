@@ -201,3 +201,19 @@ async def test_check_tells_what_cannot_be_read(folder: Path) -> None:
     (error,) = (await parse_once(folder)).errors
     assert error.file == "linked"
     assert "No such file or directory" in error.reason
+
+
+async def test_names_that_are_not_utf_8_are_told_of_and_hold_up_no_others(folder: Path) -> None:
+    (folder / "good.py").write_text("")
+    for name in (b"b\xe4d.py", b"f\xf6lder", b"n\xf6te"):
+        path = folder / os.fsdecode(name)
+        path.mkdir() if b"lder" in name else path.touch()
+    (folder / os.fsdecode(b"l\xefnk")).symlink_to("nowhere")
+    found = scan(folder)
+    assert found.files.keys() == {"good.py"}
+    assert {path: reason for path, reason in found.unreadable.items() if "nk" not in path} == {
+        "b\\xe4d.py": "its name is not UTF-8",
+        "f\\xf6lder": "its name is not UTF-8",
+    }
+    parsed = await parse_once(folder)
+    assert [error.file for error in parsed.errors] == [*found.unreadable]
