@@ -317,20 +317,22 @@ class LaggingChecker:
             offset = max(row.offset, starts[-1])
             if row.topic != topic or offset >= len(messages):
                 continue
-            if not self.falls_behind and self._is_dealt_with(row, watcher, messages[offset:]):
+            if self._is_dealt_with(row, watcher, messages[offset:]):
                 continue
             if not self.may_stand(watcher, messages[offset]):
                 return f"watcher {watcher} stands at {row.offset} of {len(messages)} in lane {lane} of {topic}"
         return None
 
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
-        """Whether nothing is missing of what lies behind a row, where what fails comes again.
+        """Whether nothing is missing of what lies behind a row, or all of it has failed for all.
 
         The owner does not know that the broker has given it up at the limit: its row stays until the lane's next
         message. Who was set back is to be given again what it has.
         """
         if self.is_read_again(watcher, row):
             return False
+        if self.falls_behind:
+            return all(self.is_excused(watcher, message.key) for message in messages)
         return all(self._is_settled(watcher, message) for message in messages)
 
     def find_missed(self, deleted: set[int]) -> str | None:
