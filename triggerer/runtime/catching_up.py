@@ -404,14 +404,13 @@ class CatchingUp:
 
     async def _next_lane(self) -> Lag | None:
         """Whose turn it is; None after all of them have waited, or where something else is to be given first."""
-        assert self._missed.tasks is not None
-        self._seam.look_if_due(self._missed.tasks)
         self._seam.begin_recreated()
         lag = self._missed.next_lane()
-        if lag is not None:
-            if lag.taken_by is not self._taken:
-                self._take_over(lag)
-        elif self._is_behind and not self.has_kept:
+        if lag is not None and lag.taken_by is not self._taken:
+            self._take_over(lag)
+        assert self._missed.tasks is not None
+        self._seam.look_if_due(self._missed.tasks)
+        if lag is None and self._is_behind and not self.has_kept:
             await self._missed.wait_for_turn()
         return lag
 

@@ -71,7 +71,10 @@ class Seam:
             tasks.start_soon(self._look, name=self._hosted.task_name)
 
     def _is_unknown_of(self, behind: Iterable[Lag]) -> bool:
-        return any(lag.end is None and lag not in self._without for lag in behind)
+        return any(
+            lag.end is None and lag not in self._without and lag not in self._recreated
+            for lag in behind
+        )
 
     def _in_log(self) -> list[Lag]:
         lags = self._state.lags.to_catch_up(self._watcher.watcher_id)
@@ -89,7 +92,9 @@ class Seam:
                     await clock.sleep_until(clock.monotonic() + self._backoff.next_delay())
                 else:
                     self._backoff.reset()
-                    return
+                    if not self._is_unknown_of(self._in_log()):
+                        return
+                    # It has fallen behind in another lane meanwhile.
         finally:
             self._is_looking = False
 

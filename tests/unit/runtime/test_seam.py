@@ -301,6 +301,7 @@ class Counting(Breaking):
         assert isinstance(self.scene, Counted)
         self.scene.looks += 1
         found = await super().find_positions(start)
+        await self.scene.may_tell.wait()
         if "leaderless" in found:
             raise BrokerUnavailable("a lane has no leader")
         return {"empty": [self.scene.broker.identity, 0], **found}
@@ -326,6 +327,9 @@ class Counted(Scene):
     def __init__(self) -> None:
         super().__init__()
         self.looks = self.readings = 0
+        self.may_tell = anyio.Event()
+        """Told where lanes end, as they did when it was asked."""
+        self.may_tell.set()
 
     def watcher(self, name: str) -> Watching:
         return WatchingCounting(scene=self.name, name=name)
@@ -371,3 +375,26 @@ async def test_one_that_is_behind_in_a_lane_that_was_made_anew_and_is_empty_has_
         await sink.until(lambda: not sick.catching_up)
         scene.publish("first", lane="empty")
         await sink.until(lambda: sink.taken(SICK) == ["first"])
+
+
+async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was not, where it waited for a message of that lane then (the simulation's seed 902532)."""
+    monkeypatch.setattr("triggerer.runtime.missed._IDLE_S", 0.02)
+    scene, sink = Counted(), Sink()
+    scene.may_tell = anyio.Event()
+    async with hosting(scene, sink, positions=scene.rows("led")) as (_, sick, _):
+        await sink.until(lambda: scene.looks == 1)
+        scene.fails["sick"] = lambda event: event == 1
+        scene.publish(0, 1, lane="other")
+        await sink.until(lambda: (SICK, '"other"') in sink.positions)
+        scene.fails.clear()
+        scene.publish("first", lane="led")
+        await sink.until(lambda: sink.positions.get((SICK, '"led"'), 0) is None)
+        await sink.until(lambda: 1 in sink.taken(SICK))
+        # From now on it is behind in that lane alone, and its reading does not end.
+        before = scene.readings
+        await sink.until(lambda: scene.readings > before)
+        scene.may_tell.set()
+        await sink.until(lambda: not sick.catching_up)
