@@ -115,14 +115,15 @@ class asset(_Decorator):  # noqa: N801  (a decorator, named as in Airflow)
         """Turn a function into a DAG of one task that makes several assets: `@asset.multi(schedule=, outlets=[…])`.
 
         Args:
-            schedule, dag_id, options: As of `@asset`; the default of `dag_id` is the function's name.
+            schedule, dag_id, options: As of `@asset`; the default of `dag_id` is the function's name. Without
+                a schedule the DAG runs by hand.
             outlets: Assets and aliases; at least one. `self` is all of them.
         """
 
         def __init__(
             self,
             *,
-            schedule: Any,
+            schedule: Any = None,
             outlets: Iterable[Asset | AssetAlias],
             dag_id: str | None = None,
             **options: Any,

@@ -168,15 +168,16 @@ class AssetRef:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Yielded by a task to emit an event of `asset`, through `alias` if one is given."""
+    """Yielded by a task to emit an event of `asset`, through `alias` if one is given. Without `extra` it is `{}`."""
 
     asset: Asset
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] | None = None
     alias: AssetAlias | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.asset, Asset):
             raise DagError(f"Metadata needs an Asset, not {self.asset!r}")
+        object.__setattr__(self, "extra", {} if self.extra is None else self.extra)
 
 
 def checked_json(value: object, owner: object, what: str) -> dict[str, Any]:

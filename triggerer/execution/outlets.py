@@ -73,7 +73,7 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
         if metadata.alias is not None:
             self[metadata.alias].add(metadata.asset, metadata.extra)
         else:
-            self[metadata.asset].extra.update(metadata.extra)
+            self[metadata.asset].extra.update(metadata.extra or {})
 
     def emitted(self) -> tuple[EmittedEvent, ...]:
         """The events of a task that succeeded: one for each asset outlet, all that aliases got.

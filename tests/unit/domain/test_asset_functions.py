@@ -92,6 +92,13 @@ def test_a_function_can_make_several_assets() -> None:
     assert (a | both).objects == (a, both)
 
 
+def test_what_makes_several_assets_runs_by_hand_without_a_schedule() -> None:
+    @asset.multi(outlets=[Asset("x-a")])
+    def by_hand() -> None: ...
+
+    assert by_hand.dag.schedule is None
+
+
 async def _async() -> None: ...
 
 

@@ -175,6 +175,11 @@ def test_extra_that_json_cannot_hold_is_refused(extra: Any) -> None:
         Asset("a", extra=extra)
 
 
+def test_metadata_without_extra_has_an_empty_one_also_where_none_is_given() -> None:
+    assert Metadata(Asset("a")).extra == Metadata(Asset("a"), None).extra == {}
+    assert Metadata(Asset("a"), {"n": 1}, None) == Metadata(asset=Asset("a"), extra={"n": 1})
+
+
 def test_metadata_and_aliases_are_checked_as_well() -> None:
     with pytest.raises(DagError, match="Metadata needs an Asset"):
         Metadata("a")  # type: ignore[arg-type]
