@@ -178,6 +178,8 @@ class FallingBehind:
             ):
                 self._unsuitable.add(lane.key)
                 entry.unresolved -= 1
+            elif lane.key in state.lags.by_lane:
+                state.recent_of(lane.key).note_broadcast_before(broadcast_to)
         entry.unresolved -= 1
         return lane.key not in self._unsuitable
 

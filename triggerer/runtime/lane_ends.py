@@ -42,9 +42,16 @@ class LaneEnds:
         return self._ends
 
 
+def tells_positions(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `find_positions`."""
+    return producer.find_positions is not SharedStreamProducer.find_positions
+
+
 async def find_positions(
     producer: SharedStreamProducer, start: datetime | None
 ) -> Mapping[Hashable, Position]:
-    """See `SharedStreamProducer.find_positions`."""
+    """See `SharedStreamProducer.find_positions`; of no lane where it is not overridden."""
+    if not tells_positions(type(producer)):
+        return {}
     with plugin_code(f"find_positions() of {type(producer).__qualname__}"):
         return await producer.find_positions(start)

@@ -51,6 +51,17 @@ class Recent:
         self._sizes: deque[int] = deque()
         self._size_bytes = 0
         self._waiting: dict[Waiting, None] = {}
+        self.before: Position | None = None
+        """The last message that this group had broadcast when somebody fell behind; None: it is not known."""
+
+    def note_broadcast_before(self, position: Position) -> None:
+        """Somebody falls behind, and this had been broadcast."""
+        if (
+            self.before is None
+            or not is_same_log(self.before, position)
+            or is_before(self.before, position)
+        ):
+            self.before = position
 
     @property
     def newest(self) -> Position | None:

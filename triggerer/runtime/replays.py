@@ -27,7 +27,7 @@ from triggerer.errors import (
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.lags import Lags
-from triggerer.runtime.lane_ends import find_positions
+from triggerer.runtime.lane_ends import find_positions, tells_positions
 from triggerer.runtime.set_back import SetBack
 from triggerer.runtime.state import GroupState
 
@@ -118,6 +118,11 @@ class Replays:
             raise ConfigurationError(
                 "its messages have no idempotency keys, so events that exist would be made once more",
                 hint="ask for that with --again",
+            )
+        if not tells_positions(type(state.producer)):
+            raise ConfigurationError(
+                "it cannot be replayed: its producer does not tell where its lanes begin and end",
+                hint="it has to implement find_positions()",
             )
         starts = await find_positions(state.producer, request.start)
         ends = await state.lane_ends.find(

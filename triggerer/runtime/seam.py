@@ -15,7 +15,7 @@ from triggerer.domain.lane_positions import Position, is_before, is_same_log
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept_in_lane import KeptInLane
 from triggerer.runtime.lag import Lag
-from triggerer.runtime.lane_ends import find_positions
+from triggerer.runtime.lane_ends import find_positions, tells_positions
 from triggerer.runtime.state import GroupState
 
 _log = structlog.get_logger(__name__)
@@ -62,13 +62,18 @@ class Seam:
 
         Beside the reading: a lane of which no broker tells it, or that takes long, holds up no other.
         """
-        if self._is_looking or self._state.keeps_messages:
+        if self._is_looking or self._state.keeps_messages or not self._tells_positions:
             return
         behind = self._in_log()
         is_old = self._state.clock.monotonic() - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
         if behind and (is_old or self._is_unknown_of(behind)):
             self._is_looking = True
             tasks.start_soon(self._look, name=self._hosted.task_name)
+
+    @property
+    def _tells_positions(self) -> bool:
+        producer = self._state.producer
+        return producer is not None and tells_positions(type(producer))
 
     def _is_unknown_of(self, behind: Iterable[Lag]) -> bool:
         return any(
@@ -189,12 +194,19 @@ class Seam:
     def _is_at_head(self, lag: Lag) -> bool:
         if lag.kept is not None:
             return self._has_nothing_left(lag, lag.kept)
-        newest, end = self._state.recent_of(lag.lane).newest, lag.end
+        recent, end = self._state.recent_of(lag.lane), lag.end
         if lag.is_making_again:
             # What is made again is made so by one filter: after a crash the keys are the same.
             return False
-        if newest is not None:
-            return is_before(newest, lag.read_to)
+        if recent.newest is not None:
+            return is_before(recent.newest, lag.read_to)
+        before = recent.before
+        if before is not None and is_same_log(before, lag.read_to):
+            # Whatever the producer says of the end: this was broadcast.
+            if not is_before(before, lag.read_to):
+                return False
+            if not self._tells_positions:
+                return True
         return end is not None and is_same_log(end, lag.read_to) and not is_before(lag.read_to, end)
 
     def _has_nothing_left(self, lag: Lag, kept: KeptInLane) -> bool:
