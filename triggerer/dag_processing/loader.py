@@ -55,7 +55,10 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
         raise DagFileError(f"it is not below {folder.root}", file=str(path)) from error
     file = str(folder.root / relative)
     if not Path(file).is_file():
-        raise DagFileError("there is no such file", file=relative)
+        is_there = Path(file).exists()
+        raise DagFileError(
+            "it is no regular file" if is_there else "there is no such file", file=relative
+        )
     folder.forget()
     linecache.checkcache()
     with warnings.catch_warnings(record=True) as caught, note_dags() as noted:

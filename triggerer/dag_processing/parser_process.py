@@ -26,6 +26,10 @@ from triggerer.synchronization import AutoResetEvent
 _log = structlog.get_logger(__name__)
 
 _CLOSE_TIMEOUT_S: Final = 2.0
+_SILENCE_S: Final = 10.0
+"""For how much longer than a file may take a parser may say nothing, while it has something to do."""
+_LOOKS: Final = 8
+"""How often it has to be found silent; no clock tells that, since the service may have been stopped meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class ParserProcess:
         self._offered = frozenset[str]()
         """Those that were sent and not yet accepted."""
         self._begun: dict[str, None] = {}
+        self._frames = 0
+        """How many it has sent."""
         self._has_work = AutoResetEvent()
         self.pid: int | None = None
         """Of the process, while there is one."""
@@ -160,6 +166,7 @@ class ParserProcess:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(process.supervise)
             tasks.start_soon(self._ask, channel, accepted)
+            tasks.start_soon(self._end_if_silent, process)
             try:
                 await self._listen(channel, accepted)
                 is_done = True
@@ -170,6 +177,18 @@ class ParserProcess:
                 pass
             tasks.cancel_scope.cancel()
         return is_done
+
+    async def _end_if_silent(self, process: ChildProcess) -> None:
+        """Kill a parser that does not answer in time: a file may have stopped it (SIGSTOP), or its memory is spoilt."""
+        patience_s = self._settings.file_timeout.total_seconds() + _SILENCE_S
+        silent = 0
+        while silent < _LOOKS:
+            before = self._frames
+            await anyio.sleep(patience_s / _LOOKS)
+            is_busy = self._begun or self._offered
+            silent = silent + 1 if is_busy and self._frames == before else 0
+        _log.error("the DAG parser does not answer, and is ended", patience_s=patience_s)
+        process.kill()
 
     def _setup(self) -> dict[str, Any]:
         return {
@@ -195,6 +214,7 @@ class ParserProcess:
     async def _listen(self, channel: Channel, accepted: anyio.Semaphore) -> None:
         while self._unanswered or not self._is_on_demand:
             answer = read_answer(await channel.receive())
+            self._frames += 1
             if "accepted" in answer:
                 self._offered = frozenset()
                 with suppress(ValueError):

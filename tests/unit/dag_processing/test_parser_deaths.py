@@ -24,7 +24,7 @@ from tests.isolation.conftest import until
 from tests.services.process import lives
 from triggerer.backoff import Backoff
 from triggerer.child_process import ChildProcess
-from triggerer.dag_processing import parse_once
+from triggerer.dag_processing import parse_once, parser_process
 from triggerer.dag_processing.parser_process import ParserSettings
 from triggerer.dag_processing.parsers import Parsers
 from triggerer.domain.parsed import ParsedFile
@@ -214,6 +214,19 @@ async def test_what_has_ended_parsers_is_read_alone_until_it_is_mended(tmp_path:
         assert parsers.pid == others
         assert parsers.is_idle
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.usefixtures("no_delays")
+async def test_a_parser_that_a_file_has_stopped_is_ended_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parser_process, "_SILENCE_S", 0.5)
+    (tmp_path / "a.py").write_text("import os\nos.kill(os.getppid(), 19)\n")
+    (tmp_path / "z.py").write_text("from triggerer import DAG\nd = DAG('z')\n")
+    with anyio.fail_after(30):
+        parsed = await parse_once(tmp_path, file_timeout=timedelta(seconds=0.5))
+    assert [*parsed.folder.dags] == ["z"]
+    assert [error.file for error in parsed.errors] == ["a.py"]
 
 
 async def test_a_signal_without_a_name_ends_its_file_only(tmp_path: Path) -> None:
