@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,7 +26,12 @@ def dump_message(message: BrokerMessage) -> bytes:
         "published_at": None if published is None else published.isoformat(),
         "deliveries": message.deliveries,
     }
-    return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))
+    try:
+        line = orjson.dumps(head)
+    except TypeError:
+        # It has half a character in it, as JSON and AMQP allow, or a number of more than 64 bits.
+        line = json.dumps(head).encode()
+    return b"".join((line, b"\n", *(content or b"" for content in contents)))
 
 
 def load_message(data: bytes) -> BrokerMessage:
@@ -36,7 +42,8 @@ def load_message(data: bytes) -> BrokerMessage:
     """
     line, end, rest = data.partition(b"\n")
     try:
-        head = orjson.loads(line)
+        # Not `orjson`, which reads no half characters.
+        head = json.loads(line)
         if head["v"] != _VERSION:
             raise ValueError(f"version {head['v']} is not known")
         sizes = head["sizes"]

@@ -10,6 +10,7 @@ import structlog
 
 from triggerer.abc import AdvanceOutcome, SharedStreamProducer
 from triggerer.backoff import Backoff
+from triggerer.domain.error_texts import error_text
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.lane_positions import Position, encode_lane
 from triggerer.domain.parked import Kept, ParkedChange, ParkedStore, Passed
@@ -164,7 +165,16 @@ class Keeping(FallingBehind):
             if lag not in wanting:
                 _note_decided(lag, entry)
         stored_as = encode_lane(lane.key)
-        data = None if not (failed or wanting) else self._dump(entry)
+        try:
+            data = None if not (failed or wanting) else self._dump(entry)
+        except Exception as error:
+            # The plugin's: it is redelivered to all, as where nothing is kept, and the stream goes on.
+            _log.error(
+                "a message cannot be kept for a watcher that is behind, and comes again for all",
+                lane=stored_as,
+                error=error_text(error),
+            )
+            return self._comes_again(entry, outcome, missing)
         everybody = AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         if data is None:
             for lag in wanting:

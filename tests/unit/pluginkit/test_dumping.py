@@ -30,6 +30,11 @@ def test_a_message_is_loaded_as_it_was_dumped(message: BrokerMessage) -> None:
     assert get_size(loaded) == get_size(message)
 
 
+def test_half_a_character_and_a_large_number_can_be_kept() -> None:
+    message = BrokerMessage(b"v", None, {"\ud83d": "caf\xe9 \udc00"}, {"offset": 2**64})
+    assert load_message(dump_message(message)) == message
+
+
 @given(MESSAGES, st.integers(1, 20))
 def test_bytes_that_are_cut_off_are_refused(message: BrokerMessage, cut: int) -> None:
     with pytest.raises(ValueError, match="no dump of a message"):

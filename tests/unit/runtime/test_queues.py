@@ -10,8 +10,17 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Selecting, Sink, context, hosting
-from triggerer.abc import BaseEventTrigger
+from tests.unit.runtime.scene import (
+    MAX_DELIVERIES,
+    BreakingQueue,
+    Scene,
+    Selecting,
+    Sink,
+    Watching,
+    context,
+    hosting,
+)
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.domain.parked import Kept, ParkedChange, ParkedState, SetAside
 from triggerer.errors import ParkedFull, RowRefused
@@ -697,3 +706,40 @@ async def test_what_a_group_before_has_kept_late_is_given_also_to_one_that_was_b
         await sink.until(lambda: len(held) == 2 and not sick.catching_up)
         sink.release_parked()
         await sink.until(lambda: not sink.parked)
+
+
+class Unwritable(BreakingQueue):
+    """Messages that are called "unwritable" cannot be written as bytes."""
+
+    def dump_event(self, event: Any) -> bytes:
+        if event == "unwritable":
+            raise ValueError("it cannot be written")
+        return super().dump_event(event)
+
+
+class WatchingUnwritable(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Unwritable(Scene.by_name[kwargs["scene"]])
+
+
+class UnwritableScene(Scene):
+    def watcher(self, name: str) -> Watching:
+        return WatchingUnwritable(scene=self.name, name=name)
+
+
+async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_on() -> None:
+    scene, sink = UnwritableScene(), Sink()
+    scene.fails["sick"] = lambda event: event in ("unwritable", 1)
+    async with hosting(scene, sink) as (manager, _, _):
+        scene.publish("unwritable", "behind it", lane="a")
+        await sink.until(lambda: scene.opened.count(("sick", "unwritable")) > 2)
+        (stream,) = manager.streams.values()
+        group = stream.group
+        scene.publish(*range(3), lane="b")
+        await sink.until(lambda: {0, 1, 2} <= {*sink.taken(2)} and sink.kept(1)[:1] == [1])
+        scene.fails.clear()
+        await sink.until(lambda: {*sink.taken(1)} == {"unwritable", "behind it", 0, 1, 2})
+        assert stream.group is group, "it was opened anew"
+        lanes = "a", "b"
+        await sink.until(lambda: [scene.broker.committed(lane) for lane in lanes] == [2, 3])
