@@ -1,12 +1,14 @@
 """Workers and executors die; runs are neither lost nor executed by two."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import anyio
 import psutil
@@ -15,10 +17,11 @@ from anyio.lowlevel import checkpoint
 from sqlalchemy import text
 
 from tests.execution.conftest import House
+from tests.isolation.conftest import until
 from tests.services.process import is_alive
 from triggerer.domain.attempts import RunOrder
 from triggerer.domain.logs import log_path
-from triggerer.execution import Executor
+from triggerer.execution import Executor, slot
 from triggerer.execution.process import WorkerProcess, open_worker
 from triggerer.execution.result_writer import ResultWriter
 from triggerer.store.queries.execution.orphans import MAX_ATTEMPTS
@@ -440,6 +443,36 @@ async def test_a_run_that_no_worker_has_begun_is_never_given_up(house: House) ->
         (run,) = await house.ended(pk)
     assert (run.state, run.attempt) == ("success", 2)
     assert run.started_at is not None
+
+
+@pytest.mark.parametrize("then", ["there is room", "it is cancelled", "the service stops"])
+async def test_a_run_for_which_no_worker_can_be_had_waits_for_one(
+    house: House, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    asked = 0
+
+    def refuse(*_: object) -> NoReturn:
+        nonlocal asked
+        asked += 1
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    # As where a burst of connections has used up the descriptors.
+    monkeypatch.setattr(slot, "open_worker", refuse)
+    await house.add_dag("sleeps", SLEEPS)
+    async with house.executor():
+        (pk,) = await house.queue("sleeps", params={"long": False})
+        await until(lambda: asked > 0)
+        if then == "there is room":
+            monkeypatch.undo()
+        elif then == "it is cancelled":
+            await house.cancel(pk)
+        if then != "the service stops":
+            (run,) = await house.ended(pk)
+            assert (run.state, run.attempt) == (
+                ("success", 1) if then == "there is room" else ("cancelled", 1)
+            )
+    if then == "the service stops":
+        assert (await house.run(pk)).state == "queued"
 
 
 async def test_a_run_that_takes_its_service_with_it_is_given_up(house: House) -> None:

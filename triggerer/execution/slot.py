@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import structlog
 
+from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.attempts import RunEnd, RunOrder, Wait
 from triggerer.domain.runs import RunState
 from triggerer.execution.answers import answer
@@ -31,6 +33,9 @@ from triggerer.store.queries.execution.results import AttemptUpdate
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
+
+_SCARCE: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""Of a process that cannot be had now: others have the memory, processes or descriptors. No run is to fail of it."""
 
 
 class _AfterJob(Enum):
@@ -87,6 +92,7 @@ class Slot:
     _ending: RunEnding = field(init=False)
     """Of its job; of the last one, where it has none."""
     _beginning: anyio.CancelScope | None = None
+    _scarcity: Backoff = field(default_factory=lambda: Backoff(first=0.5, longest=10.0))
     _log_files: LogFiles = field(default_factory=LogFiles)
     _timers: TaskTimers = field(init=False)
 
@@ -183,14 +189,29 @@ class Slot:
             try:
                 async with open_worker(self.settings.worker, guard) as self.worker:
                     done = await self._serve_with(self.worker)
+                self._scarcity.reset()
             except OSError as error:
-                # No process could be had: out of memory or of processes. The run says so.
-                await self._ending.note(RunState.FAILED, f"no worker could be started: {error}")
+                if self.run is not None and error.errno in _SCARCE:
+                    done = False
+                    await self._wait_for_room(self.run, error)
+                else:
+                    await self._ending.note(RunState.FAILED, f"no worker could be started: {error}")
             finally:
                 self._timers.stop()
                 self.worker, self.spark = None, Spark.COLD
             if done:
                 self._free()
+
+    async def _wait_for_room(self, run: RunOrder, error: OSError) -> None:
+        """Wait before a worker is tried again; not once the run is called off."""
+        delay = self._scarcity.next_delay()
+        said = "no worker can be started; the run waits"
+        named = {"dag": run.dag_id, "run": run.run_id, "error": str(error)}
+        warn_seldom(_log, self._scarcity.failures, said, **named)
+        with anyio.CancelScope() as self._beginning:
+            if not self._ending.is_called_off:
+                await anyio.sleep(delay)
+        self._beginning = None
 
     async def _next_job(self, worker: WorkerProcess | None = None) -> None:
         """Wait for a job, or until the worker is gone."""
