@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do, from the first line of a command to its last. A command imports this first: it is small.
+"""What SIGINT, SIGTERM and SIGHUP do, from a command's first line to its last. It is small: a command imports it first.
 
 1. Before anything is open that has to be closed, `leave_when_told` has a signal end the process at once.
 2. While a service runs, `told_to_stop` asks it to stop at the first signal, and ends the process at the second.
@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
 
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The last one when the terminal is closed; who was started by `nohup` goes on."""
 _STANDARD_ERROR: Final = 2
 
 
@@ -36,20 +37,22 @@ def leave_when_told(exit_code: int, *signums: int) -> None:
     An exception could get lost in a module that is being imported: one that is raised in the callback of a weak
     reference, for instance, is printed and ignored.
     """
-    for signum in signums:
+    for signum in filter(_is_heard, signums):
         signal.signal(signum, _Leave(exit_code))
 
 
 @contextmanager
 def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
-    """Within the block the first SIGINT or SIGTERM calls `tell`, and a second one ends the process at once.
+    """Within the block the first of these signals calls `tell`, and a second one ends the process at once.
+
+    Not a second SIGHUP: shell and kernel both send one.
 
     Args:
         tell: Called in the main thread, between any two of its instructions: it should only pass the signal on, to an
             event loop for instance.
     """
     told = _Told(tell)
-    before = [(signum, signal.signal(signum, told)) for signum in STOPPING]
+    before = [(signum, signal.signal(signum, told)) for signum in filter(_is_heard, STOPPING)]
     try:
         yield
     finally:
@@ -58,6 +61,10 @@ def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
             # `_Leave` would replace the exit code of the block, and hide its error.
             if not isinstance(handler, _Leave):
                 signal.signal(signum, handler)
+
+
+def _is_heard(signum: int) -> bool:
+    return signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN
 
 
 class _Leave:
@@ -74,6 +81,8 @@ class _Told:
         self._is_told = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self._is_told and signum == signal.SIGHUP:
+            return
         if self._is_told:
             _exit_on_the_spot(signum)
         self._is_told = True

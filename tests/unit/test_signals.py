@@ -14,8 +14,8 @@ def send(signum):
     os.kill(os.getpid(), signum)
 
 told = []
-TERM, INT = signal.SIGTERM, signal.SIGINT
-leave_when_told(0, INT, TERM)
+TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+leave_when_told(0, INT, TERM, HUP)
 """
 
 
@@ -24,7 +24,7 @@ def exit_code_of(code: str) -> int:
     return subprocess.run(command, timeout=30, check=False).returncode
 
 
-@pytest.mark.parametrize("signum", ["TERM", "INT"])
+@pytest.mark.parametrize("signum", ["TERM", "INT", "HUP"])
 def test_before_anything_is_open_it_leaves_at_once(signum: str) -> None:
     assert exit_code_of(f"send({signum}); sys.exit(3)") == 0
 
@@ -41,7 +41,9 @@ sys.exit(3)
     assert exit_code_of(code) == 0
 
 
-@pytest.mark.parametrize(("first", "second"), [("TERM", "TERM"), ("INT", "TERM"), ("TERM", "INT")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("TERM", "TERM"), ("INT", "TERM"), ("TERM", "INT"), ("HUP", "TERM")]
+)
 def test_the_first_signal_is_told_and_the_second_ends_it(first: str, second: str) -> None:
     code = f"""
 with told_to_stop(told.append):
@@ -51,6 +53,30 @@ with told_to_stop(told.append):
 sys.exit(3)
 """
     assert exit_code_of(code) == 128 + getattr(signal, f"SIG{second}")
+
+
+def test_a_terminal_that_is_closed_is_told_once_however_many_say_so() -> None:
+    code = """
+with told_to_stop(told.append):
+    send(HUP)
+    send(HUP)
+    assert told == [HUP]
+sys.exit(3)
+"""
+    assert exit_code_of(code) == 3
+
+
+def test_who_was_started_by_nohup_goes_on_when_the_terminal_is_closed() -> None:
+    code = """
+signal.signal(HUP, signal.SIG_IGN)
+leave_when_told(0, HUP)
+send(HUP)
+with told_to_stop(told.append):
+    send(HUP)
+assert told == []
+sys.exit(3)
+"""
+    assert exit_code_of(code) == 3
 
 
 def test_what_it_ended_with_is_not_hidden_by_a_signal_that_comes_later() -> None:
