@@ -367,7 +367,13 @@ class CatchingUp:
             if lag is None:
                 continue
             if self._settlement.is_trial_due(lag):
-                candidate = await self._trials.next(lag)
+                try:
+                    candidate = await self._trials.next(lag)
+                except Exception as error:
+                    # As where its messages cannot be read: it waits, and the others go on.
+                    self._missed.postpone(lag)
+                    self._note_failure(error)
+                    continue
                 if candidate is not None:
                     trial = Trial(lag, candidate)
                     self._open(trial)

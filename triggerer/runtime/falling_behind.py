@@ -167,14 +167,17 @@ class FallingBehind:
                 state.lanes.queue(lane)
                 state.progress.note()
 
-        broadcast_to = state.last_broadcast_from(entry)
+        # Who was in no place of the lane before has not taken what comes again behind this message either.
+        lowest, broadcast_to = state.span_from(entry)
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
             fence = failed[watcher]
+            is_known = state.lags.find(lane.key, watcher.watcher_id) is not None
+            place = position if is_known else lowest
             entry.unresolved += 1
             if fence is None or not state.lags.fall_behind(
-                watcher, lane.key, position, fence, now, note, broadcast_to=broadcast_to
+                watcher, lane.key, place, fence, now, note, broadcast_to=broadcast_to
             ):
                 self._unsuitable.add(lane.key)
                 entry.unresolved -= 1

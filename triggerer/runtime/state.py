@@ -220,15 +220,24 @@ class GroupState:
 
     def last_broadcast_from(self, entry: Entry) -> Position:
         """The furthest position in its lane of what is outstanding, from this message on."""
+        return self.span_from(entry)[1]
+
+    def span_from(self, entry: Entry) -> tuple[Position, Position]:
+        """The lowest and the furthest position in its lane of what is outstanding, from this message on.
+
+        What comes again may lie behind what had been pulled before that.
+        """
         assert self.producer is not None
-        position = self.producer.get_position(entry.payload)
+        lowest = furthest = self.producer.get_position(entry.payload)
         following_one = entry.next
         while following_one is not None:
-            other = self.producer.get_position(following_one.payload)
-            if is_before(position, other):
-                position = other
+            position = self.producer.get_position(following_one.payload)
+            if is_before(position, lowest):
+                lowest = position
+            elif is_before(furthest, position):
+                furthest = position
             following_one = following_one.next
-        return position
+        return lowest, furthest
 
     def recent_of(self, lane: Hashable) -> Recent:
         """What was broadcast in a lane since somebody fell behind there; nothing if nobody is."""

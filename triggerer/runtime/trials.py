@@ -134,10 +134,24 @@ class Trials:
         if found:
             trial.tried = found[-1].position
         elif not (trial.failed or trial.without_evidence):
-            for lane, first in (await find_positions(producer, None)).items():
-                if lane != lag.lane and len(found) < _BATCH:
-                    found += await _read_some(producer, lane, first, None, 1)
+            found = await self._first_of_others(producer, lag.lane)
         trial.candidates.extend(found)
+
+    async def _first_of_others(
+        self, producer: SharedStreamProducer, lane: Hashable
+    ) -> list[Message]:
+        """The first messages of other lanes, of those that have any: the others of the watcher wait meanwhile."""
+        clock, found = self._state.clock, list[Message]()
+        firsts = await find_positions(producer, None)
+        ends = await self._state.lane_ends.find(producer, clock, after=clock.monotonic())
+        until = clock.monotonic() + _WAIT_S
+        for other, first in firsts.items():
+            end = ends.get(other)
+            if other != lane and end is not None and is_before(first, end):
+                found += await _read_some(producer, other, first, end, 1)
+                if len(found) >= _BATCH or clock.monotonic() >= until:
+                    break
+        return found
 
     async def _fill_from_queue(self, lag: Lag, trial: _Trial, queue: KeptReader) -> None:
         found = [one for one in await queue.others(lag, _MOST) if one.key not in trial.keys]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,15 +24,14 @@ from tests.unit.runtime.scene import (
     hosting,
     taken,
 )
-from triggerer.abc import (
-    TriggerEvent,
-)
+from triggerer.abc import AdvanceItem, SharedStreamProducer, TriggerEvent
 from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.lane_positions import LanePosition, PositionChange
 from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
 from triggerer.runtime.clock import SystemClock
-from triggerer.testing import StreamHarness
+from triggerer.testing import InMemoryProducer, StreamHarness
+from triggerer.testing.memory import InMemoryMessage
 
 
 def missed(scene: Scene, first: int, end: int) -> dict[Any, Any]:
@@ -686,3 +685,42 @@ async def test_who_passed_a_message_unread_and_then_failed_has_not_taken_it(scen
         scene.fails.clear()
         sink.refuses = lambda watcher_id, payload: False
         await sink.until(lambda: sorted(sink.taken(1)) == sorted(sink.taken(2)) == list("abcd"))
+
+
+class Reassigned(InMemoryProducer):
+    """Its lane was taken away and came back: what had been pulled before lies before what comes again."""
+
+    async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
+        for offset in (2, 0, 1, 2):
+            message = InMemoryMessage(offset, 0, offset, 0)
+            yield offset, message
+        await anyio.sleep_forever()
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """It is not looked at what the broker is told."""
+
+
+class WatchingReassigned(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Reassigned(Scene.by_name[kwargs["scene"]].broker)
+
+
+class ReassignedScene(Scene):
+    def watcher(self, name: str) -> Watching:
+        return WatchingReassigned(scene=self.name, name=name)
+
+
+@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
+async def test_who_falls_behind_also_gets_what_comes_again_behind_that() -> None:
+    """It came later, and has taken none of it (the simulation's seed 904158)."""
+    scene, sink = ReassignedScene(), Sink()
+    scene.publish(*range(3))
+    scene.fails["sick"] = always
+    scene.gates["well", 2] = gate = anyio.Event()
+    async with hosting(scene, sink):
+        await sink.until(lambda: ("sick", 2) in scene.opened)
+        gate.set()
+        await sink.until(lambda: bool(sink.positions) and {*sink.taken(2)} == {0, 1, 2})
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == [0, 1, 2])

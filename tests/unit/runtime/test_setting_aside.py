@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -9,14 +10,15 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, context, hosting
+from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, Watching, context, hosting
 from tests.unit.runtime.test_replays import Alone, Fast
-from triggerer.abc import BaseEventTrigger
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer
 from triggerer.domain.events import EventSource, Fence, PendingEvent, WatcherRef
 from triggerer.domain.lane_positions import LanePosition, PositionChange
 from triggerer.domain.parked import ParkedChange, ParkedState
 from triggerer.errors import RowRefused
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.testing import InMemoryProducer
 from triggerer.testing.clock import VirtualClock
 
 
@@ -389,3 +391,33 @@ async def test_where_nothing_can_be_set_aside_what_is_rejected_is_passed(scene: 
         scene.rejects = lambda event: event == "b"
         scene.fails.clear()
         await sink.until(lambda: sink.taken(1) == ["a", "c"])
+
+
+class ManyLanes(InMemoryProducer):
+    """Has a hundred lanes that hold nothing."""
+
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        empty: dict[Hashable, list[Any]] = {n: [self._broker.identity, 0] for n in range(1, 101)}
+        return empty | dict(await super().find_positions(start))
+
+
+class WatchingManyLanes(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return ManyLanes(Scene.by_name[kwargs["scene"]].broker)
+
+
+class ManyLanesScene(Scene):
+    def watcher(self, name: str) -> Watching:
+        return WatchingManyLanes(scene=self.name, name=name)
+
+
+@pytest.mark.rule("18: a lane that waits holds up no other")
+async def test_no_message_is_waited_for_in_lanes_that_are_empty() -> None:
+    """Each of them was waited for, while the watcher's other lanes stood still."""
+    scene, sink = ManyLanesScene(), Sink()
+    scene.fails["sick"] = lambda event: event == "poison"
+    scene.publish("poison", lane=0)
+    scene.publish("other", lane=200)
+    async with hosting(scene, sink):
+        await sink.until(lambda: sink.taken(1) == ["other"] and len(sink.parked) == 1)
