@@ -67,7 +67,8 @@ class FilesProducer(SharedStreamProducer):
         self._poke_interval = poke_interval
         self._in_flight: dict[str, set[str]] = {}
         """The claims that were delivered and not advanced, by name. The name is not looked at meanwhile."""
-        self._undeletable: set[str] = set()
+        self._undeletable: dict[str, bool] = {}
+        """The claims that are resolved and could not be taken away: whether they were rejected."""
         self._unclaimable: set[str] = set()
         self._is_readable = True
         # A limiter of our own: a file system that hangs must not use up the threads of others.
@@ -129,7 +130,10 @@ class FilesProducer(SharedStreamProducer):
                 failures[name],
             )
         self._unclaimable = set(failures)
-        return [file for file in found if file.claim not in self._undeletable]
+        resolved = [file for file in found if file.claim in self._undeletable]
+        for file in resolved:
+            await self._take_away(file, is_rejected=self._undeletable[file.claim])
+        return [file for file in found if file not in resolved]
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         for payload, outcome in batch:
@@ -154,9 +158,13 @@ class FilesProducer(SharedStreamProducer):
         except FileNotFoundError:
             logger.info("%s is gone already; somebody else took it", found.claimed)
         except OSError as error:
-            # It is resolved, and its key keeps it from firing again. The operator has to delete it.
-            self._undeletable.add(found.claim)
-            logger.error("%s cannot be taken away: %s", found.claimed, error.strerror)
+            # It is resolved, and its key keeps it from firing again. Each scan tries it once more.
+            if found.claim not in self._undeletable:
+                logger.error("%s cannot be taken away: %s", found.claimed, error.strerror)
+            self._undeletable[found.claim] = is_rejected
+            return
+        if self._undeletable.pop(found.claim, None) is not None:
+            logger.info("%s is taken away now", found.claimed)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         return await to_thread.run_sync(

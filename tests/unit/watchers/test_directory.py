@@ -1,5 +1,6 @@
 """Files that appear, fire once and go, through the real runtime."""
 
+import errno
 import math
 import os
 import pickle
@@ -200,7 +201,32 @@ async def test_a_rejected_file_that_cannot_be_set_aside_is_named_and_stays(
         await scans()
         assert len(claims(tmp_path, "a")) == 1
         assert any(str(claims(tmp_path, "a")[0]) in text for text in caplog.messages)
-    assert sum("was rejected" in text for text in caplog.messages) == 1
+        (tmp_path / ".rejected").unlink()
+        await until(lambda: not claims(tmp_path, "a"))
+        assert len(list((tmp_path / ".rejected").iterdir())) == 1
+    for once in ("was rejected", "cannot be taken away"):
+        assert sum(once in text for text in caplog.messages) == 1
+
+
+async def test_a_file_that_cannot_be_deleted_fires_once_and_is_deleted_as_soon_as_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    async with StreamHarness() as streams:
+        one = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
+        with monkeypatch.context() as patch:
+            # As of a file that was made immutable.
+            patch.setattr("watchers.directory.delete", refuse)
+            (tmp_path / "a").touch()
+            await until(lambda: len(one.events) == 1)
+            await scans()
+            assert len(claims(tmp_path, "a")) == 1
+        await until(lambda: not claims(tmp_path, "a"))
+        (tmp_path / "a").touch()
+        await until(lambda: len(one.events) == 2)
+        assert one.error is None
 
 
 async def test_a_file_that_one_rejects_and_another_fails_stays_and_comes_again(
