@@ -123,6 +123,25 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
+@pytest.mark.rule("counts of attempts live in memory, the limit is never reached")
+async def test_of_one_attempt_in_each_life_all_are_counted_together(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    scene.publish("a", "b", "c")
+    scene.broker.seek(3)
+
+    def row() -> LanePosition:
+        position = sink.positions.get((1, "0")) or [scene.broker.identity, 1]
+        failures = sink.failures.get((1, "0"), 0)
+        return LanePosition(1, "0", position, context(sink).now(), failures=failures)
+
+    for number in range(1, MAX_DELIVERIES + 1):
+        async with hosting(scene, sink, positions=(row(),)):
+            await sink.until(lambda number=number: row().failures >= number)  # type: ignore[misc]
+        assert row().failures == number
+    # What becomes of such a row is above.
+
+
 @pytest.mark.rule("18: at once, what the store refuses or it rejects")
 async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene: Scene) -> None:
     sink = Sink()
