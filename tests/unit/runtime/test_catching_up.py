@@ -24,7 +24,7 @@ from tests.unit.runtime.scene import (
     hosting,
     taken,
 )
-from triggerer.abc import AdvanceItem, SharedStreamProducer, TriggerEvent
+from triggerer.abc import AckTimeout, AdvanceItem, SharedStreamProducer, TriggerEvent
 from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.lane_positions import LanePosition, PositionChange
@@ -52,6 +52,35 @@ async def test_one_that_raises_costs_its_sibling_nothing(any_scene: Scene) -> No
         assert sick.behind == missed(any_scene, 0, 10)
         assert isinstance(sick.error, RuntimeError)
         assert well.behind == {}
+
+
+@pytest.mark.rule("7: … while catching up counted from the hand-over to the filter")
+async def test_one_that_hangs_while_it_catches_up_is_overdue_one_timeout_after_it_was_given_the_message(
+    any_scene: Scene,
+) -> None:
+    any_scene.fails["sick"] = always
+    async with StreamHarness(catch_up=True, ack_timeout=10) as streams:
+        sick = await streams.add(any_scene.watcher("sick"))
+        well = await streams.add(any_scene.watcher("well"))
+        any_scene.publish(*range(3))
+        await streams.quiesce()
+        # So long since the broadcast.
+        await streams.sleep(100)
+        any_scene.fails.clear()
+        any_scene.gates["sick", 0] = anyio.Event()
+        await streams.restart(sick)
+        await streams.sleep(9.9)
+        assert any_scene.opened[-1] == ("sick", 0)
+        assert (sick.error, taken(sick)) == (None, [])
+        await streams.sleep(0.2)
+        assert isinstance(sick.error, AckTimeout)
+        assert sick.behind == missed(any_scene, 0, 3)
+        # Its siblings, and itself once more, have all their time.
+        assert (well.error, taken(well)) == (None, [0, 1, 2])
+        any_scene.gates["sick", 0].set()
+        await streams.restart(sick)
+        await streams.sleep(5)
+        assert (sick.error, taken(sick)) == (None, [0, 1, 2])
 
 
 @pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
