@@ -186,6 +186,50 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
         await sink.until(lambda: sink.taken(1) == ["sick", "sick"])
 
 
+@pytest.mark.rule("18: a selector is asked what is to be kept")
+async def test_who_fails_is_kept_nothing_that_its_selector_does_not_name(scene: Scene) -> None:
+    """It had all of these in its queue when it failed with the first."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "sick"
+    scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
+    async with hosting(scene, sink):
+        scene.publish("sick", lane=1)
+        scene.publish("well", "well", lane=2)
+        await sink.until(lambda: (scene.broker.committed(1), scene.broker.committed(2)) == (1, 2))
+        assert sink.kept(1) == ["sick"]
+        assert sink.kept_ever == 1
+
+
+class Undumped(BreakingQueue):
+    """Of messages that are numbers there is nothing to keep."""
+
+    def dump_event(self, event: Any) -> bytes | None:
+        return None if isinstance(event, int) else super().dump_event(event)
+
+
+class WatchingUndumped(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Undumped(Scene.by_name[kwargs["scene"]])
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event in ("b", 1)
+    scene.watcher = lambda name: WatchingUndumped(scene.name, name)  # type: ignore[method-assign]
+    async with hosting(scene, sink):
+        # It fails with the number, and then with a letter, behind which it misses another number.
+        scene.publish("a", 1, "b", 2, "c")
+        await sink.until(lambda: scene.broker.committed() == 5)
+        await sink.until(lambda: sink.taken(2) == ["a", 1, "b", 2, "c"])
+        assert sink.kept(1) == ["b", "c"]
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        scene.publish(3)
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", 3])
+
+
 async def test_who_moves_to_the_trigger_of_a_sibling_stays_where_it_stands(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
