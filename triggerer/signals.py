@@ -67,6 +67,11 @@ def _is_heard(signum: int) -> bool:
     return signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN
 
 
+def are_told() -> bool:
+    """Whether signals are told to somebody: then none of them raises `KeyboardInterrupt`."""
+    return isinstance(signal.getsignal(signal.SIGINT), _Told)
+
+
 class _Leave:
     def __init__(self, exit_code: int) -> None:
         self._exit_code = exit_code

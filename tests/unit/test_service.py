@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from anyio.abc import TaskGroup
 from structlog.testing import capture_logs
 
 from triggerer.config import Settings, load_settings
-from triggerer.errors import ConfigurationError
+from triggerer.errors import ConfigurationError, PluginError
 from triggerer.service import ALL_PARTS, Part, Service, StopReason, open_service, run, running
 from triggerer.service.supervising import unless_it_returns
 
@@ -144,6 +145,28 @@ def test_a_service_with_work_ends_when_the_work_is_done(
 
     assert run(settings, ALL_PARTS, work) is StopReason.WORK_DONE
     assert done == ["sqlite"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])
+def test_a_plugin_that_ends_the_event_loop_is_no_stop_in_order(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, error: BaseException
+) -> None:
+    async def start(background: TaskGroup, workers: TaskGroup) -> None:
+        pass
+
+    def end() -> None:
+        raise error
+
+    async def work(_: Service) -> None:
+        # As a task does that a plugin has started by itself.
+        asyncio.get_running_loop().call_soon(end)
+        await anyio.sleep_forever()
+
+    hosting(monkeypatch, start)
+    monkeypatch.setattr("triggerer.service.running.share_connections", lambda settings: None)
+    with capture_logs() as logs, pytest.raises(PluginError, match=type(error).__name__):
+        run(settings, ALL_PARTS, work)
+    assert "code of a plugin has ended the event loop" in [log["event"] for log in logs]
 
 
 @pytest.mark.parametrize("parts", [ALL_PARTS, frozenset({Part.DAG_PROCESSOR})])

@@ -9,6 +9,7 @@ from types import TracebackType
 
 import anyio
 
+from triggerer import signals
 from triggerer.errors import PluginError
 
 
@@ -44,6 +45,11 @@ async def take_back_stray_cancellations() -> None:
         task.uncancel()
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, which ends all. In a service, which hears signals itself, it is what plugin code raises."""
+    return isinstance(error, KeyboardInterrupt) and not signals.are_told()
+
+
 class plugin_code:  # noqa: N801  (a context manager; a generator would cost more than many an advance)
     """Turn what would not be seen as an error of the plugin into a `PluginError` that names `what`.
 
@@ -66,7 +72,7 @@ class plugin_code:  # noqa: N801  (a context manager; a generator would cost mor
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None or isinstance(error, KeyboardInterrupt):
+        if error is None or is_interrupt(error):
             return
         if isinstance(error, asyncio.CancelledError):
             if is_cancelled_by_us():

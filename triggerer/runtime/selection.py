@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from triggerer.abc import BaseEventTrigger, SharedStreamSelector
 from triggerer.errors import PluginError
+from triggerer.runtime.cancellation import is_interrupt
 
 _NOBODY: Final = ()
 
@@ -84,9 +85,9 @@ class _Table:
         """Whom the event concerns. All of them if it cannot be read: only their filters know what that means."""
         try:
             return self._seekers.get(self._read(event), _NOBODY)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             # The code of one trigger runs in the poll of all, and must not end it.
             return self.members
 
@@ -97,9 +98,9 @@ def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
         return True
     try:
         return selector.read(event) in selector.values
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         # Only its filter knows what that means.
         return True
 

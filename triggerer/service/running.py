@@ -19,7 +19,7 @@ import anyio
 import structlog
 
 from triggerer.config import Settings
-from triggerer.errors import ConfigurationError
+from triggerer.errors import ConfigurationError, PluginError
 from triggerer.operations.connections import share_connections
 from triggerer.service.parts import ALL_PARTS, Part, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
@@ -77,6 +77,7 @@ def run(
         ConfigurationError: Separate services on SQLite, a database in use, a DAGs folder that was named and is not
             there, or a wrong setting.
         StoreUnavailable: The database does not answer at the start; later that is waited out.
+        PluginError: Code of a plugin has ended the event loop.
     """
     _refuse_separate_services_on_sqlite(settings, parts)
     if Part.DAG_PROCESSOR in parts and settings.names_dags_folder:
@@ -91,10 +92,19 @@ def run(
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     share_connections(settings)
     notifier = SystemdNotifier.from_environment(os.environ)
-    return anyio.run(
-        partial(_serve, settings, parts, work, notifier, on_end),
-        backend_options={"use_uvloop": _has_uvloop()},
-    )
+    try:
+        return anyio.run(
+            partial(_serve, settings, parts, work, notifier, on_end),
+            backend_options={"use_uvloop": _has_uvloop()},
+        )
+    except (SystemExit, KeyboardInterrupt) as error:
+        # Signals are told to `_serve`. What a task of its own or a callback raises that a plugin has started ends the
+        # event loop; with its exit code, a service manager could take that for a stop in order.
+        _log.error("code of a plugin has ended the event loop", error=repr(error), exc_info=error)
+        raise PluginError(
+            f"code of a plugin, in a task or a callback that it has started, raised {error!r}, which ends the service",
+            hint="the log shows where; run its trigger in a process of its own (docs/operating.md, isolation)",
+        ) from error
 
 
 async def _serve(

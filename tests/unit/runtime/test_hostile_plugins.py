@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 from structlog.testing import capture_logs
 
@@ -16,6 +17,7 @@ from tests.unit.runtime.supervised import forever, supervised
 from triggerer.abc import AckTimeout, BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.errors import GroupEnded
 from triggerer.runtime import HostedState
+from triggerer.signals import told_to_stop
 from triggerer.testing import StreamHarness
 
 
@@ -373,6 +375,20 @@ async def test_ctrl_c_in_plugin_code_is_no_error_of_the_plugin(upstream: Upstrea
     async with supervised() as service:
         with pytest.raises(KeyboardInterrupt):
             service.manager.add([service.spec(make, "one", {})])
+
+
+async def test_in_a_service_that_hears_signals_an_interrupt_is_the_plugins_own(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RaisesAnywhere, "error", KeyboardInterrupt(), raising=False)
+    monkeypatch.setattr(RaisesAnywhere, "where", "open_stream")
+    with told_to_stop(lambda _: None):
+        async with StreamHarness() as streams:
+            one = await streams.add(RaisesAnywhere(upstream.name))
+            with anyio.fail_after(20):
+                while one.error is None:  # noqa: ASYNC110  (the harness tells nobody)
+                    await anyio.sleep(0.01)
+    assert "KeyboardInterrupt()" in str(one.error)
 
 
 class ComparesBadly:
