@@ -19,6 +19,7 @@ from triggerer.domain.lane_positions import (
     encode_lane,
     is_before,
 )
+from triggerer.errors import LeaseLost
 from triggerer.runtime.lag import Lag
 
 
@@ -47,6 +48,7 @@ class Lags:
         self.may_grow = may_grow and sink is not None
         """Whether a watcher may fall behind at all."""
         self._sink = sink
+        self._is_closed = False
         self._on_change = on_change
         self._on_readable = on_readable
         self.by_lane: dict[Hashable, dict[int, Lag]] = {}
@@ -62,6 +64,10 @@ class Lags:
         self._by_watcher: dict[int, dict[Hashable, Lag]] = {}
         self._behind: dict[int, dict[Lag, None]] = {}
         """By watcher those of its lanes in which it has not caught up."""
+
+    def close(self) -> None:
+        """Store nothing more, whatever becomes durable: the stream may run anew, under the same lease."""
+        self._is_closed = True
 
     @property
     def are_kept(self) -> bool:
@@ -377,6 +383,9 @@ class Lags:
         on_done: Callable[[Exception | None], None],
     ) -> None:
         assert self._sink is not None
+        if self._is_closed:
+            on_done(LeaseLost("the stream was closed"))
+            return
         self._sink.submit_nowait(
             PositionChange(
                 lag.fence,

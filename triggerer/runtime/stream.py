@@ -68,6 +68,7 @@ class SharedStream:
         for member in self.members:
             member.end()
         self._forget_members()
+        self.behind.lags.close()
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         """Take `member` out. A group without members resolves what is outstanding, and is then closed."""

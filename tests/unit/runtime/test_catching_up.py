@@ -753,3 +753,21 @@ async def test_who_falls_behind_also_gets_what_comes_again_behind_that() -> None
         await sink.until(lambda: bool(sink.positions) and {*sink.taken(2)} == {0, 1, 2})
         scene.fails.clear()
         await sink.until(lambda: sink.taken(1) == [0, 1, 2])
+
+
+async def test_what_becomes_durable_when_its_stream_was_closed_moves_no_position(
+    scene: Scene,
+) -> None:
+    """The stream may run anew by then, under the same lease (the simulation's seed 906232)."""
+    sink = Late(1)
+    scene.fails["sick"] = always
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a")
+        await sink.until(lambda: bool(sink.positions))
+        scene.fails.clear()
+        await sink.until(lambda: bool(sink.late))
+        manager.abandon(sick)
+        sink.positions.clear()
+        sink.answer()
+        assert sink.taken(1) == ["a"]
+        assert not sink.positions
