@@ -69,7 +69,10 @@ def _sqs() -> Iterator[Source]:
 
 @contextmanager
 def _pubsub() -> Iterator[Source]:
-    with open_pubsub() as server, open_tcp_proxy(int(server.host.rpartition(":")[2])) as proxy:
+    with (
+        open_pubsub(is_optimized=True) as server,
+        open_tcp_proxy(int(server.host.rpartition(":")[2])) as proxy,
+    ):
         connection = {"emulator_host": f"127.0.0.1:{proxy.port}", "project": "tests"}
         yield Source(proxy, server.create, connection)
 

@@ -335,7 +335,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.latency:
-        with open_pubsub() as server:
+        with open_pubsub(is_optimized=True) as server:
             asyncio.run(_latency(server, arguments.latency))
             server.create("service")
             found = latency_to_runs(
