@@ -228,6 +228,8 @@ async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scen
         await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
         scene.publish(3)
         await sink.until(lambda: sink.taken(1) == ["a", "b", "c", 3])
+    assert sink.kept_ever == 2
+    assert not sink.parked
 
 
 async def test_who_moves_to_the_trigger_of_a_sibling_stays_where_it_stands(scene: Scene) -> None:
