@@ -166,7 +166,7 @@ def discard(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete messages for good. Nobody gets them any more."""
+    """Delete messages for good, also those that are kept for a watcher that is behind. Nobody gets them any more."""
 
     async def change(session: AsyncSession, chosen: list[int]) -> int:
         from triggerer.store.queries.listing.parked import discard_parked
