@@ -22,6 +22,15 @@ STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STANDARD_ERROR: Final = 2
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, while no service listens for signals.
+
+    A `KeyboardInterrupt` of exactly that type that leaves code made from a string, as when a module that
+    defines a dataclass is being imported, has CPython end by the signal whatever we exit with
+    (`run_eval_code_obj` in its pythonrun.c).
+    """
+
+
 def signal_name(signum: int) -> str:
     """Return what people call the signal."""
     try:

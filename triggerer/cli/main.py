@@ -18,22 +18,13 @@ from typing import Final
 
 from triggerer.cli.gc_pause import gc_paused
 from triggerer.errors import TriggererError
-from triggerer.signals import STOPPING, leave_when_told
+from triggerer.signals import STOPPING, Interrupted, leave_when_told
 
 SERVICES: Final = frozenset({"standalone", "triggerer", "scheduler", "dag-processor", "executor"})
 """The commands that run until they are told to stop, which is success."""
 INTERRUPTED: Final = 130
 _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 """What a full or broken disk answers to what is printed into a file there."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, while no service listens for signals.
-
-    A `KeyboardInterrupt` of exactly that type that leaves code made from a string, as when a module that
-    defines a dataclass is being imported, has CPython end by the signal whatever we exit with
-    (`run_eval_code_obj` in its pythonrun.c).
-    """
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from triggerer.operations.connections import share_connections
 from triggerer.service.parts import ALL_PARTS, Part, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
 from triggerer.service.supervising import once_it_answers, unless_it_returns
-from triggerer.signals import told_to_stop
+from triggerer.signals import Interrupted, told_to_stop
 from triggerer.spark.settings import mode_of
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.exclusive import lock_exclusively
@@ -97,6 +97,9 @@ def run(
             partial(_serve, settings, parts, work, notifier, on_end),
             backend_options={"use_uvloop": _has_uvloop()},
         )
+    except Interrupted:
+        # Before signals are told to `_serve`, or after.
+        raise
     except (SystemExit, KeyboardInterrupt) as error:
         # Signals are told to `_serve`. What a task of its own or a callback raises that a plugin has started ends the
         # event loop; with its exit code, a service manager could take that for a stop in order.

@@ -54,7 +54,7 @@ async def test_one_that_raises_costs_its_sibling_nothing(any_scene: Scene) -> No
         assert well.behind == {}
 
 
-@pytest.mark.rule("7: … while catching up counted from the hand-over to the filter")
+@pytest.mark.rule("7: while catching up counted from the hand-over to the filter")
 async def test_one_that_hangs_while_it_catches_up_is_overdue_one_timeout_after_it_was_given_the_message(
     any_scene: Scene,
 ) -> None:
