@@ -165,6 +165,9 @@ class TimeChecker:
                 # is not asked again for that: it holds what it answered when it was asked.
                 asked.clear()
             asked.append(state.next_run)
+        if isinstance(dag.on, OnBoth):
+            # Where the clock was set back, the last by its instant is not the one made last.
+            asked = [self._not_made(dag, info, runs) for info in asked]
         for info in asked:
             if info is not None and info.run_after <= here:
                 made = {run.run_after for run in runs}
@@ -173,6 +176,13 @@ class TimeChecker:
                 ):
                     return info
         return None
+
+    def _not_made(self, dag: Dag, info: DagRunInfo | None, runs: list[Run]) -> DagRunInfo | None:
+        """The first, from `info` on, whose interval has no run."""
+        made = {run.interval for run in runs}
+        while info is not None and info.data_interval in made:
+            info = next_info(dag.on, info.data_interval, dag.restriction)
+        return info
 
     def _following(self, dag: Dag, last: Run | None) -> DagRunInfo | None:
         """What comes after a run: the next in the chain that is later than it."""
