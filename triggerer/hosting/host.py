@@ -327,12 +327,13 @@ class TriggerHost:
             self._roster.drop(placed)
             outliving = difference.outliving(placed)
             if 0 < len(outliving) < len(placed.row.watchers):
-                source = EventSource(outliving, placed.fence)
-                self._manager.replace_source(placed.hosted, source)
+                source, name = EventSource(outliving, placed.fence), placed.hosted.name
+                self._manager.replace_source(placed.hosted, source, name=name)
             self._manager.remove(placed.hosted, on_purpose=not outliving)
         for placed, row in difference.changed:
             placed.row = row
-            self._manager.replace_source(placed.hosted, source_of(row, placed.fence))
+            source = source_of(row, placed.fence)
+            self._manager.replace_source(placed.hosted, source, name=row.display_name)
             self._states.note(placed.hosted)
         for placed, row in difference.kept:
             self._manager.replay_parked(placed.hosted, row.kept)

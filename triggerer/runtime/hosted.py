@@ -104,6 +104,8 @@ class HostedTrigger:
         """What is asked of its watchers."""
         self.replay_errors: dict[int, Exception] = {}
         """By watcher why the last replay that was asked of it could not be done."""
+        self.name = spec.name
+        """For logs and errors: its watchers, as they are now."""
         self.refusals = Refusals(spec.name, context.clock, context.now, lambda: on_state(self))
         """Events of it that the store has refused. They do not end it."""
         self._runner = Runner(
@@ -120,21 +122,23 @@ class HostedTrigger:
         self._is_stopped = False
 
     @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
     def task_name(self) -> str:
         """The name of the tasks that run its code, by which `stalls.py` tells what blocks the event loop."""
         return f"watcher[{self.name}]"
 
-    def replace_source(self, source: EventSource, group: Group | None = None) -> None:
-        """Send its events to other watchers from now on. `group`: the one that it is a member of, if any."""
+    def replace_source(self, source: EventSource, *, name: str, group: Group | None = None) -> None:
+        """Send its events to other watchers from now on.
+
+        Args:
+            name: As `TriggerSpec.name`.
+            group: The one that it is a member of, if any.
+        """
         if group is not None and (self.is_absent or self._has_failed):
             group.subscribers.replace_absent(self.source.watchers, source.watchers)
         self.source = self._runner.source = source
+        self.name = self._runner.name = self.refusals.name = name
         if self.subscriber is not None:
-            self.subscriber.source = source
+            self.subscriber.source, self.subscriber.name = source, name
 
     @property
     def _has_failed(self) -> bool:

@@ -103,13 +103,17 @@ class Manager:
         else:
             member.withdraw(None, on_purpose=on_purpose)
 
-    def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
-        """Send a trigger's events to other watchers from now on: those that it served before were deleted."""
+    def replace_source(self, member: HostedTrigger, source: EventSource, *, name: str) -> None:
+        """Send a trigger's events to other watchers from now on: those that it served before were deleted.
+
+        Args:
+            name: What it is called from now on, in logs and errors.
+        """
         stream = self._stream_of(member)
         if stream is not None:
-            stream.behind.replace_source(member, source)
+            stream.behind.replace_source(member, source, name=name)
         else:
-            member.replace_source(source)
+            member.replace_source(source, name=name)
 
     def set_back(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
         """Set watchers of a trigger back, as soon as its stream is open; see `HostedTrigger.replay_errors`.

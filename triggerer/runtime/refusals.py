@@ -27,7 +27,7 @@ class Refusals:
         on_report: Called when one is reported.
     """
 
-    __slots__ = ("_at", "_clock", "_latest", "_name", "_now", "_on_report", "_reported_at", "count")
+    __slots__ = ("_at", "_clock", "_latest", "_now", "_on_report", "_reported_at", "count", "name")
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Refusals:
         now: Callable[[], datetime],
         on_report: Callable[[], None],
     ) -> None:
-        self._name = name
+        self.name = name
         self._clock = clock
         self._now = now
         self._on_report = on_report
@@ -64,7 +64,5 @@ class Refusals:
             return
         self._reported_at = now
         self._at = self._now().isoformat(" ", "seconds")
-        _log.warning(
-            "asset event refused", trigger=self._name, error=str(error), refused=self.count
-        )
+        _log.warning("asset event refused", trigger=self.name, error=str(error), refused=self.count)
         self._on_report()

@@ -154,10 +154,10 @@ class WatchersBehind:
 
     # What is asked
 
-    def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
+    def replace_source(self, member: HostedTrigger, source: EventSource, *, name: str) -> None:
         """Have the member serve other watchers from now on; those that it serves no more were deleted."""
         before = set(member.source.watchers)
-        member.replace_source(source, self._group)
+        member.replace_source(source, name=name, group=self._group)
         gone = before.difference(source.watchers)
         self._stop_catching_up(gone)
         self.forget_host(member, gone)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from tests.unit.runtime.scene import Scene, Sink, context
 from triggerer.abc import BaseEventTrigger
@@ -38,13 +39,41 @@ async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_wha
         is_broken = True
         stream.group.subscribers.fail(member.subscriber, RuntimeError("too slow"))
         # Its task has had no turn since.
-        manager.replace_source(member, both)
+        manager.replace_source(member, both, name="eu, us")
         any_scene.publish("b")
         await sink.until(lambda: any_scene.broker.committed() == 2)
         assert sink.taken(3) == []
         is_broken = False
         await sink.until(lambda: sink.taken(1) == ["a", "b"])
         await sink.until(lambda: sink.taken(3) == ["b"])
+
+
+async def test_a_shared_trigger_is_named_after_the_watchers_that_it_serves_now(
+    scene: Scene,
+) -> None:
+    sink, is_broken = Sink(), False
+    shared, well = scene.specs("shared", "well")
+    another = EventSource((WatcherRef(3, 0),), shared.source.fence)
+
+    def make() -> BaseEventTrigger:
+        if is_broken:
+            raise RuntimeError("a typo")
+        return shared.make()
+
+    async with Manager(context(sink)) as manager:
+        member, _ = manager.add([replace(shared, make=make), well])
+        scene.publish("a")
+        await sink.until(lambda: sink.taken(1) == sink.taken(2) == ["a"])
+        (stream,) = manager.streams.values()
+        assert stream.group is not None
+        assert member.subscriber is not None
+        manager.replace_source(member, another, name="orders/us")
+        is_broken = True
+        with capture_logs() as logs:
+            stream.group.subscribers.fail(member.subscriber, RuntimeError("too slow"))
+            await sink.until(lambda: "a typo" in str(member.error))
+        named = {log["trigger"] for log in logs if log["event"] == "trigger failed"}
+        assert named == {"orders/us"}
 
 
 @pytest.mark.rule("18: it goes on live without a gap")

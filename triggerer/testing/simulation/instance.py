@@ -138,10 +138,10 @@ class ObservedManager(Manager):
         self._note_source(member, ())
         super().remove(member, on_purpose=on_purpose)
 
-    def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
+    def replace_source(self, member: HostedTrigger, source: EventSource, *, name: str) -> None:
         self._note_source(member, source.watchers)
         maker_of(member).leased.checker.note_source(member.subscriber, source.watchers)
-        super().replace_source(member, source)
+        super().replace_source(member, source, name=name)
 
     def _note_source(self, member: HostedTrigger, watchers: Iterable[WatcherRef]) -> None:
         """It serves these watchers from now on."""
