@@ -60,9 +60,8 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
             runs += _joint(dag, upcoming, queue, room)
         case _:
             runs += _triggered(dag, queue, room)
-    left = replace(dag, active_runs=dag.active_runs + len(runs))
     if runs and not standing:
-        standing = _after_a_run(left)
+        standing = _after_runs(dag, len(runs))
     # If counting stopped at the bound, more runs may be due than were found.
     counted_short = dag.events_per_run is not None and any(
         asset.queued >= bound for asset in dag.waiting
@@ -84,7 +83,7 @@ def _look_at_partitions(dag: DagSnapshot, at_most: int) -> Look:
         NewRun(dag.dag_id, RunType.ASSET_TRIGGERED, partition_key=key) for key in queue.due[:room]
     )
     if runs:
-        standing = _after_a_run(replace(dag, active_runs=dag.active_runs + len(runs)))
+        standing = _after_runs(dag, len(runs))
     is_left = len(queue.due) > len(runs)
     missing: tuple[Hold, ...] = () if season is None else (season,)
     if not is_left:
@@ -117,11 +116,11 @@ def _standing(dag: DagSnapshot) -> tuple[Hold, ...]:
     return tuple(holds)
 
 
-def _after_a_run(dag: DagSnapshot) -> tuple[Hold, ...]:
-    """What keeps the next run back once those that were found exist."""
+def _after_runs(dag: DagSnapshot, made: int) -> tuple[Hold, ...]:
+    """What keeps the next run back once those that were found exist: so many."""
     holds: list[Hold] = []
-    if _room(dag) <= 0:
-        holds.append(Hold.cap(dag.active_runs, _cap(dag)))
+    if _room(dag) <= made:
+        holds.append(Hold.cap(dag.active_runs + made, _cap(dag)))
     if dag.min_run_gap is not None:
         holds.append(Hold.gap(dag.now, dag.min_run_gap))
     if dag.depends_on_past:

@@ -58,7 +58,7 @@ Work = Callable[[Service], Awaitable[None]]
 GC_THRESHOLDS: Final = (200_000, 20, 100)
 """Events in flight are many small objects that live for milliseconds; of one stream they are hardly ever 200,000.
 Looking for cycles among them every 700 allocations took a quarter of the event loop's time, every 50,000 a tenth."""
-_SWITCH_INTERVAL_S: Final = 0.0005
+_SWITCH_INTERVAL_S: Final = 0.0001
 
 
 def run(
@@ -87,8 +87,8 @@ def run(
         # Said now, and not by the first run that asks for a session.
         mode_of(settings.spark)
     gc.set_threshold(*GC_THRESHOLDS)
-    # SQLite's thread wants the interpreter back after each of its statements, and a busy event loop
-    # would let it wait for the default of 5 ms each time.
+    # SQLite's thread wants the interpreter back after each of its statements, and a busy event loop would let it wait
+    # for the default of 5 ms each time. With 0.5 ms a service took 3 to 6 % fewer messages from a backlog.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     share_connections(settings)
     notifier = SystemdNotifier.from_environment(os.environ)
