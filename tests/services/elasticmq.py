@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.services.java_program import JavaProgram, find_program
 from tests.services.process import Daemon, accepts_connections, free_ports, running, temporary_home
@@ -71,8 +72,27 @@ class ElasticMqServer(SqsClient):
             "elasticmq",
             command,
             log=home / "server.log",
-            ready=lambda: accepts_connections(self.port),
+            ready=self._is_ready,
         )
+        self._kept = set[str]() if durable else None
+        """The queues that are there again after a start."""
+
+    def _is_ready(self) -> bool:
+        if not accepts_connections(self.port):
+            return False
+        # It answers before it has read which queues it had: those are unknown to it for a tenth of a second.
+        return not self._kept or self._kept <= self.queue_names()
+
+    def create_queue(self, name: str, **options: Any) -> str:
+        url = super().create_queue(name, **options)
+        if self._kept is not None:
+            self._kept.add(name)
+        return url
+
+    def delete_queue(self, url: str) -> None:
+        super().delete_queue(url)
+        if self._kept is not None:
+            self._kept.discard(url.rpartition("/")[2])
 
     def start(self) -> None:
         """Start it on its port and data, and wait until it serves."""
