@@ -14,36 +14,45 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.domain.lane_positions import LanePosition
 from triggerer.runtime import Manager
+from triggerer.runtime.hosted import TriggerSpec
+
+
+class _Maker:
+    """Makes a trigger, unless its code is broken."""
+
+    def __init__(self, spec: TriggerSpec) -> None:
+        self._spec = spec
+        self.is_broken = False
+
+    def make(self) -> BaseEventTrigger:
+        if self.is_broken:
+            raise RuntimeError("a typo")
+        return self._spec.make()
 
 
 @pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
 async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_what_comes_then(
     any_scene: Scene,
 ) -> None:
-    sink, is_broken = Sink(), False
+    sink = Sink()
     shared, well = any_scene.specs("shared", "well")
     both = EventSource((WatcherRef(1, 0), WatcherRef(3, 0)), shared.source.fence)
-
-    def make() -> BaseEventTrigger:
-        if is_broken:
-            raise RuntimeError("a typo")
-        return shared.make()
-
+    maker = _Maker(shared)
     async with Manager(context(sink)) as manager:
-        member, _ = manager.add([replace(shared, make=make), well])
+        member, _ = manager.add([replace(shared, make=maker.make), well])
         any_scene.publish("a")
         await sink.until(lambda: sink.taken(1) == sink.taken(2) == ["a"])
         (stream,) = manager.streams.values()
         assert stream.group is not None
         assert member.subscriber is not None
-        is_broken = True
+        maker.is_broken = True
         stream.group.subscribers.fail(member.subscriber, RuntimeError("too slow"))
         # Its task has had no turn since.
         manager.replace_source(member, both, name="eu, us")
         any_scene.publish("b")
         await sink.until(lambda: any_scene.broker.committed() == 2)
         assert sink.taken(3) == []
-        is_broken = False
+        maker.is_broken = False
         await sink.until(lambda: sink.taken(1) == ["a", "b"])
         await sink.until(lambda: sink.taken(3) == ["b"])
 
@@ -51,24 +60,19 @@ async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_wha
 async def test_a_shared_trigger_is_named_after_the_watchers_that_it_serves_now(
     scene: Scene,
 ) -> None:
-    sink, is_broken = Sink(), False
+    sink = Sink()
     shared, well = scene.specs("shared", "well")
     another = EventSource((WatcherRef(3, 0),), shared.source.fence)
-
-    def make() -> BaseEventTrigger:
-        if is_broken:
-            raise RuntimeError("a typo")
-        return shared.make()
-
+    maker = _Maker(shared)
     async with Manager(context(sink)) as manager:
-        member, _ = manager.add([replace(shared, make=make), well])
+        member, _ = manager.add([replace(shared, make=maker.make), well])
         scene.publish("a")
         await sink.until(lambda: sink.taken(1) == sink.taken(2) == ["a"])
         (stream,) = manager.streams.values()
         assert stream.group is not None
         assert member.subscriber is not None
         manager.replace_source(member, another, name="orders/us")
-        is_broken = True
+        maker.is_broken = True
         with capture_logs() as logs:
             stream.group.subscribers.fail(member.subscriber, RuntimeError("too slow"))
             await sink.until(lambda: "a typo" in str(member.error))
