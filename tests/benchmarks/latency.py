@@ -35,7 +35,9 @@ _NOTE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Phase:
+class Phase:
+    """Messages at one rate."""
+
     rate: int
     paced: Paced
     cpu_share: float
@@ -65,30 +67,32 @@ def _measure(scene: Scene, store: Store, alone: Mapping[int, list[float]]) -> It
         service.start("events")
         service.wait_for_watchers(1)
         sent = 0
-        phases: list[_Phase] = []
-        warm_up = _publish(scene, topic, rate=50, seconds=_WARM_UP / 50, first=0)
+        phases: list[Phase] = []
+        warm_up = publish_at(scene, topic, rate=50, seconds=_WARM_UP / 50, first=0)
         sent += len(warm_up.messages)
         runs = service.wait_until_done(sent, within_s=120)
         for rate, seconds in (_QUICK_SECONDS if scene.quick else _SECONDS).items():
             cpu, began = service.cpu_seconds(), time.monotonic()
-            paced = _publish(scene, topic, rate=rate, seconds=seconds, first=sent)
+            paced = publish_at(scene, topic, rate=rate, seconds=seconds, first=sent)
             # Up to the end of the stream: what is left then is done in a moment, or the share is a lie
             # on the safe side.
             share = (service.cpu_seconds() - cpu) / (time.monotonic() - began)
             sent += len(paced.messages)
             runs, before = service.wait_until_done(sent, within_s=120), runs
-            phases.append(_Phase(rate, paced, share, runs - before))
+            phases.append(Phase(rate, paced, share, runs - before))
             scene.report.say(
                 f"{store}: {rate}/s sent in {paced.seconds:.1f} s, generator late by at most "
                 f"{paced.latest_s * 1000:.0f} ms"
             )
-        held_by = _runs_of_events(service.records)
+        held_by = runs_of_events(service.records)
         stamps = service.stop()
     assert scene.kafka.committed_offsets(f"{topic}-group", topic) == scene.kafka.end_offsets(topic)
-    return [_row(store, phase, stamps, held_by, alone[phase.rate]) for phase in phases]
+    return [row_of(store, phase, stamps, held_by, alone[phase.rate]) for phase in phases]
 
 
-def _publish(scene: Scene, topic: str, *, rate: int, seconds: float, first: int) -> Paced:
+def publish_at(scene: Scene, topic: str, *, rate: int, seconds: float, first: int) -> Paced:
+    """Publish at a steady rate, with numbers from `first` on."""
+
     async def publish() -> Paced:
         servers = scene.kafka.bootstrap_servers
         return await publish_paced(servers, topic, rate=rate, seconds=seconds, first=first)
@@ -96,7 +100,7 @@ def _publish(scene: Scene, topic: str, *, rate: int, seconds: float, first: int)
     return anyio.run(publish, backend_options={"use_uvloop": True})
 
 
-def _runs_of_events(records: Records) -> dict[tuple[int, int], int]:
+def runs_of_events(records: Records) -> dict[tuple[int, int], int]:
     """(partition, offset) to the primary key of the run that holds the event."""
     found: dict[tuple[int, int], int] = {}
     for key, run_pk in records.rows(
@@ -108,13 +112,20 @@ def _runs_of_events(records: Records) -> dict[tuple[int, int], int]:
     return found
 
 
-def _row(
+def row_of(
     store: Store,
-    phase: _Phase,
+    phase: Phase,
     stamps: Mapping[str, Any],
     held_by: Mapping[tuple[int, int], int],
     alone: Sequence[float],
 ) -> Row:
+    """The figures of one phase.
+
+    Args:
+        stamps: What the service has noted.
+        held_by: See `runs_of_events`.
+        alone: What a bare consumer took, in ms, sorted.
+    """
     committed = {(partition, offset): at for partition, offset, at in stamps["committed"]}
     queued = stamps["queued"]
     advances = _Advances(stamps["advanced"])

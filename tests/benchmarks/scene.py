@@ -64,15 +64,26 @@ class Scene:
 
     @contextmanager
     def service(
-        self, dag_file: str, store: Store, *, url: str | None = None, settings: str = ""
+        self,
+        dag_file: str,
+        store: Store,
+        *,
+        url: str | None = None,
+        settings: str = "",
+        tree: Path | None = None,
     ) -> Iterator[Service]:
-        """A service that is ready to be started; killed if it still runs at the end."""
+        """A service that is ready to be started; killed if it still runs at the end.
+
+        Args:
+            tree: The checkout that it runs from; None: this one.
+        """
         service = Service(
             self.new_folder("service"),
             dag_file=dag_file,
             url=url or self.new_database(store),
             bootstrap=self.kafka.bootstrap_servers,
             settings=settings,
+            tree=tree,
         )
         try:
             yield service

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -33,7 +34,14 @@ class Service:
     """Everything in one process tree, with a home of its own below `folder`."""
 
     def __init__(
-        self, folder: Path, *, dag_file: str, url: str, bootstrap: str, settings: str = ""
+        self,
+        folder: Path,
+        *,
+        dag_file: str,
+        url: str,
+        bootstrap: str,
+        settings: str = "",
+        tree: Path | None = None,
     ) -> None:
         self.home = folder / "home"
         self.home.mkdir(parents=True)
@@ -49,6 +57,7 @@ class Service:
             f'[connections.kafka]\nbootstrap_servers = "{bootstrap}"\n{settings}'
         )
         self.records = Records(url)
+        self._tree = tree
         self.started_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -66,6 +75,8 @@ class Service:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                cwd=self._tree,
+                env=None if self._tree is None else os.environ | {"PYTHONPATH": str(self._tree)},
             )
 
     def stop(self) -> dict[str, Any]:

@@ -33,7 +33,9 @@ _ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Case:
+    """Who reads the backlog."""
+
     title: str
     watchers: int
     matching: Matching
@@ -50,12 +52,12 @@ class _Case:
 
 def measure(scene: Scene) -> Figures:
     many, few = (4_000, 400) if scene.quick else (200_000, 10_000)
-    backlog = _backlog(scene, many)
-    small = _backlog(scene, few)
+    backlog = new_backlog(scene, many)
+    small = new_backlog(scene, few)
     cases = (
-        (_Case("1 watcher", 1, "everything", many), backlog),
-        (_Case("20 watchers, 1 matches", WATCHERS, "one of 20", many), backlog),
-        (_Case("20 watchers, all match", WATCHERS, "everything", few), small),
+        (Case("1 watcher", 1, "everything", many), backlog),
+        (Case("20 watchers, 1 matches", WATCHERS, "one of 20", many), backlog),
+        (Case("20 watchers, all match", WATCHERS, "everything", few), small),
     )
     rows = [
         _middle([_measure(scene, store, case, topic) for _ in range(1 if scene.quick else _ROUNDS)])
@@ -68,7 +70,8 @@ def measure(scene: Scene) -> Figures:
     return Figures("throughput", title, tuple(rows), _NOTE)
 
 
-def _backlog(scene: Scene, messages: int) -> str:
+def new_backlog(scene: Scene, messages: int) -> str:
+    """Publish so many messages; return their topic."""
     topic = scene.new_topic()
     scene.report.say(f"publishing {messages:,} messages")
     anyio.run(
@@ -81,7 +84,7 @@ def _backlog(scene: Scene, messages: int) -> str:
     return topic
 
 
-def _measure(scene: Scene, store: Store, case: _Case, topic: str) -> Row:
+def _measure(scene: Scene, store: Store, case: Case, topic: str) -> Row:
     group = scene.new_folder("group").name
     dag_file = that_does_nothing(topic, group, watchers=case.watchers, matching=case.matching)
     with scene.service(dag_file, store) as service:
@@ -92,7 +95,7 @@ def _measure(scene: Scene, store: Store, case: _Case, topic: str) -> Row:
         cpu = service.cpu_seconds() - cpu
         stamps = service.stop()
     assert scene.kafka.committed_offsets(group, topic) == scene.kafka.end_offsets(topic)
-    measured = _Measured.of(stamps, case)
+    measured = Measured.of(stamps, case)
     scene.report.say(f"{store}, {case.title}: {measured.rows:,.0f} rows/s; now the parts alone")
     limits = anyio.run(
         partial(
@@ -121,14 +124,16 @@ def _middle(rounds: Sequence[Row]) -> Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class Measured:
+    """What the service has achieved, per second."""
+
     messages: float
     rows: float
     advanced: float
     flushes: int
 
     @classmethod
-    def of(cls, stamps: Mapping[str, Any], case: _Case) -> _Measured:
+    def of(cls, stamps: Mapping[str, Any], case: Case) -> Measured:
         flushes: Sequence[Sequence[int]] = stamps["flushes"]
         began, first_events, _ = flushes[0]
         ended = flushes[-1][0]
@@ -141,7 +146,7 @@ class _Measured:
 
 
 def _row(
-    store: Store, case: _Case, measured: _Measured, limits: Limits, runs: int, cpu: float
+    store: Store, case: Case, measured: Measured, limits: Limits, runs: int, cpu: float
 ) -> Row:
     # One after the other, with nothing in between: no program can do what this number says.
     consuming = 1 / (limits.consumed * case.rows_per_message)

@@ -66,7 +66,7 @@ def list_(
             "behind",
             *(() if lags is None else ("lag",)),
             Column("set aside", Kind.MINOR),
-            Column("since", Kind.MINOR),
+            Column("behind since", Kind.MINOR),
             Column("trigger", Kind.MINOR),
             Column("stream", Kind.MINOR),
             Column("owner", Kind.MINOR),

@@ -14,16 +14,16 @@ import structlog
 from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.domain.lane_positions import Position
-from triggerer.errors import AckTimeout, PluginError
+from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.filter_deadline import FilterDeadline
 from triggerer.runtime.filtering import filtered
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept import KeptMessages
 from triggerer.runtime.kept_reader import QueueMessage, begin_giving
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.missed import MissedMessages
-from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.seam import Seam
 from triggerer.runtime.setting_aside import SettingAside
 from triggerer.runtime.settlement import Settlement
@@ -39,8 +39,6 @@ from triggerer.runtime.trials import Trials
 
 _log = structlog.get_logger(__name__)
 
-_MOST_PENDING: Final = 2_000
-"""Derived and not durable. A bound of its own: who catches up takes no room from its siblings."""
 _WARN_EVERY_S: Final = 1.0
 _STORE_EVERY_S: Final = 2.0
 """A position that moves without a derived event is stored so often."""
@@ -112,12 +110,11 @@ class CatchingUp:
             self._note_success,
         )
         self._life = anyio.CancelScope()
-        self._pending = PendingLimit(_MOST_PENDING)
         self._backoff = context.restart_backoff()
         self._may_warn_at = -math.inf
-        self._opened_at = 0.0
-        self._overdue: AckTimeout | None = None
-        self._scope: anyio.CancelScope | None = None
+        self._deadline = FilterDeadline(
+            hosted.name, taken, context.clock, context.settings.ack_timeout
+        )
 
     @property
     def name(self) -> str:
@@ -161,7 +158,7 @@ class CatchingUp:
         with self._life:
             async with anyio.create_task_group() as tasks:
                 self._missed.tasks = tasks
-                tasks.start_soon(self._watch_deadline)
+                tasks.start_soon(self._deadline.watch)
                 while self._has_work():
                     await self._missed.wait_for_turn()
                     await self._attempt()
@@ -278,22 +275,19 @@ class CatchingUp:
 
     async def _run_filter(self, trigger: BaseEventTrigger) -> None:
         current_subscriber.set(self)
-        self._overdue = None
         with (
             plugin_code(f"The filter of {self.name}, which catches up"),
-            anyio.CancelScope() as self._scope,
+            self._deadline.limit(),
         ):
             stream = self._events()
             async with aclosing(stream), aclosing(filtered(trigger, stream)) as events:
                 await self._drive(events)
-        if self._overdue is not None:
-            raise self._overdue
         if self._taken.open is not None:
             # It returned: what it pulled counts as accepted.
             self._resolve(self._taken.open)
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
-        state, sink, pending = self._state, self._context.sink, self._pending
+        state, sink, pending = self._state, self._context.sink, self._context.catch_up_pending
         messages, note_stored = self._taken, self._note_stored
         source = EventSource((self.watcher,), self._hosted.source.fence)
         async for event in events:
@@ -301,6 +295,9 @@ class CatchingUp:
                 raise PluginError(
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
+            if sink.is_full or pending.count >= pending.limit:
+                # Before it is submitted: of a thousand who catch up each would exceed the bound by one.
+                await self._wait_for_room()
             taken = messages.open
             if taken is None:
                 # What derives from no message the live filter yields as well.
@@ -319,28 +316,14 @@ class CatchingUp:
                 source = EventSource((self.watcher,), fence)
             derived = TakenDerived(taken, note_stored)
             sink.submit_nowait(derived, event, source, taken.key, ordinal)
-            if sink.is_full:
-                await sink.wait_for_room()
-            if pending.count >= pending.limit:
-                await pending.wait_for_room()
 
-    async def _watch_deadline(self) -> None:
-        """End the filter if it does not move past a message in time, counted from when it was given it."""
-        clock, timeout = self._context.clock, self._context.settings.ack_timeout
-        while True:
-            now = clock.monotonic()
-            due = now + timeout if self._taken.open is None else self._opened_at + timeout
-            await clock.sleep_until(due)
-            late = clock.monotonic() - due
-            await clock.sleep_until(clock.monotonic() + late)
-            if self._taken.open is not None and self._opened_at + timeout <= due:
-                self._overdue = AckTimeout(
-                    f"{self.name} did not resolve a message within {timeout:g} s while it caught up",
-                    hint="its filter is stuck or too slow; raise shared_stream_ack_timeout if that is its nature",
-                )
-                assert self._scope is not None
-                self._scope.cancel()
-                self._opened_at = clock.monotonic()
+    async def _wait_for_room(self) -> None:
+        sink, pending = self._context.sink, self._context.catch_up_pending
+        with self._deadline.suspended():
+            while sink.is_full or pending.count >= pending.limit:
+                if sink.is_full:
+                    await sink.wait_for_room()
+                await pending.wait_for_room()
 
     def reject_open_event(self) -> bool:
         """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
@@ -355,6 +338,7 @@ class CatchingUp:
     async def _events(self) -> AsyncGenerator[Any, None]:
         messages, resolve = self._taken, self._settlement.resolve
         monotonic, producer = self._context.clock.monotonic, self._state.producer
+        deadline = self._deadline
         assert producer is not None
         key_of = producer.get_idempotency_key
         while self._has_work():
@@ -387,7 +371,7 @@ class CatchingUp:
                         if isinstance(message, QueueMessage) and not self._may_give(lag, message):
                             break
                         messages.open = taken = TakenFromLane(lag, message, key_of)
-                        self._opened_at = now = monotonic()
+                        deadline.opened_at = now = monotonic()
                         if now - lag.stored_at >= _STORE_EVERY_S:
                             self._state.store_position(lag)
                         yield message.event
@@ -422,7 +406,7 @@ class CatchingUp:
 
     def _open(self, taken: Taken) -> None:
         self._taken.open = taken
-        self._opened_at = self._context.clock.monotonic()
+        self._deadline.opened_at = self._context.clock.monotonic()
 
     def _resolve(self, taken: Taken) -> None:
         """The filter has moved past the open message."""
@@ -430,7 +414,8 @@ class CatchingUp:
         self._settlement.resolve(taken)
 
     def _note_stored(self, taken: Taken, error: Exception | None) -> None:
-        self._pending.count -= 1
-        if self._pending.is_awaited:
-            self._pending.note_room()
+        pending = self._context.catch_up_pending
+        pending.count -= 1
+        if pending.is_awaited:
+            pending.note_room()
         self._settlement.note_stored(taken, error)

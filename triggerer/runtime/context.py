@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
-from typing import Literal
+from typing import Final, Literal
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSink
@@ -15,7 +15,10 @@ from triggerer.domain.parked import ParkedStore
 from triggerer.domain.stream_states import EventsWithState, StateStore
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.clock import Clock, SystemClock
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.settings import RuntimeSettings
+
+_MOST_PENDING_BEHIND: Final = 1_000
 
 
 def _utc_now() -> datetime:
@@ -40,6 +43,11 @@ class RuntimeContext:
     hands it over."""
     falls_behind: bool = True
     """False: nobody falls behind from now on. Who is behind already still catches up."""
+    catch_up_pending: PendingLimit = field(
+        default_factory=lambda: PendingLimit(_MOST_PENDING_BEHIND)
+    )
+    """Of all who catch up together. They take no room from the head, and what is live waits for so many rows at most
+    in the group commit before its own."""
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now
     """For times that are shown. Nothing is decided by it."""

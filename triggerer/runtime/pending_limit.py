@@ -6,7 +6,7 @@ from triggerer.synchronization import Notifier
 
 
 class PendingLimit:
-    """Counts the events of one stream, or of one trigger without a stream, that the store still holds.
+    """Counts events that the store still holds: of one stream, of one trigger without a stream, or of all who catch up.
 
     It outlives groups and restarts: while the store is away, neither an ack timeout nor a redelivery makes room.
     Whoever submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's answer

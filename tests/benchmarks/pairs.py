@@ -1,0 +1,141 @@
+"""Two checkouts side by side: the whole service from each, by turns, in one run.
+
+`python -m tests.benchmarks.pairs TREE latency|throughput [--store sqlite|postgresql] [--pairs 5]`
+
+TREE is a checkout of the commit before (`git worktree add TREE COMMIT`); what it is compared with is the checkout in
+which this runs. Both use this interpreter with its libraries, this broker and the same messages. Shown are the
+medians of both, and the median of the pairs' ratios: machines drift within minutes, and pairs drift together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from tests.benchmarks.dags import that_does_nothing
+from tests.benchmarks.latency import Phase, publish_at, row_of, runs_of_events
+from tests.benchmarks.load import WATCHERS
+from tests.benchmarks.report import Figures, Report, Row
+from tests.benchmarks.scene import Scene, Store, open_scene
+from tests.benchmarks.throughput import Case, Measured, new_backlog
+
+_HERE: Final = Path(__file__).resolve().parents[2]
+_WARM_UP: Final = 100
+
+Sample = Mapping[str, float]
+"""What one turn of one side has shown, by name."""
+
+
+def main() -> int:
+    arguments = _arguments()
+    report = Report(arguments.json)
+    with open_scene(report, [arguments.store], quick=False) as scene:
+        for name, measure in _measurements(scene, arguments):
+            before, after = _by_turns(measure, arguments.tree.resolve(), arguments.pairs)
+            rows = tuple(_row(figure, before, after) for figure in before[0])
+            title = f"{name}, {arguments.store}, {arguments.pairs} pairs"
+            report.show(Figures("pairs", title, rows))
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tree", type=Path, help="a checkout of the commit before")
+    parser.add_argument("what", choices=["latency", "throughput"])
+    parser.add_argument("--store", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--rate", type=int, default=100, help="messages/s, for latency")
+    parser.add_argument("--seconds", type=int, default=10, help="of each turn, for latency")
+    parser.add_argument("--messages", type=int, default=200_000, help="of the backlog")
+    parser.add_argument("--json", type=Path, help="append the figures to this file")
+    return parser.parse_args()
+
+
+def _measurements(
+    scene: Scene, arguments: argparse.Namespace
+) -> Iterator[tuple[str, Callable[[Path], Sample]]]:
+    if arguments.what == "latency":
+        rate, seconds = arguments.rate, arguments.seconds
+        title = f"{rate} messages/s for {seconds} s"
+        yield title, partial(_latency, scene, arguments.store, rate, seconds)
+        return
+    messages = arguments.messages
+    topic = new_backlog(scene, messages)
+    for case in (
+        Case("1 watcher", 1, "everything", messages),
+        Case("20 watchers, 1 matches", WATCHERS, "one of 20", messages),
+    ):
+        title = f"A backlog of {messages:,}, {case.title}"
+        yield title, partial(_throughput, scene, arguments.store, topic, case)
+
+
+def _by_turns(
+    measure: Callable[[Path], Sample], before: Path, pairs: int
+) -> tuple[list[Sample], list[Sample]]:
+    sides: dict[Path, list[Sample]] = {before: [], _HERE: []}
+    for number in range(pairs):
+        # Whoever is second finds warm caches: each is, by turns.
+        for tree in sorted(sides, key=lambda tree: (tree == _HERE) == (number % 2 == 0)):
+            sides[tree].append(measure(tree))
+    return sides[before], sides[_HERE]
+
+
+def _row(figure: str, before: list[Sample], after: list[Sample]) -> Row:
+    ratios = [b[figure] / a[figure] for a, b in zip(before, after, strict=True)]
+    return {
+        "": figure,
+        "before": median(one[figure] for one in before),
+        "after": median(one[figure] for one in after),
+        "ratio": median(ratios),
+        "of the pairs": ", ".join(f"{ratio:.2f}" for ratio in ratios),
+    }
+
+
+def _latency(scene: Scene, store: Store, rate: int, seconds: int, tree: Path) -> Sample:
+    topic = scene.new_topic()
+    with scene.service(that_does_nothing(topic, f"{topic}-group"), store, tree=tree) as service:
+        service.start("events")
+        service.wait_for_watchers(1)
+        publish_at(scene, topic, rate=50, seconds=_WARM_UP // 50, first=0)
+        service.wait_until_done(_WARM_UP, within_s=120)
+        cpu, began = service.cpu_seconds(), time.monotonic()
+        paced = publish_at(scene, topic, rate=rate, seconds=seconds, first=_WARM_UP)
+        sent = len(paced.messages)
+        cpu, took = service.cpu_seconds() - cpu, time.monotonic() - began
+        runs = service.wait_until_done(_WARM_UP + sent, within_s=120)
+        held_by = runs_of_events(service.records)
+        stamps = service.stop()
+    row = row_of(store, Phase(rate, paced, cpu / took, runs), stamps, held_by, [])
+    shown = {
+        f"until {what}, ms, p{percent}": row[f"{what}\np{percent}"]
+        for what in ("committed", "queued", "advanced")
+        for percent in (50, 99)
+    }
+    return {**shown, "processor time, ms/message": cpu * 1e3 / sent}
+
+
+def _throughput(scene: Scene, store: Store, topic: str, case: Case, tree: Path) -> Sample:
+    group = scene.new_folder("group").name
+    dag_file = that_does_nothing(topic, group, watchers=case.watchers, matching=case.matching)
+    with scene.service(dag_file, store, tree=tree) as service:
+        service.start("flushes")
+        service.wait_for_watchers(case.watchers)
+        cpu = service.cpu_seconds()
+        service.wait_until_done(case.rows, within_s=600)
+        cpu = service.cpu_seconds() - cpu
+        stamps = service.stop()
+    measured = Measured.of(stamps, case)
+    return {
+        "messages/s": measured.messages,
+        "processor time, µs/message": cpu * 1e6 / case.messages,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
