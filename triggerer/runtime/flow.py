@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import Any, Final
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from triggerer.abc import SharedStreamProducer
-from triggerer.domain.events import EventSink
-from triggerer.errors import SubscriberOverflow
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Lane
-from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.subscriber import Subscriber
 from triggerer.runtime.subscribers import Subscribers
+from triggerer.runtime.too_slow import TURNS_BEFORE_OVERFLOW, TooSlow
 from triggerer.synchronization import AutoResetEvent
-
-_TURNS_BEFORE_OVERFLOW: Final = 8
 
 
 class Flow:
@@ -32,13 +28,10 @@ class Flow:
     a hook of the producer raises, the group ends.
     """
 
-    def __init__(
-        self, state: GroupState, subscribers: Subscribers, pending: PendingLimit, sink: EventSink
-    ) -> None:
+    def __init__(self, state: GroupState, subscribers: Subscribers, too_slow: TooSlow) -> None:
         self._state = state
-        self._pending = pending
-        self._sink = sink
         self._subscribers = subscribers
+        self._too_slow = too_slow
         self._settings = state.settings
         self._ledger = state.ledger
         self._lanes = state.lanes
@@ -47,7 +40,6 @@ class Flow:
         """The number up to which the poll may broadcast without calling `check`."""
         self._yield_at = 0
         self._free_until = 0
-        self._is_stopping = False
         self._awaits_members = False
         self._paused: set[Lane] = set()
         """The lanes whose `pause_lane` was called last, not their `resume_lane`."""
@@ -81,7 +73,7 @@ class Flow:
             lane = self._state.producer.get_advance_lane(payload)
         if (
             self._ledger.head >= self._free_until
-            or self._is_stopping
+            or self._state.is_stopping
             or self._awaits_members
             or self._state.holders
             or self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes
@@ -94,7 +86,7 @@ class Flow:
                 self._free_until = self._first_not_free()
         # It is free, so somebody has come.
         self._awaits_members = False
-        must_check = self._lanes.full or self._is_stopping or self._state.holders
+        must_check = self._lanes.full or self._state.is_stopping or self._state.holders
         self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
 
     def _burst(self) -> int:
@@ -108,7 +100,7 @@ class Flow:
         if (
             self._state.is_closed
             or self._state.holders
-            or (self._is_stopping and self._state.is_acknowledged)
+            or (self._state.is_stopping and self._state.is_acknowledged)
             or self._is_deserted
         ):
             return head
@@ -146,12 +138,14 @@ class Flow:
         was_full = self._is_full
         if producer is not None:
             await producer.pause()
+        self._too_slow.note_poll_paused(self._lanes.full.get(key) if self._is_held(key) else None)
         while True:
             self._free_until = self._first_not_free()
             # Half of it: pausing and resuming the broker for every single event would leave no time for anything else.
             if self._is_free(key) and not (was_full and self._is_above_half):
                 break
             await self._wait_for_room()
+        self._too_slow.note_poll_goes_on()
         if producer is not None:
             await producer.resume()
 
@@ -173,13 +167,11 @@ class Flow:
         )
 
     async def _wait_for_room(self) -> None:
-        if await self._fail_slow():
-            return
-        full = self._full_subscribers()
+        full = self._too_slow.full_subscribers()
         before = [subscriber.pulled for subscriber in full]
         deadline = self._state.clock.monotonic() + self._settings.overflow_grace
         if not full:
-            # Paused for what is outstanding, not for a reader; the deadlines limit that.
+            # Paused for what is outstanding, not for a reader; the deadlines limit that, and who is too slow is found.
             await self._progress.wait_for_room()
             return
         with anyio.CancelScope() as scope:
@@ -191,56 +183,12 @@ class Flow:
             for subscriber, pulled in zip(full, before, strict=True):
                 if subscriber.is_present and subscriber.pulled == pulled:
                     grace = self._settings.overflow_grace
-                    self._fail_for_overflow(subscriber, f"did not move for {grace:g} s")
-
-    async def _fail_slow(self) -> bool:
-        """Fail those for which the poll would stop while a sibling waits for more; return whether time has passed.
-
-        They fall behind alone. While the store is slow, nobody counts as slow: then all wait for it. Also where nobody
-        was failed, room may have come in that time, of which nobody is told once more.
-        """
-        if not self._state.may_fall_behind or not self._slow():
-            return False
-        # A reader that only waits for its turn is not slow.
-        for _ in range(_TURNS_BEFORE_OVERFLOW):
-            await checkpoint()
-        for subscriber in self._slow():
-            self._fail_for_overflow(subscriber, "its siblings wait for more")
-        return True
-
-    def _slow(self) -> list[Subscriber]:
-        ledger = self._ledger
-        if self._sink.is_full or self._pending.count >= self._pending.limit:
-            return []
-        if all(subscriber.pulled < ledger.head for subscriber in self._subscribers):
-            # Nobody waits for more.
-            return []
-        if full := self._full_subscribers():
-            return full
-        # A bound of the lane, the stream or in bytes is filled by those for whom most of it is outstanding.
-        half = self._lanes.outstanding // 2
-        return [
-            subscriber
-            for subscriber in self._subscribers
-            if ledger.head - subscriber.done > max(half, 1)
-        ]
-
-    def _fail_for_overflow(self, subscriber: Subscriber, reason: str) -> None:
-        error = SubscriberOverflow(
-            f"{subscriber.name} fell {self._ledger.head - subscriber.pulled} events"
-            f" behind the shared stream {self._state.key!r}, and {reason}",
-            hint="make its filter faster, or raise shared_stream_subscriber_queue_size",
-        )
-        self._subscribers.fail(subscriber, error)
-
-    def _full_subscribers(self) -> list[Subscriber]:
-        limit = self._ledger.head - self._settings.subscriber_queue_size
-        return [subscriber for subscriber in self._subscribers if subscriber.pulled <= limit]
+                    self._too_slow.fail(subscriber, f"did not move for {grace:g} s")
 
     async def _cancel_at(self, deadline: float, scope: anyio.CancelScope) -> None:
         if self._settings.overflow_grace <= 0:
             # "At once" still means after some turns of the loop: a reader that only waits for its turn is not stuck.
-            for _ in range(_TURNS_BEFORE_OVERFLOW):
+            for _ in range(TURNS_BEFORE_OVERFLOW):
                 await checkpoint()
         clock = self._state.clock
         await clock.sleep_until(deadline)
@@ -250,14 +198,11 @@ class Flow:
         scope.cancel()
 
     async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until every full subscriber has read something or is gone: each of them pauses the poll.
-
-        Or until a sibling waits for more, if they may fall behind.
-        """
+        """Wait until every full subscriber has read something or is gone: each of them pauses the poll."""
         while any(
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)
-        ) and not (self._state.may_fall_behind and self._slow()):
+        ):
             await self._progress.wait_for_room()
 
     # Lanes
@@ -268,6 +213,7 @@ class Flow:
         self.check_at = 0
         producer = self._state.producer
         if lane is not None and producer is not None and producer.pauses_lanes:
+            self._too_slow.look()
             await self._pause_lane(producer, lane)
 
     async def _pause_lane(self, producer: SharedStreamProducer, lane: Lane) -> None:
@@ -314,19 +260,19 @@ class Flow:
         self.check_at = 0
 
     def stop_pulling(self) -> None:
-        self._is_stopping = True
+        self._state.is_stopping = True
         self.check_at = 0
 
     def start_pulling(self) -> None:
-        self._is_stopping = False
+        self._state.is_stopping = False
 
     async def wait_while_stopping(self) -> None:
         """Wait until `start_pulling`, unless nothing is being stopped."""
-        while self._is_stopping:
+        while self._state.is_stopping:
             await self._progress.wait_for_room()
 
     async def wait_until_drained(self) -> None:
-        while self._is_stopping and self._state.outstanding:
+        while self._state.is_stopping and self._state.outstanding:
             await self._progress.wait_for_room()
             if self._state.is_ending:
                 return

@@ -34,6 +34,7 @@ from triggerer.runtime.state import GroupState
 from triggerer.runtime.stored_state import has_state, no_state
 from triggerer.runtime.subscriber import Subscriber
 from triggerer.runtime.subscribers import Subscribers
+from triggerer.runtime.too_slow import TooSlow
 from triggerer.runtime.turns import Turns
 
 _log = structlog.get_logger(__name__)
@@ -116,7 +117,8 @@ class Group:
         )
         falling_behind = FallingBehind(self.state, self.subscribers)
         lanes.decide, lanes.on_failed = falling_behind.decide, falling_behind.note_redelivery
-        self._flow = Flow(self.state, self.subscribers, pending, sink)
+        self._too_slow = TooSlow(self.state, self.subscribers, pending, sink)
+        self._flow = Flow(self.state, self.subscribers, self._too_slow)
         self._pump = Pump(self.state)
         self._deadlines = Deadlines(self.state, self.subscribers, self._pump)
         self._keeping: Keeping | None = None
@@ -155,6 +157,8 @@ class Group:
                 tasks.start_soon(self._pump.run, name=f"shared-stream-pump[{key}]")
                 if state.producer is not None and state.producer.pauses_lanes:
                     tasks.start_soon(self._flow.run, name=f"shared-stream-flow[{key}]")
+                if state.may_fall_behind:
+                    tasks.start_soon(self._too_slow.run, name=f"shared-stream-look[{key}]")
                 if self._keeping is not None:
                     tasks.start_soon(self._keeping.run, name=f"shared-stream-keeping[{key}]")
                 tasks.start_soon(self._watch_deadlines, name=f"shared-stream-deadlines[{key}]")

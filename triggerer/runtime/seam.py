@@ -167,6 +167,8 @@ class Seam:
         if not self._is_at_head(lag):
             return False
         state = self._state
+        # It has read all that there is: who looks for those that hold up the lane looks anew.
+        state.progress.note_room()
         if not (self._is_live_there(lag) or self._is_over(lag)):
             return False
         if lag.kept is not None:

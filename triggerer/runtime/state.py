@@ -104,6 +104,8 @@ class GroupState:
     """Set in ack mode, once the stream has been opened."""
     staging: Stages | None = None
     """Set then too, where the state goes with the events."""
+    is_stopping: bool = False
+    """Whether nothing more is pulled: the service stops, or the group was closed."""
     is_ending: bool = False
     """Whether nobody can join any more. Set where a failure is first seen, before anything is awaited."""
     is_closed: bool = False
