@@ -105,10 +105,7 @@ def scene(tmp_path: Path, empty_store_url: str, kafka_server: KafkaServer) -> It
     scene.kill()
 
 
-@pytest.mark.rule(
-    "18: siblings go on, and the broker is advanced",
-    "one watcher times out: the delivery is repeated for its siblings",
-)
+@pytest.mark.rule("18: siblings go on, and the broker is advanced")
 def test_the_sick_harm_nobody_and_miss_nothing(scene: Scene) -> None:
     scene.start()
     scene.hosting.touch()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,8 @@ from sqlalchemy import select, update
 from tests.store.seeding import NOW, count_events, until
 from tests.unit.runtime.streams import Acking, Upstream
 from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.domain.lane_positions import PositionSink
+from triggerer.domain.parked import ParkedStore
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
@@ -148,14 +150,19 @@ async def hosting(
     is_alone: bool = False,
     capacity: int = 1000,
     own_lease: OwnLease | None = None,
+    positions: PositionSink | None = None,
+    parked: ParkedStore | None = None,
     writers: Sequence[Writer] = (),
+    classes: Mapping[str, type[BaseEventTrigger]] = CLASSES,
 ) -> AsyncIterator[TriggerHost]:
     recorder = EventRecorder(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
         database,
         instance_id=name,
-        factory=TriggerFactory(CLASSES.__getitem__),
-        runtime=RuntimeContext(recorder, lease=own_lease or OwnLease(LEASE, margin=1 / 12)),
+        factory=TriggerFactory(classes.__getitem__),
+        runtime=RuntimeContext(
+            recorder, positions, parked, lease=own_lease or OwnLease(LEASE, margin=1 / 12)
+        ),
         settings=HostSettings(
             lease=LEASE,
             heartbeat=timedelta(seconds=0.3),

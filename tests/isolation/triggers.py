@@ -10,12 +10,18 @@ import threading
 import time
 from collections.abc import AsyncIterator, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 
 from tests.unit.runtime.streams import Acking
-from triggerer.abc import BaseEventTrigger, TriggerEvent, reject_shared_stream_event
+from triggerer.abc import (
+    BaseEventTrigger,
+    SharedStreamProducer,
+    TriggerEvent,
+    reject_shared_stream_event,
+)
+from triggerer.testing import InMemoryBroker
 
 HERE = "tests.isolation.triggers"
 
@@ -89,6 +95,9 @@ class Obeying(Acking):
                 while not (self.notes / "go").exists():  # noqa: ASYNC110
                     await anyio.sleep(0.01)
                 raise ValueError("boom")
+            case "raise until mended":
+                if not (self.notes / "mended").exists():
+                    raise ValueError("boom")
             case "raise stubbornly":
                 raise Stubborn("bo", "om")
             case "sys.exit":
@@ -121,6 +130,21 @@ class Deaf(Obeying):
 
     async def obey(self, word: str) -> str:
         return "yield"
+
+
+class OfALog(Obeying):
+    """Reads a log in memory, where the service runs."""
+
+    brokers: ClassVar[dict[str, InMemoryBroker]] = {}
+    """By the name of the upstream."""
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return cls.brokers[kwargs["upstream"]].producer()
+
+
+class DeafOfALog(OfALog, Deaf):
+    pass
 
 
 class Early(Obeying):

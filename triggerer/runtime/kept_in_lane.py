@@ -22,6 +22,7 @@ class KeptInLane:
         "arrivals",
         "being_written",
         "decided_to",
+        "failed_with",
         "handed_to",
         "in_flight",
         "is_read_alone",
@@ -71,6 +72,8 @@ class KeptInLane:
         """Those of them that are dealt with: their rows go as soon as they are there."""
         self.under_way: set[str] = set()
         """The keys of messages that were given to the filter, and whose rows are not gone yet."""
+        self.failed_with: str | None = None
+        """The key of the message whose failures are counted, once the filter has failed with it."""
 
     @property
     def are_there(self) -> bool:
@@ -156,6 +159,7 @@ class KeptInLane:
     def read_again(self) -> None:
         """Read from the first message on: what was given to the filter last counts no more."""
         self.rereads += 1
+        self.failed_with = None
         self.being_written = self.in_flight
         self.handed_to = 0
         # What was given before that, and is on its way, still is: its row goes once it is dealt with.

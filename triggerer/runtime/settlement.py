@@ -13,6 +13,7 @@ from triggerer.errors import LeaseLost, PluginError
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.kept import KeptMessages
 from triggerer.runtime.kept_in_lane import KeptInLane
+from triggerer.runtime.kept_reader import QueueMessage
 from triggerer.runtime.lag import Blocked, Lag
 from triggerer.runtime.missed import MissedMessages
 from triggerer.runtime.setting_aside import SettingAside
@@ -115,6 +116,8 @@ class Settlement:
         if lag.failures:
             lag.failures = 0
             self._trials.forget(lag)
+            if lag.kept is not None:
+                lag.kept.failed_with = None
         if not taken.unresolved:
             self._settle(taken)
         if lag.is_gone:
@@ -197,7 +200,7 @@ class Settlement:
                 self._kept.note_failed(taken, error)
         elif not taken.is_stale:
             lag = taken.lag
-            lag.failures += 1
+            self._count_failure(lag, taken)
             self._missed.note_failure()
             if lag.kept is not None and taken.key is not None:
                 self._setting_aside.submit_change(lag, Failed(taken.key, lag.failures), _ignore)
@@ -209,10 +212,24 @@ class Settlement:
                 self._set_aside(taken, error, is_waited_for=True)
                 return
             self._rewind(taken)
+            if lag.kept is not None:
+                lag.kept.failed_with = taken.key
             if not self.is_trial_due(lag):
                 is_patient = lag.failures >= self._context.settings.max_deliveries
                 self._missed.postpone(lag, is_patient=is_patient)
                 self._trials.look_again(lag)
+
+    def _count_failure(self, lag: Lag, taken: TakenFromLane) -> None:
+        message = taken.message
+        if (
+            lag.kept is not None
+            and isinstance(message, QueueMessage)
+            and lag.kept.failed_with not in (None, taken.key)
+        ):
+            # Somebody has discarded the message that was counted: this one is blamed for nothing yet.
+            lag.failures = message.failures
+            self._trials.forget(lag)
+        lag.failures += 1
 
     def _reject(self, taken: Taken) -> bool:
         error = PluginError(

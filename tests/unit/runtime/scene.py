@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from random import Random
 from typing import Any, ClassVar
@@ -66,6 +67,8 @@ class Scene:
         """By watcher and message what its filter waits for, with the message open."""
         self.opened: list[tuple[str, Any]] = []
         """Which watcher was given what, in order."""
+        self.told: list[tuple[Any, tuple[int, int, int]]] = []
+        """What the broker was told of which message, in order: how many acked, failed and rejected it."""
         Scene.by_name[self.name] = self
 
     def publish(self, *values: Any, lane: Hashable = 0) -> None:
@@ -105,6 +108,11 @@ class BreakingQueue(InMemoryQueueProducer):
         if self.scene.is_breaking:
             raise RuntimeError("the connection is gone")
         await super().advance(batch)
+        self.scene.told += [
+            (item.broker_payload.value, (one.acked, one.failed, one.rejected))
+            for item in batch
+            for one in (item.outcome,)
+        ]
 
     async def pause(self) -> None:
         if self.scene.is_breaking:
@@ -239,10 +247,11 @@ class Sink:
                 aside = SetAside(what.lane, what.key, what.data, 0, "", None, what.parked_at)
                 self.parked[self._id(None)] = change.watcher_id, aside, ParkedState.KEPT
         elif isinstance(what, Returned):
-            watcher, message, _ = self.parked[what.id]
-            self.parked[what.id] = watcher, message, ParkedState.SET_ASIDE
+            if what.id in self.parked:
+                watcher, message, _ = self.parked[what.id]
+                self.parked[what.id] = watcher, message, ParkedState.SET_ASIDE
         elif isinstance(what, Replayed):
-            del self.parked[what.id]
+            self.parked.pop(what.id, None)
         elif isinstance(what, Passed):
             for key in what.keys:
                 id_ = known.get((change.watcher_id, key))
@@ -287,6 +296,16 @@ class Sink:
                 for watcher, one, state in self.parked.values()
                 if state is ParkedState.KEPT
             }.values()
+        )
+
+    def rows(self) -> tuple[LanePosition, ...]:
+        """Where watchers stand in a log, as the owner of the stream reads it."""
+        return tuple(
+            LanePosition(
+                watcher, lane, position, datetime.now(UTC), self.failures.get((watcher, lane), 0)
+            )
+            for (watcher, lane), position in self.positions.items()
+            if position is not None
         )
 
     def release_parked(self) -> None:

@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from tests.unit.runtime.scene import Scene, Sink, hosting
 from tests.unit.runtime.streams import Acking, Alone, Fast, Upstream, Watching
 from tests.unit.runtime.supervised import Service, forever, supervised
 from triggerer.abc import SharedStreamProducer, TriggerEvent
@@ -61,6 +62,32 @@ async def test_what_a_deleted_watcher_pulled_is_accepted_once_it_is_durable_and_
             "queued": (1, 1, 0),
             "after": (1, 0, 0),
         }
+
+
+@pytest.mark.rule("9: where rule 18 applies, what was not pulled counts as acked if others took it")
+@pytest.mark.parametrize(
+    ("does", "outcome"), [("takes", (2, 0, 0)), ("rejects", (1, 0, 1)), ("fails", (0, 2, 0))]
+)
+async def test_what_a_deleted_watcher_never_pulled_is_acked_where_who_stays_took_or_rejected_it(
+    any_scene: Scene, does: str, outcome: tuple[int, int, int]
+) -> None:
+    scene, sink = any_scene, Sink()
+    scene.gates["leaves", "pulled"] = anyio.Event()
+    if does == "rejects":
+        scene.rejects = lambda event: event == "queued"
+    elif does == "fails":
+        scene.fails["stays"] = lambda event: event == "queued"
+    async with hosting(scene, sink, "leaves", "stays") as (manager, leaves, _):
+        scene.publish("pulled", "queued")
+        await sink.until(lambda: {("leaves", "pulled"), ("stays", "queued")} <= set(scene.opened))
+        assert scene.told == []
+        manager.remove(leaves, on_purpose=True)
+        await sink.until(lambda: len(scene.told) >= 2)
+        assert scene.told[:2] == [("pulled", (2, 0, 0)), ("queued", outcome)]
+        scene.fails.clear()
+        await sink.until(lambda: scene.broker.committed() == 2)
+    assert not sink.positions
+    assert not sink.kept_ever
 
 
 @pytest.mark.rule("9: changed arguments resolve nothing")

@@ -1,4 +1,4 @@
-"""What others met with parked messages, on a queue: the same scenarios as for logs (`test_setting_aside.py`)."""
+"""What others met with parked messages, on a queue, or on both; on a log alone: `test_setting_aside.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, context
+from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, context, hosting
+from triggerer.abc import AckTimeout
 from triggerer.domain.parked import ParkedState
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
 
@@ -27,23 +28,32 @@ def aside(sink: Sink) -> list[bytes]:
 
 
 @pytest.mark.rule("a replay writes its own numbering as the position: messages are missed")
-async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(scene: Scene) -> None:
-    """A queue's messages are numbered anew in each group; the rows of what is parked have numbers of their own."""
-    sink = Sink()
+async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
+    any_scene: Scene,
+) -> None:
+    """The rows of what is parked have numbers of their own, and a queue's messages are numbered anew in each group."""
+    scene, sink = any_scene, Sink()
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink)) as manager:
-        sick, _ = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", *range(20))
         await sink.until(lambda: sink.taken(1) == ["a", *range(20)] and len(aside(sink)) == 1)
         scene.fails["sick"] = lambda event: event in ("x", "y", "z")
         scene.publish("x", "y", "z")
-        await sink.until(lambda: sink.kept(1) == ["x", "y", "z"])
+        at_x = [scene.broker.identity, 22]
+        await sink.until(
+            lambda: (
+                sink.kept(1) == ["x", "y", "z"]
+                if scene.is_queue
+                else sink.positions.get((1, "0")) == at_x
+            )
+        )
         sink.keep()
         manager.replay_parked(sick, sink.kept_lanes())
         await sink.until(lambda: "b" in sink.taken(1))
+        await sink.until(lambda: "z" in sink.taken(2))
+        assert sink.positions.get((1, "0")) == (None if scene.is_queue else at_x)
     scene.fails.clear()
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+    async with hosting(scene, sink, positions=sink.rows(), kept=sink.kept_lanes()):
         scene.publish("end")
         await sink.until(lambda: "end" in sink.taken(1) and not sink.parked)
     assert sink.taken(1) == ["a", *range(20), "b", "x", "y", "z", "end"]
@@ -131,17 +141,20 @@ async def test_of_two_that_fail_together_each_is_tried_and_set_aside(scene: Scen
 
 
 @pytest.mark.rule("one watcher times out: the delivery is repeated for its siblings")
-async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(scene: Scene) -> None:
-    sink = Sink()
+async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene: Scene) -> None:
+    scene, sink = any_scene, Sink()
     scene.gates["slow", "a"] = anyio.Event()
     async with Manager(bounded(sink, ack_timeout=0.05)) as manager:
-        manager.add(scene.specs("slow", "well"))
+        slow, _ = manager.add(scene.specs("slow", "well"))
         scene.publish("a", "b", "c")
         await sink.until(lambda: scene.broker.committed() == 3)
         assert [event for name, event in scene.opened if name == "well"] == ["a", "b", "c"]
+        # Once more, while it catches up.
+        await sink.until(lambda: isinstance(slow.catching_up.get(1), AckTimeout))
+        assert sink.taken(1) == []
         scene.gates.clear()
-        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
-        await sink.until(lambda: not sink.parked)
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"] and not slow.catching_up)
+        await sink.until(lambda: not (sink.parked or sink.rows()))
     assert [event for name, event in scene.opened if name == "well"] == ["a", "b", "c"]
 
 
