@@ -168,12 +168,11 @@ class MissedMessages:
     def _bursts(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
         if lag.kept is not None:
             return self._from_queue(lag)
-        recent = self._state.recent_of(lag.lane)
-        is_in_memory = recent.covers(lag.read_to)
-        if is_in_memory and lag.is_making_again and not recent.after(lag.read_to, 1):
+        following = self._state.recent_of(lag.lane).after(lag.read_to, 1)
+        if following is None or (lag.is_making_again and not following):
             # What is to be made again ends behind that: only the log tells whether there is a message.
-            is_in_memory = False
-        return self._from_memory(lag) if is_in_memory else self._read(lag)
+            return self._read(lag)
+        return self._from_memory(lag)
 
     async def _from_queue(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
         kept, queue = lag.kept, self.queue
@@ -205,9 +204,11 @@ class MissedMessages:
                 return
 
     async def _from_memory(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
-        recent = self._state.recent_of(lag.lane)
         for number in range(_SLICE // _BURST):
-            burst = recent.after(lag.read_to, _BURST)
+            burst = self._state.recent_of(lag.lane).after(lag.read_to, _BURST)
+            if burst is None:
+                # It has made room for newer ones while the filter was at work: the next slice reads the log.
+                break
             if not burst:
                 if not number:
                     # It is at the head, and its live filter is not there yet.
@@ -288,7 +289,7 @@ class MissedMessages:
             return False
         if lag.kept is None:
             recent = self._state.recent_of(lag.lane)
-            if recent.covers(lag.read_to) and recent.after(lag.read_to, 1):
+            if recent.after(lag.read_to, 1):
                 return False
             recent.wake_once(self)
         is_first = True

@@ -23,7 +23,11 @@ def begin_group(lags: Lags, state: GroupState, members: Iterable[HostedTrigger])
     """
     for lag in lags.all():
         if state.keeps_messages and lag.kept is not None:
-            # Its numbers were those of the group before: what that has read and not stored is read again.
+            # Its numbers were those of the group before: what that has read and not stored is read again, and what the
+            # store answers for it moves nothing any more.
+            if lag.taken_by is not None:
+                lag.taken_by.forget(lag)
+                lag.taken_by = None
             lag.position = lag.read_to = [None, 0]
             lag.blocked = None
             lag.failures = 0
@@ -33,6 +37,9 @@ def begin_group(lags: Lags, state: GroupState, members: Iterable[HostedTrigger])
             lags.leave_live(lag)
         elif state.keeps_messages or lag.kept is not None:
             lags.forget(lag)
+        else:
+            # The group before may have gone on since: what it broadcast and advanced lies behind that end.
+            lag.end = None
     if state.keeps_messages:
         for member in members:
             for watcher, one, fence in _of(member, member.spec.kept):

@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 
 from triggerer.domain.lane_positions import Position, following, is_before, is_same_log
 
-_MOST: Final = 2_048
 _MOST_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -43,10 +42,12 @@ class Recent:
     Args:
         after: What had been broadcast last when the first of them fell behind: a redelivery of that, or of what lies
             before it, does not adjoin what comes next.
+        most: How many messages are kept, at most.
     """
 
-    def __init__(self, after: Position | None = None) -> None:
+    def __init__(self, after: Position | None = None, *, most: int) -> None:
         self._after = after
+        self._most = most
         self._messages: deque[Message] = deque()
         self._sizes: deque[int] = deque()
         self._size_bytes = 0
@@ -86,7 +87,7 @@ class Recent:
         self._messages.append(message)
         self._sizes.append(size_bytes)
         self._size_bytes += size_bytes
-        while len(self._messages) > _MOST or (
+        while len(self._messages) > self._most or (
             self._size_bytes > _MOST_BYTES and len(self._messages) > 1
         ):
             self._messages.popleft()
@@ -107,8 +108,13 @@ class Recent:
         oldest = self._messages[0].position
         return is_same_log(oldest, position) and not is_before(position, oldest)
 
-    def after(self, position: Position, most: int) -> list[Message]:
-        """The first messages at `position` or after it, in order; empty if none has been broadcast yet."""
+    def after(self, position: Position, most: int) -> list[Message] | None:
+        """The first messages at `position` or after it, in order; empty if none has been broadcast yet.
+
+        None if it is not covered: also what was a moment ago may have had to make room since.
+        """
+        if not self.covers(position):
+            return None
         at = bisect_left(self._messages, position[1], key=_number)
         return list(islice(self._messages, at, at + most))
 

@@ -29,6 +29,9 @@ class RuntimeSettings:
     """The same in one lane: half of a group's, so that one stuck lane leaves room."""
     max_pending: int = 20_000
     """Derived and not yet durable, of one stream, before its filters pause; bounds memory while the store is away."""
+    most_recent: int = 2_048
+    """How many of the newest messages of a lane in which somebody is behind are kept for those who catch up, so that
+    they can reach its head; and 4 MiB of them at most. Who is further behind reads the log."""
     max_deliveries: int = 10
     """How often a watcher that catches up fails a message before others are tried; if one passes, it is set aside."""
     burst: int = 256

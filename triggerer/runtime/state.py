@@ -246,11 +246,12 @@ class GroupState:
         lags = self.lags.by_lane.get(lane)
         if lags is None:
             self.recent.pop(lane, None)
-            return Recent()
+            return Recent(most=0)
         kept_for, recent = self.recent.get(lane, (None, None))
         if recent is None or kept_for is not lags:
             # What is kept of an earlier time does not adjoin what is broadcast now.
-            recent = Recent(next(iter(lags.values())).broadcast_to)
+            broadcast_to = next(iter(lags.values())).broadcast_to
+            recent = Recent(broadcast_to, most=self.settings.most_recent)
             self.recent[lane] = lags, recent
         return recent
 

@@ -349,13 +349,19 @@ def always(_: Any) -> bool:
     return True
 
 
-def context(sink: Sink, *, max_deliveries: int = MAX_DELIVERIES, **others: Any) -> RuntimeContext:
+def context(
+    sink: Sink,
+    *,
+    max_deliveries: int = MAX_DELIVERIES,
+    settings: RuntimeSettings | None = None,
+    **others: Any,
+) -> RuntimeContext:
     """Of a runtime with everything stored in the sink, which tries again at once."""
     return RuntimeContext(
         sink,
         sink,
         sink,
-        settings=RuntimeSettings(max_deliveries=max_deliveries),
+        settings=settings or RuntimeSettings(max_deliveries=max_deliveries),
         restart_first=0.01,
         restart_longest=0.01,
         random=Random(1),

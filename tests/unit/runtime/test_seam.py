@@ -225,7 +225,7 @@ async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
 
 def test_what_repeats_something_from_before_does_not_adjoin_what_comes() -> None:
     """It had been broadcast up to 4 when somebody fell behind at 2."""
-    recent = Recent(["log", 4])
+    recent = Recent(["log", 4], most=10)
     recent.append(Message(["log", 2], "c", None), 0)
     assert recent.newest is None
     assert not recent.covers(["log", 3])
@@ -236,7 +236,7 @@ def test_what_repeats_something_from_before_does_not_adjoin_what_comes() -> None
 
 
 def test_what_is_broadcast_of_a_lane_that_was_made_anew_is_kept() -> None:
-    recent = Recent(["log", 4])
+    recent = Recent(["log", 4], most=10)
     recent.append(Message(["another", 0], "a", None), 0)
     assert recent.newest == ["another", 0]
 
