@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream, until
 from triggerer.domain.events import Fence
 from triggerer.domain.lane_positions import Again, PositionChange, ReplayEnd
-from triggerer.errors import LeaseLost, TriggererError
+from triggerer.errors import LeaseLost, RowRefused, TriggererError
 from triggerer.store.engine.database import Database
 from triggerer.store.models import Trigger, Watcher, WatcherReplay
 from triggerer.store.queries.hosting import load_triggers
@@ -112,6 +112,24 @@ async def test_the_owner_stores_what_is_made_again_and_ends_the_request(watched:
     assert row.replays == ()
     # The id is in keys: it is never used for another one.
     assert await ask(watched) > number
+
+
+async def test_a_position_that_is_not_json_is_refused_alone(watched: Database) -> None:
+    """A plugin's `get_position` gives it. It ended the task that stores the positions of all streams."""
+    answers: list[Exception | None] = []
+    async with anyio.create_task_group() as tasks:
+        writer = PositionWriter(watched, on_fenced=lambda _: None)
+        for lane, position in enumerate([["topic", 3], [b"topic", 3], ["topic", 4]]):
+            writer.submit_nowait(
+                PositionChange(FENCE, 1, str(lane), position, NOW, 9, 0, answers.append)
+            )
+        tasks.start_soon(writer.run)
+        await until(lambda: len(answers) == 3)
+        tasks.cancel_scope.cancel()
+    assert [type(answer) for answer in answers if answer is not None] == [RowRefused]
+    async with watched.reading() as session:
+        (row,) = await load_triggers(session, [FENCE.stream_digest])
+    assert [one.position for one in row.positions] == [["topic", 3], ["topic", 4]]
 
 
 async def test_what_was_asked_of_a_watcher_goes_with_it(watched: Database) -> None:

@@ -211,7 +211,7 @@ class CatchingUp:
             failed, self._taken.open = self._taken.open, None
             self._note_failure(error)
             if failed is not None:
-                self._settlement.fail(failed, error)
+                await self._fail(failed, error, started)
             elif self._context.restarts:
                 for lag in self._state.lags.to_catch_up(self.watcher.watcher_id):
                     # How far it is behind by now: no message moves its positions.
@@ -224,6 +224,15 @@ class CatchingUp:
             self._taken.open = None
             if trigger is not None:
                 await self._hosted.clean_up(trigger)
+
+    async def _fail(self, failed: Taken, error: Exception, started: float) -> None:
+        try:
+            self._settlement.fail(failed, error)
+        except Exception as raised:
+            # It is shown as well, and ends this attempt: not the stream, with all that it serves.
+            self._note_failure(raised)
+            self._settlement.read_again(failed)
+            await self._wait_before_next(started)
 
     def _forget(self, lag: Lag) -> None:
         """What was taken from a lane, or tried for it, counts no more."""
@@ -309,13 +318,19 @@ class CatchingUp:
                 await anyio.sleep_forever()
             if taken.is_stale:
                 continue
-            taken.unresolved += 1
-            pending.count += 1
-            fence = taken.fence
+            # First this, and nothing is counted: the producer may raise.
+            key, fence = taken.key, taken.fence
             if source.fence is not fence:
                 source = EventSource((self.watcher,), fence)
-            derived = TakenDerived(taken, note_stored)
-            sink.submit_nowait(derived, event, source, taken.key, ordinal)
+            taken.unresolved += 1
+            pending.count += 1
+            try:
+                sink.submit_nowait(TakenDerived(taken, note_stored), event, source, key, ordinal)
+            except BaseException:
+                # The payload's own code, for example: nobody answers for it.
+                taken.unresolved -= 1
+                self._give_room()
+                raise
 
     async def _wait_for_room(self) -> None:
         sink, pending = self._context.sink, self._context.catch_up_pending
@@ -414,8 +429,11 @@ class CatchingUp:
         self._settlement.resolve(taken)
 
     def _note_stored(self, taken: Taken, error: Exception | None) -> None:
+        self._give_room()
+        self._settlement.note_stored(taken, error)
+
+    def _give_room(self) -> None:
         pending = self._context.catch_up_pending
         pending.count -= 1
         if pending.is_awaited:
             pending.note_room()
-        self._settlement.note_stored(taken, error)

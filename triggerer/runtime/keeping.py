@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from datetime import datetime
 from random import Random
 from typing import Final
 
@@ -15,6 +16,7 @@ from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.lane_positions import Position, encode_lane
 from triggerer.domain.parked import Kept, ParkedChange, ParkedStore, Passed
 from triggerer.errors import ParkedFull
+from triggerer.runtime.answers import dump_event, idempotency_key
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.falling_behind import FallingBehind
 from triggerer.runtime.kept_in_lane import KeptInLane
@@ -166,7 +168,7 @@ class Keeping(FallingBehind):
                 _note_decided(lag, entry)
         stored_as = encode_lane(lane.key)
         try:
-            data = None if not (failed or wanting) else self._dump(entry)
+            data = None if not (failed or wanting) else dump_event(self._producer, entry.event)
         except Exception as error:
             # The plugin's: it is redelivered to all, as where nothing is kept, and the stream goes on.
             _log.error(
@@ -187,7 +189,8 @@ class Keeping(FallingBehind):
             self._fall_behind(watcher, lane.key, stored_as, failed[watcher], entry)
             for watcher in sorted(failed, key=_by_id)
         ]
-        kept = Kept(stored_as, self._key_of(entry, stored_as), data, state.now())
+        now = state.now()
+        kept = Kept(stored_as, self._key_of(entry, stored_as, now), data, now)
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
         for lag in sorted(wanting, key=_by_watcher):
@@ -220,17 +223,24 @@ class Keeping(FallingBehind):
             state.lags.leave_live(lag)
         return lag
 
-    def _dump(self, entry: Entry) -> bytes | None:
-        producer = self._state.producer
-        assert producer is not None
-        with plugin_code(f"dump_event() of {type(producer).__qualname__}"):
-            return producer.dump_event(entry.event)
-
-    def _key_of(self, entry: Entry, stored_as: str) -> str:
-        assert self._state.producer is not None
-        key = self._state.producer.get_idempotency_key(entry.payload)
+    def _key_of(self, entry: Entry, stored_as: str, now: datetime) -> str:
+        key: str | None = None
+        try:
+            key = idempotency_key(self._producer, entry.payload)
+        except Exception as error:
+            # The plugin's. It is kept all the same: if it came again for all, it would do so for ever.
+            _log.warning(
+                "the key of a message that is kept cannot be told",
+                lane=stored_as,
+                error=error_text(error),
+            )
         # Without one a message that comes again is another.
-        return key or f"{stored_as}@{self._state.now().isoformat()}/{entry.seq}"
+        return key or f"{stored_as}@{now.isoformat()}/{entry.seq}"
+
+    @property
+    def _producer(self) -> SharedStreamProducer:
+        assert self._state.producer is not None
+        return self._state.producer
 
     def _submit(self, keeping: _Keeping, what: Kept) -> None:
         entry, lag = keeping.entry, keeping.lag

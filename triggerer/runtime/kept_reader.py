@@ -11,6 +11,7 @@ from triggerer.domain.error_texts import error_text, traceback_text
 from triggerer.domain.events import WatcherRef
 from triggerer.domain.lane_positions import Position, decode_lane
 from triggerer.domain.parked import KeptMessage, ParkedChange, ParkedStore, SetAside
+from triggerer.runtime.answers import idempotency_key
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.kept_in_lane import KeptInLane
 from triggerer.runtime.lag import Lag
@@ -114,7 +115,10 @@ class KeptReader:
         found = []
         for entry in _outstanding(head):
             if entry.seq >= start:
-                found.append(self._message(entry))
+                message = self._message(entry)
+                if message is None:
+                    break
+                found.append(message)
                 if len(found) == most:
                     break
         return found
@@ -139,20 +143,27 @@ class KeptReader:
         rows = await self._parked.read_kept(watcher_id, 0, most)
         found = list(self._load(lag, (row for row in rows if row.lane != lag.stored_as)))
         entries = self._state.ledger.entries
-        for entry in reversed(entries[-most:]):
-            if entry.lane is not None and entry.lane.key != lag.lane:
-                found.append(self._message(entry))
+        found += self._messages(
+            entry
+            for entry in reversed(entries[-most:])
+            if entry.lane is not None and entry.lane.key != lag.lane
+        )
         outstanding = {one.key for one in found}
-        newest = [
-            self._message(one) for one in reversed(self._state.newest) if one.lane != lag.lane
-        ]
+        newest = self._messages(one for one in reversed(self._state.newest) if one.lane != lag.lane)
         found += [one for one in newest if one.key not in outstanding]
         return found[:most]
 
-    def _message(self, entry: Entry | Newest) -> QueueMessage:
+    def _messages(self, entries: Iterable[Entry | Newest]) -> list[QueueMessage]:
+        return [found for one in entries if (found := self._message(one)) is not None]
+
+    def _message(self, entry: Entry | Newest) -> QueueMessage | None:
+        """None: its key cannot be told. Once it is decided it is kept under another one (`Keeping`)."""
         producer = self._state.producer
         assert producer is not None
-        key = producer.get_idempotency_key(entry.payload)
+        try:
+            key = idempotency_key(producer, entry.payload)
+        except Exception:
+            return None
         return QueueMessage([None, entry.seq], entry.event, key, [None, entry.seq + 1])
 
     def _load(self, lag: Lag, rows: Iterable[KeptMessage]) -> Iterator[QueueMessage]:

@@ -14,6 +14,7 @@ from triggerer.domain.lane_positions import (
     is_same_log,
 )
 from triggerer.errors import GroupEnded, LeaseLost
+from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.state import GroupState
 
@@ -134,6 +135,14 @@ class SetBack:
         if self._state.is_ending:
             self._on_stored(GroupEnded("the group ended before", key=self._state.key))
             return
+        try:
+            with plugin_code(f"get_position() of the shared stream {self._state.key!r}"):
+                self._enter_unless_overtaken(new)
+        except Exception as raised:
+            # In the task that stores the positions of all streams: it ends only this. The request's row stays.
+            self._on_stored(raised)
+
+    def _enter_unless_overtaken(self, new: Lag) -> None:
         place = self._state.place_in(self._lane)
         is_known = self._state.lags.find(self._lane, self._watcher.watcher_id) is not None
         if is_known or (place is not None and is_before(place, new.position)):

@@ -12,6 +12,7 @@ from triggerer.domain.error_texts import error_text, traceback_text
 from triggerer.domain.events import WatcherRef
 from triggerer.domain.parked import Failed, ParkedChange, Passed, SetAside
 from triggerer.errors import LeaseLost, ParkedFull
+from triggerer.runtime.answers import dump_event
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.lag import Lag
@@ -71,8 +72,7 @@ class SettingAside:
         assert producer is not None
         lag, fence = taken.lag, taken.fence
         try:
-            with plugin_code(f"dump_event() of {type(producer).__qualname__}"):
-                data = producer.dump_event(taken.event)
+            data = dump_event(producer, taken.event)
         except Exception as raised:
             on_done(raised)
             return
@@ -81,7 +81,7 @@ class SettingAside:
             return
         what = SetAside(
             lag.stored_as,
-            taken.key or f"{lag.stored_as}@{taken.message.position}",
+            self._key_of(producer, taken),
             data,
             lag.failures,
             error_text(error),
@@ -114,6 +114,25 @@ class SettingAside:
         assert self._context.parked is not None
         change = ParkedChange(lag.fence, self._watcher.watcher_id, what, on_done)
         self._context.parked.submit_nowait(change)
+
+    def _key_of(self, producer: SharedStreamProducer, taken: TakenFromLane) -> str:
+        """What identifies the message. Where it has no key, or the producer cannot tell it, its place does.
+
+        Its events cannot be stored without that key either, so it may be why the watcher cannot take the message.
+        """
+        key: str | None = None
+        try:
+            with plugin_code(f"get_idempotency_key() of {type(producer).__qualname__}"):
+                key = taken.key
+        except Exception as raised:
+            self._warn("the key of a message cannot be told", taken.lag, taken, raised)
+        if isinstance(key, str) and key:
+            return key
+        lag, position = taken.lag, taken.message.position
+        if lag.kept is None:
+            return f"{lag.stored_as}@{position}"
+        # In a queue it has a number in this group only: in the next one another message has that.
+        return f"{lag.stored_as}@{self._context.now().isoformat()}/{position[1]}"
 
     def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:
         return (

@@ -219,6 +219,12 @@ class Settlement:
                 self._missed.postpone(lag, is_patient=is_patient)
                 self._trials.look_again(lag)
 
+    def read_again(self, taken: Taken) -> None:
+        """It could not even be noted that the filter has failed with this message."""
+        if isinstance(taken, TakenFromLane) and not taken.is_stale:
+            self._rewind(taken)
+            self._missed.postpone(taken.lag)
+
     def _count_failure(self, lag: Lag, taken: TakenFromLane) -> None:
         message = taken.message
         if (
@@ -237,10 +243,11 @@ class Settlement:
         )
         if self._setting_aside.is_possible:
             return self._refuse(taken, error)
+        # Without its key, which the producer may not be able to tell.
         _log.warning(
             "a message was rejected by a watcher that catches up, and cannot be set aside",
             watcher=self._name,
-            key=taken.key,
+            position=taken.message.position if isinstance(taken, TakenFromLane) else None,
         )
         return True
 

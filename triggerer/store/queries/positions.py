@@ -17,6 +17,7 @@ from triggerer.domain.lane_positions import (
     ReplayEnd,
     ReplayRequest,
 )
+from triggerer.errors import RowRefused
 from triggerer.store.engine.script import Script
 from triggerer.store.engine.statement import ParameterRows, Statement, in_list, parameter_rows
 from triggerer.store.models import Trigger, Watcher, WatcherPosition, WatcherReplay
@@ -97,7 +98,11 @@ def write_positions(
 
 
 def _json(value: Sequence[Any] | None) -> str | None:
-    return None if value is None else orjson.dumps(list(value)).decode()
+    try:
+        return None if value is None else orjson.dumps(list(value)).decode()
+    except TypeError as error:
+        # A plugin's `get_position`: it concerns this row alone.
+        raise RowRefused(f"a position is not JSON: {error}") from error
 
 
 def _watcher_and_lane(row: Sequence[Any]) -> tuple[int, str]:

@@ -1,0 +1,39 @@
+"""What a producer says of a message where that is stored: checked, since the store could not even count the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.errors import PluginError
+from triggerer.runtime.cancellation import plugin_code
+
+
+def dump_event(producer: SharedStreamProducer, event: Any) -> bytes | None:
+    """See `SharedStreamProducer.dump_event`; None: nothing is to be kept of it.
+
+    Raises:
+        Exception: What the producer raised.
+        PluginError: It returned something else.
+    """
+    what = f"dump_event() of {type(producer).__qualname__}"
+    with plugin_code(what):
+        data: Any = producer.dump_event(event)
+        if data is not None and not isinstance(data, bytes):
+            raise PluginError(f"{what} returned {type(data).__qualname__}, not bytes or None")
+        return data
+
+
+def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
+    """See `SharedStreamProducer.get_idempotency_key`.
+
+    Raises:
+        Exception: What the producer raised.
+        PluginError: It returned something else.
+    """
+    what = f"get_idempotency_key() of {type(producer).__qualname__}"
+    with plugin_code(what):
+        key: Any = producer.get_idempotency_key(payload)
+        if key is not None and not isinstance(key, str):
+            raise PluginError(f"{what} returned {type(key).__qualname__}, not a str or None")
+        return key
