@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
+from tests.store.test_dag_sync import NOW, asset, file, rows, sync, watcher
 from triggerer.dag_processing import DagProcessor
+from triggerer.domain.events import Fence
+from triggerer.domain.lane_positions import PositionChange
+from triggerer.domain.parked import Kept, ParkedBounds, ParkedChange
+from triggerer.hosting.ownership import Ownership
+from triggerer.own_lease import OwnLease
+from triggerer.store import leases
 from triggerer.store.engine.database import Database
-from triggerer.store.models import Asset, AssetAlias, Dag
+from triggerer.store.engine.script import perform
+from triggerer.store.models import Asset, AssetAlias, Dag, Stream, Watcher, WatcherPosition
+from triggerer.store.queries import hosting
 from triggerer.store.queries.execution.aliases import ensure_aliases
+from triggerer.store.queries.listing.parked import list_parked
+from triggerer.store.queries.parked import ParkedUsage, write_parked
+from triggerer.store.queries.positions import write_positions
 from triggerer.store.recording.undeclared import ensure_asset
 
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
 FILE = """\
 from triggerer import DAG, Asset, AssetAlias
 
@@ -25,11 +40,11 @@ with DAG("by_alias", schedule=AssetAlias("landings")):
 """
 
 
-async def _somebody_waits(database: Database) -> None:
+async def _somebody_waits(database: Database, *, unless: anyio.Event | None = None) -> None:
     """Return once a transaction waits for another one; asked of the server, which tells nobody of its own accord."""
     waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted")
     with anyio.fail_after(20):
-        while True:
+        while unless is None or not unless.is_set():
             async with database.reading() as session:
                 if await session.scalar(waiting):
                     return
@@ -66,3 +81,87 @@ async def test_a_file_is_in_force_though_an_event_makes_its_asset_or_alias_meanw
         assert list(names) == ["x-flights"]
         assert list(await session.scalars(select(AssetAlias.name))) == ["landings"]
     assert dags == {"report", "by_alias"}
+
+
+async def test_what_an_owner_writes_while_a_watcher_moves_does_not_outlive_the_move(
+    postgres: Database,
+) -> None:
+    """The file's transaction saw nothing of it, and whoever reads the other stream was given it."""
+    owner = Fence("s", "me", 1)
+    await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
+    async with postgres.transaction() as session:
+        await session.execute(
+            update(Stream).values(owner=owner.owner, epoch=owner.epoch, expires_at=LATER)
+        )
+    moved = file(assets=(asset("x"),), watchers=(watcher("x", args="2", stream="other"),))
+    kept = ParkedChange(owner, 1, Kept("0", "key", b"bytes", NOW), lambda error: None)
+    position = PositionChange(owner, 1, "0", ["log", 3], NOW, None, 0, lambda error: None)
+    has_moved = anyio.Event()
+
+    async def move() -> None:
+        await sync(postgres, moved)
+        has_moved.set()
+
+    # The barrier: the owner's transaction is open until the file's waits for it.
+    async with anyio.create_task_group() as tasks, postgres.transaction() as session:
+        await perform(session, write_parked([kept], ParkedBounds(), ParkedUsage()))
+        await perform(session, write_positions([position]))
+        tasks.start_soon(move)
+        await _somebody_waits(postgres, unless=has_moved)
+    async with postgres.reading() as session:
+        assert [one.state for one in await list_parked(session)] == ["set_aside"]
+        assert list(await session.scalars(select(WatcherPosition))) == []
+
+
+class _Between:
+    """The queries of the store; `then` is called once, after the first one."""
+
+    def __init__(self) -> None:
+        self.then: Callable[[], Awaitable[None]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        query = getattr(hosting if hasattr(hosting, name) else leases, name)
+
+        async def run(*arguments: Any) -> Any:
+            found = await query(*arguments)
+            if self.then is not None:
+                then, self.then = self.then, None
+                await then()
+            return found
+
+        return run
+
+
+async def test_a_file_that_changes_a_watcher_while_its_stream_is_given_up_does_not_deadlock(
+    postgres: Database,
+) -> None:
+    """The lease was not given back: the stream stood still until it had expired."""
+    fence = Fence("s", "me", 1)
+    await sync(postgres, file(assets=(asset("x"),), watchers=(watcher("x"),)))
+    async with postgres.transaction() as session:
+        await session.execute(
+            update(Stream).values(owner=fence.owner, epoch=fence.epoch, expires_at=LATER)
+        )
+        await session.execute(update(Watcher).values(owner=fence.owner))
+    between: Any = _Between()
+    ownership = Ownership(
+        postgres,
+        fence.owner,
+        lease=timedelta(seconds=15),
+        own_lease=OwnLease.unlimited(),
+        capacity=10,
+        leases=between,
+        queries=between,
+    )
+    changed = file(assets=(asset("x"),), watchers=(watcher("x", args="2"),))
+    async with anyio.create_task_group() as tasks:
+
+        async def change() -> None:
+            tasks.start_soon(sync, postgres, changed)
+            await _somebody_waits(postgres)
+
+        between.then = change
+        await ownership.leave({fence.stream_digest: fence})
+    (stream,) = await rows(postgres, Stream)
+    (moved,) = await rows(postgres, Watcher)
+    assert (stream.owner, moved.owner, moved.state) == (None, None, "waiting")

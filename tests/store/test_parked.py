@@ -542,3 +542,39 @@ async def test_what_is_replayed_is_given_though_its_watcher_reads_another_stream
         found = [(one.watcher, one.state, one.error) for one in await list_parked(session)]
     assert row.kept == (KeptLane(1, "[0]", NOW, 1),)
     assert found == [("w1", "kept", "ValueError: no"), ("w2", "set_aside", "ValueError: no")]
+
+
+async def _move(database: Database, watcher_id: int, to: Fence) -> None:
+    """As a changed DAG file: the watcher has another trigger, which belongs to another stream."""
+    await add_stream(database, to)
+    async with database.transaction() as session:
+        session.add(
+            Trigger(id=9, digest="t9", classpath="x.Y", kwargs={}, stream_digest=to.stream_digest)
+        )
+        await session.flush()
+        await session.execute(update(Watcher).where(Watcher.id == watcher_id).values(trigger_id=9))
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+async def test_what_is_kept_before_its_owner_has_seen_that_a_watcher_left_is_set_aside(
+    database: Database, how: str
+) -> None:
+    """It was kept, and the other stream gave it to the watcher; of one that was deleted nobody ever saw it."""
+    await _watchers(database)
+    other = FENCE._replace(stream_digest="other")
+    if how == "moved":
+        await _move(database, 1, other)
+    else:
+        async with database.transaction() as session:
+            await session.execute(update(Watcher).where(Watcher.id == 1).values(trigger_id=None))
+    async with _writing(database) as writer:
+        assert await _store(writer, _kept(0), _kept(1)) == [None, None]
+        assert await _store(writer, _kept(0), watcher_id=2) == [None]
+    async with database.reading() as session:
+        kept = await load_kept_lanes(session, [FENCE.stream_digest, other.stream_digest])
+        found = [(one.watcher, one.state, one.error) for one in await list_parked(session)]
+    assert list(kept) == [2]
+    assert found == [
+        *2 * [("w1", "set_aside", "its watcher was deleted, or reads another stream now")],
+        ("w2", "kept", None),
+    ]

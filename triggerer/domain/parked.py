@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from triggerer.domain.events import Fence
 
@@ -18,6 +18,10 @@ class ParkedState(StrEnum):
     """The watcher is given it, as soon as it can be."""
     SET_ASIDE = "set_aside"
     """Nothing, until somebody replays or discards it."""
+
+
+READS_IT_NO_MORE: Final = "its watcher was deleted, or reads another stream now"
+"""Why a message is set aside that was kept, or was to be, for a watcher that does not read its stream any more."""
 
 
 @dataclass(frozen=True, slots=True)

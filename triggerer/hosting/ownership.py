@@ -170,8 +170,9 @@ class Ownership:
 
     async def _give_up(self, session: Any, fences: Iterable[Fence], digests: Iterable[str]) -> None:
         digests = list(digests)
-        await self._queries.show_released(session, digests, self._instance_id)
+        # The streams first, as whoever stores DAG files locks both: or the two could deadlock.
         await self._leases.release_streams(session, list(fences))
+        await self._queries.show_released(session, digests, self._instance_id)
         announce(session, Signal.STREAMS_CHANGED, *digests)
 
     async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from triggerer.domain.events import Fence
 from triggerer.store.engine.script import Script
-from triggerer.store.engine.statement import ParameterRows, Statement, parameter_rows
+from triggerer.store.engine.statement import ParameterRows, Statement, in_list, parameter_rows
 
 # Sorted, or two transactions could deadlock: the recorder locks these rows too.
 HELD: Final = Statement(
@@ -17,9 +17,22 @@ HELD: Final = Statement(
     FENCES=parameter_rows(digest="text", owner="text", epoch="bigint"),
     LOCK=("", "FOR SHARE OF s"),
 )
+_LOCK: Final = Statement(
+    "SELECT digest FROM stream WHERE digest {DIGESTS} ORDER BY digest {LOCK}",
+    DIGESTS=in_list("digests", "text"),
+    LOCK=("", "FOR NO KEY UPDATE"),
+)
 
 
 def held_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
     """Return the fences that hold. They go on to hold until the transaction ends."""
     rows = yield HELD(rows=ParameterRows(sorted(map(tuple, set(fences)))))
     return frozenset(Fence(*row) for row in rows)
+
+
+def lock_out_owners(stream_digests: Iterable[str]) -> Script[None]:
+    """Wait for what the owners of these streams are writing; what they write next waits until the transaction ends.
+
+    Whoever moves a watcher sees so what was written for it before, and its owner for what comes later where it is now.
+    """
+    yield _LOCK(digests=sorted(stream_digests))

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import and_, exists, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.parked import KeptLane, KeptMessage, ParkedState
+from triggerer.domain.parked import READS_IT_NO_MORE, KeptLane, KeptMessage, ParkedState
 from triggerer.store.models import ParkedBody, ParkedMessage, Trigger, Watcher
 
 # Written out: a parameter's value is not known when an index is chosen.
@@ -121,9 +121,7 @@ async def set_kept_aside_without_stream(session: AsyncSession) -> None:
         .where(ParkedMessage.state == ParkedState.KEPT, ~exists(reads_it), ~is_replayed)
         .values(
             state=ParkedState.SET_ASIDE,
-            error=func.coalesce(
-                ParkedMessage.error, "its watcher was deleted, or reads another stream now"
-            ),
+            error=func.coalesce(ParkedMessage.error, READS_IT_NO_MORE),
         )
         .execution_options(synchronize_session=False)
     )

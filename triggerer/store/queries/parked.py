@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from triggerer.domain.events import Fence
 from triggerer.domain.parked import (
+    READS_IT_NO_MORE,
     Failed,
     Kept,
     ParkedBounds,
@@ -55,13 +56,19 @@ SET_ASIDE: Final = Statement(
     "ON CONFLICT (watcher_id, idempotency_key) DO UPDATE SET state = excluded.state, "
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
-# What is known already keeps its place, and what became of it.
+# What is known already keeps its place, and what became of it. A watcher that was deleted meanwhile, or whose trigger
+# has moved to another stream, is given nothing of this one any more.
 KEEP: Final = Statement(
-    "INSERT INTO parked_message (watcher_id, body_id, lane, idempotency_key, state, failures, parked_at) "
-    "SELECT g.watcher_id, g.body_id, g.lane, g.key, {state}, 0, g.parked_at FROM {MESSAGES} g "
+    "INSERT INTO parked_message "
+    "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "
+    "SELECT g.watcher_id, g.body_id, g.lane, g.key, CASE WHEN t.id IS NULL THEN {else_state} ELSE {state} END, "
+    "0, CASE WHEN t.id IS NULL THEN {else_error} END, g.parked_at FROM {MESSAGES} g "
+    "LEFT JOIN watcher w ON w.id = g.watcher_id "
+    "LEFT JOIN trigger t ON t.id = w.trigger_id AND t.stream_digest = g.digest "
     "ORDER BY g.place ON CONFLICT (watcher_id, idempotency_key) DO NOTHING",
     MESSAGES=parameter_rows(
         place="integer",
+        digest="text",
         watcher_id="bigint",
         body_id="bigint",
         lane="text",
@@ -277,10 +284,15 @@ def _keep(
         stored = yield KeepBodies(list(bodies.values()))
         ids = {(digest, key): id_ for digest, key, id_ in stored}
         rows = [
-            (place, watcher_id, ids[of], what.lane, what.key, what.parked_at)
+            (place, of[0], watcher_id, ids[of], what.lane, what.key, what.parked_at)
             for place, watcher_id, of, what in allowed
         ]
-        yield KEEP(rows=ParameterRows(rows), state=ParkedState.KEPT.value)
+        yield KEEP(
+            rows=ParameterRows(rows),
+            state=ParkedState.KEPT.value,
+            else_state=ParkedState.SET_ASIDE.value,
+            else_error=READS_IT_NO_MORE,
+        )
     return refused
 
 

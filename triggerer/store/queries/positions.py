@@ -115,6 +115,12 @@ async def load_positions(
     """Return where the watchers of these streams stand that are behind, by watcher."""
     rows = await session.scalars(
         select(WatcherPosition)
+        .join(Watcher, Watcher.id == WatcherPosition.watcher_id)
+        .join(
+            Trigger,
+            (Trigger.id == Watcher.trigger_id)
+            & (Trigger.stream_digest == WatcherPosition.stream_digest),
+        )
         .where(WatcherPosition.stream_digest.in_(list(stream_digests)))
         .order_by(WatcherPosition.watcher_id, WatcherPosition.lane)
     )

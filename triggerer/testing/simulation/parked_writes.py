@@ -66,7 +66,7 @@ class ParkedWrites:
             total = size_of_bodies(body for body in all_ if body[:2] != one)
             return [(*self._usage(values["watcher_id"], but=values["key"]), total)]
         if statement is parked.KEEP:
-            for _, watcher, body_id, lane, key, parked_at in sorted(values["rows"].rows):
+            for _, _, watcher, body_id, lane, key, parked_at in sorted(values["rows"].rows):
                 at = watcher, key
                 if at not in rows:
                     body = self._body(body_id)

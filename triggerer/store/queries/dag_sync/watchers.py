@@ -11,9 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.merging import AssetKey, Folder
 from triggerer.domain.parsed import ParsedWatcher, WatcherKey
 from triggerer.store.engine.database import database_now
+from triggerer.store.engine.script import perform
 from triggerer.store.leases import is_free
 from triggerer.store.models import Stream, Trigger, Watcher
 from triggerer.store.queries.dag_sync.differences import Changed, assign
+from triggerer.store.queries.held_fences import lock_out_owners
 from triggerer.store.queries.kept import set_kept_aside_without_stream
 from triggerer.store.queries.positions import drop_positions_without_stream
 from triggerer.store.queries.stream_states import drop_states_without_watchers
@@ -36,32 +38,44 @@ async def sync_watchers(
     rows = {(row.asset_id, row.name): row for row in await session.scalars(select(Watcher))}
     triggers = {row.digest: row for row in await session.scalars(select(Trigger))}
     by_id = {row.id: row for row in triggers.values()}
-    wanted = {identity(key): found for key, found in folder.watchers.items()}
+    # Every watcher's asset is among the assets of its file.
+    wanted = {
+        (assets[AssetKey(key.asset_name, key.asset_uri)], key.name): found
+        for key, found in folder.watchers.items()
+    }
     found = [watcher for watcher, _ in wanted.values()]
-    new_streams = await _ensure_triggers(session, found, triggers, changed)
+    spared = {identity(key) for key in folder.broken_watchers}
+    gone = [
+        (row, by_id[row.trigger_id])
+        for key, row in rows.items()
+        if key not in wanted
+        and row.trigger_id is not None
+        and row.path not in kept
+        and key not in spared
+    ]
+    for key, (watcher, _) in wanted.items():
+        row = rows.get(key)
+        before = None if row is None or row.trigger_id is None else by_id[row.trigger_id]
+        changed.stream_digests |= _affected(watcher, before, triggers.get(watcher.trigger_digest))
+    changed.stream_digests.update(before.stream_digest for _, before in gone)
+    if changed.stream_digests:
+        # First, as by all others that lock streams and more.
+        await perform(session, lock_out_owners(changed.stream_digests))
+    new_streams = await _ensure_triggers(session, found, triggers)
     for key, (watcher, path) in wanted.items():
-        assert key is not None  # every watcher's asset is among the assets of its file
         trigger = triggers[watcher.trigger_digest]
         row = rows.get(key)
         if row is None:
             row = Watcher(asset_id=key[0], name=key[1], trigger_id=trigger.id, path=path)
             row.updated_at = now
             session.add(row)
-            changed.stream_digests.add(trigger.stream_digest)
         elif row.trigger_id != trigger.id:
-            changed.stream_digests.add(trigger.stream_digest)
-            if row.trigger_id is not None:
-                changed.stream_digests.add(by_id[row.trigger_id].stream_digest)
             # An error was that of the former arguments.
             assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
         assign(row, path=path)
         rows[key] = row
-    spared = {identity(key) for key in folder.broken_watchers}
-    for key in rows.keys() - wanted.keys():
-        row = rows[key]
-        if row.trigger_id is not None and row.path not in kept and key not in spared:
-            changed.stream_digests.add(by_id[row.trigger_id].stream_digest)
-            assign(row, trigger_id=None, state="waiting", error=None, owner=None, updated_at=now)
+    for row, _ in gone:
+        assign(row, trigger_id=None, state="waiting", error=None, owner=None, updated_at=now)
     await session.flush()
     used = {row.trigger_id for row in rows.values() if row.trigger_id is not None}
     await _drop_unused(session, used, triggers, changed)
@@ -72,11 +86,20 @@ async def sync_watchers(
     return new_streams
 
 
+def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger | None) -> set[str]:
+    """The streams that a watcher leaves, comes to, or whose filter it changes; empty if it is as it was.
+
+    Args:
+        before: What serves it so far.
+        trigger: What is to serve it, as it is so far; None: that is new.
+    """
+    digests = {one.stream_digest for one in (before, trigger) if one is not None}
+    is_as_it_was = before is trigger and digests == {watcher.stream_digest}
+    return set() if is_as_it_was else {*digests, watcher.stream_digest}
+
+
 async def _ensure_triggers(
-    session: AsyncSession,
-    watchers: Iterable[ParsedWatcher],
-    triggers: dict[str, Trigger],
-    changed: Changed,
+    session: AsyncSession, watchers: Iterable[ParsedWatcher], triggers: dict[str, Trigger]
 ) -> set[str]:
     """Return the digests of the streams that had to be made."""
     streams = set(await session.scalars(select(Stream.digest)))
@@ -100,7 +123,6 @@ async def _ensure_triggers(
             session.add(row)
         elif row.stream_digest != watcher.stream_digest:
             # The class was changed, and derives another key from the same arguments.
-            changed.stream_digests.update((row.stream_digest, watcher.stream_digest))
             row.stream_digest = watcher.stream_digest
     await session.flush()
     return new_streams
