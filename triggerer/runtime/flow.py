@@ -132,13 +132,14 @@ class Flow:
         if self._state.is_closed:
             # The poll was woken before it was cancelled.
             await anyio.sleep_forever()
+        # Before the hooks, which may take long.
+        self._too_slow.note_poll_paused(self._lanes.full.get(key) if self._is_held(key) else None)
         if producer is not None and producer.pauses_lanes and self._is_held(key):
             # The producer may have forgotten the pause, for example of a lane that was reassigned and came back.
             await self._pause_lane(producer, self._lanes.full[key])
         was_full = self._is_full
         if producer is not None:
             await producer.pause()
-        self._too_slow.note_poll_paused(self._lanes.full.get(key) if self._is_held(key) else None)
         while True:
             self._free_until = self._first_not_free()
             # Half of it: pausing and resuming the broker for every single event would leave no time for anything else.

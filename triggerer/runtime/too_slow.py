@@ -176,7 +176,7 @@ class TooSlow:
             tail = lane.tail
             if tail is not None and tail.seq >= lowest:
                 found.update(dict.fromkeys(self._filling_lane(lane, tail)))
-        return list(found)
+        return [one for one in found if self._has_sibling_past(one)]
 
     def _filling_stream(self) -> Iterator[Subscriber]:
         settings, tail = self._state.settings, self._state.ledger.entries[-1]
@@ -187,31 +187,44 @@ class TooSlow:
         lanes = self._state.lanes
         filled = self._find_filled(lane, tail, lanes.bound // 2, lanes.bound_bytes // 2)
         slow = list(self._who_fills(filled))
-        if not slow or any(self._waits_for_more_of(lane, tail, one) for one in self._subscribers):
+        if not slow or any(self._is_past(lane, tail, one) for one in self._subscribers):
             return slow
-        behind = self._have_read(lane, tail)
-        return [one for one in slow if not behind.issubset(one.source.watchers)]
+        # Who has read all of it while it catches up waits for more, too.
+        others = self._have_read(lane, tail)
+        return [one for one in slow if not others.issubset(one.source.watchers)]
 
-    def _waits_for_more_of(self, lane: Lane, tail: Entry, subscriber: Subscriber) -> bool:
-        """Whether it has resolved all of the lane, and would be given what comes: it is not behind there itself."""
+    def _is_past(self, lane: Lane, entry: Entry, subscriber: Subscriber) -> bool:
+        """Whether it has resolved all of the lane up to here, and is given what follows: it is not behind itself."""
         state = self._state
-        if subscriber.done <= tail.seq or subscriber.waits_for(lane.key):
+        if subscriber.done <= entry.seq or subscriber.waits_for(lane.key):
             return False
         if lane.key not in state.lags.by_lane:
             return True
-        coming = following(state.position_of(tail))
+        coming = following(state.position_of(entry))
         return state.lags.who_reads(subscriber.source, lane.key, coming) is not None
 
-    def _have_read(self, lane: Lane, tail: Entry) -> set[WatcherRef]:
-        """Who is behind in the lane, and has read all of it: they too wait for more."""
+    def _has_sibling_past(self, slow: Subscriber) -> bool:
+        """Whether anybody else has taken the first message that it has not resolved.
+
+        Where all the others are behind before that message, it would have failed for all, and lost a delivery.
+        """
+        entry = self._state.ledger.entry(slow.done)
+        lane = entry.lane
+        assert lane is not None
+        return any(
+            one is not slow and self._is_past(lane, entry, one) for one in self._subscribers
+        ) or not self._have_read(lane, entry).issubset(slow.source.watchers)
+
+    def _have_read(self, lane: Lane, entry: Entry) -> set[WatcherRef]:
+        """Who is, or was, behind in the lane, and has read this message of it while it caught up."""
         lags = self._state.lags.by_lane.get(lane.key)
         if not lags:
             return set()
-        newest = self._state.position_of(tail)
+        position = self._state.position_of(entry)
         return {
             lag.watcher
             for lag in lags.values()
-            if is_before(newest, lag.read_to) and self._state.source_of(lag.watcher) is not None
+            if is_before(position, lag.read_to) and self._state.source_of(lag.watcher) is not None
         }
 
     def _who_fills(self, filled: _Filled) -> Iterator[Subscriber]:

@@ -340,6 +340,37 @@ async def test_a_sibling_that_is_behind_in_the_lane_itself_waits_for_nobody_unti
         assert (any_scene.opened.count(("slow", others[0])) > 1) is (first_on == "well")
 
 
+@pytest.mark.parametrize("kind", [Watching, OnWholeStream], ids=["lane", "poll"])
+@pytest.mark.parametrize(
+    "bounds", [EVENTS, EVENTS_OF_STREAM, BYTES_OF_STREAM, {"subscriber_queue_size": 4}]
+)
+async def test_where_all_others_are_behind_one_that_hangs_costs_its_message_no_delivery(
+    any_scene: Scene,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Watching],
+    bounds: dict[str, int],
+) -> None:
+    """They have nothing left to read live; the message would have failed for all, again and again."""
+    monkeypatch.setattr(any_scene, "watcher", lambda name: kind(any_scene.name, name))
+    sink = Sink()
+    first, *others = texts(0)
+    any_scene.fails["well"] = lambda event: event == first and not has_fallen_behind(sink)
+    any_scene.gates["slow", others[0]] = gate = anyio.Event()
+    async with two(any_scene, sink, settings(**bounds)) as (_, slow, _):
+        any_scene.publish(first)
+        await sink.until(lambda: has_fallen_behind(sink))
+        any_scene.gates["well", first] = held = anyio.Event()
+        await sink.until(lambda: any_scene.opened.count(("well", first)) > 1)
+        any_scene.publish(*others)
+        await sink.until(lambda: ("slow", others[0]) in any_scene.opened)
+        await some_turns()
+        assert slow.subscriber.is_present
+        gate.set()
+        held.set()
+        await sink.until(lambda: len(sink.taken(SLOW)) == len(sink.taken(WELL)) == 40)
+        assert any_scene.opened.count(("slow", others[0])) == 1
+
+
 async def test_while_the_service_stops_nobody_falls_behind(any_scene: Scene) -> None:
     sink = Sink()
     gate = any_scene.gates["slow", texts(0)[0]] = anyio.Event()
