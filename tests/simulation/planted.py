@@ -58,6 +58,8 @@ RULES: dict[str, str] = {
     "a_position_is_lost_at_a_change_of_owner": "S13|S2/S7",
     "a_lane_of_a_queue_is_remembered_for_ever": "L5",
     "a_poll_misses_the_room_that_comes_before_it_waits": "L1",
+    "a_lane_that_one_fills_is_not_looked_at": "L6",
+    "a_large_message_counts_as_one_event": "L6",
     "a_row_stays_until_the_next_message": "L5",
     "a_row_stays_behind_places_without_a_message": "L5",
     "who_catches_up_passes_what_comes_when_the_lease_is_over": "S13|S2/S7",

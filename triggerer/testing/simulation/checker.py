@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import AdvanceOutcome
 from triggerer.runtime.ledger import IDLE
+from triggerer.testing.simulation.holding_checker import HoldingChecker
 from triggerer.testing.simulation.lagging_checker import Identity, LaggingChecker
 from triggerer.testing.simulation.parked_checker import ParkedChecker
 from triggerer.testing.simulation.replay_checker import ReplayChecker
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Violation(AssertionError):
-    """A promise was broken. `rule` is one of S1-S13, T1-T6, P1-P4 and L1-L5, as `docs/simulation.md` lists them."""
+    """A promise was broken. `rule` is one of S1-S13, T1-T6, P1-P4 and L1-L6, as `docs/simulation.md` lists them."""
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(f"{rule}: {detail}")
@@ -52,6 +53,7 @@ class Checker:
         self.trials = TrialChecker(self.fail)
         self.parked = ParkedChecker(self.fail, self.lagging.is_hopeless)
         self.rest = RestChecker(self.fail)
+        self.holding = HoldingChecker(self.fail)
         self.deleted: set[int] = set()
         """Watchers that were deleted on purpose: they need not see anything any more."""
         self.replays.deleted = self.deleted

@@ -37,8 +37,14 @@ class LaneChecker:
         """The lanes from which something came, or was looked at, since they were last paused."""
         self._notifying: set[Hashable] = set()
         """The lanes for which a hook is running."""
+        self.is_paused = False
+        """Whether the whole stream was paused, and not resumed since."""
         self._is_pulled = True
-        self._is_paused = False
+
+    @property
+    def held_lane(self) -> Hashable:
+        """The lane of what the poll holds; None: it holds nothing."""
+        return None if self._in_hand is None else self._lane_of(self._in_hand.message)
 
     # What goes through the lanes
 
@@ -51,7 +57,7 @@ class LaneChecker:
     def note_pulled(self) -> None:
         """The runtime asks for the next message, so it has broadcast the last."""
         self._is_pulled = True
-        if self._is_paused:
+        if self.is_paused:
             self._checker.fail("S9", "a stream is pulled that was paused and not resumed")
         if self._in_hand is not None:
             self.note_broadcast(self._in_hand)
@@ -107,9 +113,9 @@ class LaneChecker:
     def note_pause(self) -> None:
         if self._is_pulled:
             self._checker.fail("S9", "pause() while the stream is being pulled")
-        if self._is_paused:
+        if self.is_paused:
             self._checker.fail("S9", "pause() of a stream that is paused")
-        self._is_paused = True
+        self.is_paused = True
         if self._in_hand is not None:
             lane = self._lane_of(self._in_hand.message)
             if lane in self.paused and lane in self._touched and self._is_full(lane):
@@ -118,9 +124,9 @@ class LaneChecker:
                 )
 
     def note_resume(self) -> None:
-        if not self._is_paused:
+        if not self.is_paused:
             self._checker.fail("S9", "resume() of a stream that is not paused")
-        self._is_paused = False
+        self.is_paused = False
 
     @contextmanager
     def pausing(self, lane: Hashable) -> Iterator[None]:

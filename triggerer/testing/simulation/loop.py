@@ -45,6 +45,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._is_running = False
         super().__init__()
         self.now = now
+        self.passed = 0.0
+        """Seconds of this in which nothing ran, see `pass_time`."""
         self.on_step: Callable[[], None] | None = on_step
         self._rng = rng
         self._callbacks: deque[asyncio.Handle] = deque()
@@ -65,6 +67,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def pass_time(self, seconds: float) -> None:
         """Nothing runs meanwhile: what falls due is late."""
         self.now += seconds
+        self.passed += seconds
 
     def call_soon(
         self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None

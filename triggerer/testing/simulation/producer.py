@@ -73,7 +73,7 @@ class SimulatedProducer(SharedStreamProducer):
     ) -> None:
         self.lanes_advance_side_by_side = broker.scenario.side_by_side  # type: ignore[misc]
         self.pauses_lanes = broker.scenario.pauses_lanes  # type: ignore[misc]
-        self._lane_checker = LaneChecker(broker.scenario, broker.checker, self.lane_of)
+        self.lane_checker = LaneChecker(broker.scenario, broker.checker, self.lane_of)
         self._broker = broker
         self._owner = owner
         self._cohort = cohort
@@ -90,7 +90,7 @@ class SimulatedProducer(SharedStreamProducer):
         if faults.occur(rate):
             raise BrokerUnavailable("the broker does not answer")
         session = self._session = self._broker.connect(self._owner)
-        session.lane_checker = self._lane_checker
+        session.lane_checker = self.lane_checker
         while True:
             await faults.delay()
             _fail_sometimes(faults, rate / 4)
@@ -98,11 +98,11 @@ class SimulatedProducer(SharedStreamProducer):
                 raise BrokerUnavailable("the topic was made anew")
             delivery = session.take()
             if delivery is not None:
-                delivery.confirm_broadcast = self._lane_checker.note_broadcast
-                self._lane_checker.note_handed_over(delivery)
+                delivery.confirm_broadcast = self.lane_checker.note_broadcast
+                self.lane_checker.note_handed_over(delivery)
                 self._broker.checker.lagging.broadcasts.note_pulled(delivery)
                 yield delivery.message.event, delivery
-                self._lane_checker.note_pulled()
+                self.lane_checker.note_pulled()
             else:
                 await session.wait()
 
@@ -121,7 +121,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._broadcasts.setdefault(lane, []).append(self._numbers)
         broker_payload.cohort, broker_payload.triggers = self._cohort()
         broker_payload.is_under_lease = not self._broker.checker.is_lease_over(self._owner)
-        self._lane_checker.note_considered(broker_payload)
+        self.lane_checker.note_considered(broker_payload)
         return lane
 
     def lane_of(self, message: Message) -> Hashable:
@@ -140,7 +140,7 @@ class SimulatedProducer(SharedStreamProducer):
             await self._wait_for_broker()
             self._apply(batch)
             await self._wait_for_broker()
-            self._lane_checker.note_advanced(lane, [item.broker_payload for item in batch])
+            self.lane_checker.note_advanced(lane, [item.broker_payload for item in batch])
         finally:
             self._advancing.discard(lane)
 
@@ -160,7 +160,7 @@ class SimulatedProducer(SharedStreamProducer):
     def _apply(self, batch: Sequence[AdvanceItem]) -> None:
         """The broker is told of a batch."""
         for item in batch:
-            self._lane_checker.note_broadcast(item.broker_payload)
+            self.lane_checker.note_broadcast(item.broker_payload)
             self._broker.checker.on_advance(item.broker_payload, item.outcome)
         self._apply_outcomes(batch)
 
@@ -219,17 +219,17 @@ class SimulatedProducer(SharedStreamProducer):
     # Flow control
 
     async def pause(self) -> None:
-        self._lane_checker.note_pause()
+        self.lane_checker.note_pause()
         await self._simulate_io()
 
     async def resume(self) -> None:
-        self._lane_checker.note_resume()
+        self.lane_checker.note_resume()
         await self._simulate_io()
 
     async def pause_lane(self, lane: Hashable) -> None:
         assert isinstance(lane, int)
         self._broker.checker.trace("pause_lane", stream=self._broker.topic, lane=lane)
-        with self._lane_checker.pausing(lane):
+        with self.lane_checker.pausing(lane):
             await self._simulate_io()
             if self._session is not None:
                 self._session.pause_lane(lane)
@@ -238,7 +238,7 @@ class SimulatedProducer(SharedStreamProducer):
     async def resume_lane(self, lane: Hashable) -> None:
         assert isinstance(lane, int)
         self._broker.checker.trace("resume_lane", stream=self._broker.topic, lane=lane)
-        with self._lane_checker.resuming(lane):
+        with self.lane_checker.resuming(lane):
             await self._simulate_io()
             if self._session is not None:
                 self._session.resume_lane(lane)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triggerer.domain.events import Fence
 from triggerer.testing.simulation.checker import Violation
@@ -19,6 +19,7 @@ from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
 from triggerer.testing.simulation.partitioned_world import PartitionedWorld
 from triggerer.testing.simulation.process import Process
+from triggerer.testing.simulation.producer import SimulatedProducer
 from triggerer.testing.simulation.scenario import (
     Scenario,
     has_executors,
@@ -29,6 +30,9 @@ from triggerer.testing.simulation.stream import Stream
 from triggerer.testing.simulation.timed_world import TimedWorld
 from triggerer.testing.simulation.unwinding import Crash, Finished, unwind
 from triggerer.testing.simulation.world import World
+
+if TYPE_CHECKING:
+    from triggerer.runtime.group import Group
 
 _STEPS_AFTER_FAULTS = 400_000
 """In 1,200 s of virtual time."""
@@ -140,6 +144,7 @@ class Supervisor:
             for stream in instance.host.manager.streams.values():
                 if stream.group is not None:
                     world.checker.check_group(stream.group)
+                    self._check_holding(process, instance, stream.group)
         if world.checker.violation is not None:
             raise world.checker.violation
         if world.faults.are_over:
@@ -149,6 +154,14 @@ class Supervisor:
             self._end_faults(process)
         elif world.faults.occur(world.scenario.crash_rate):
             raise Crash
+
+    def _check_holding(self, process: Process, instance: Instance, group: Group) -> None:
+        producer, lagging = group.state.producer, self.world.checker.lagging
+        if lagging.is_on and lagging.falls_behind and isinstance(producer, SimulatedProducer):
+            now = process.loop.now - process.loop.passed
+            self.world.checker.holding.check(
+                group, producer.lane_checker, is_store_slow=instance.is_full, now=now
+            )
 
     def _end_faults(self, process: Process) -> None:
         world = self.world
