@@ -133,3 +133,48 @@ def is_before(one: Position, other: Position) -> bool:
 def following(position: Position) -> Position:
     """The position after a message's, whether there is a message or not."""
     return [position[0], position[1] + 1]
+
+
+class UsedNumbers(Protocol):
+    """Numbers that a log uses again since its end was lost: from the cut, at `since`, up to `below`."""
+
+    @property
+    def since(self) -> Any: ...
+    @property
+    def below(self) -> Any: ...
+
+
+def cuts_known(incarnation: Any) -> tuple[UsedNumbers, ...]:
+    """The cuts of a log of which an incarnation tells.
+
+    A log that is cut keeps its incarnation, so that its positions still compare. What a producer gives as one may say
+    in an attribute `used` which cuts were known by then. Out of the store it comes without.
+    """
+    used: tuple[UsedNumbers, ...] = getattr(incarnation, "used", ())
+    return used
+
+
+def cut_after(place: Position, incarnation: Any) -> Position | None:
+    """Return the first cut that `incarnation` tells of, and `place` does not; None: there is none.
+
+    Who stands there may have read, or be about to read, what the log has lost.
+    """
+    return _first(_unknown_at(place, incarnation), incarnation)
+
+
+def cut_before(place: Position, incarnation: Any) -> Position | None:
+    """The same, of the cuts before `place`, or there: nothing that is there now was read from the cut on."""
+    cuts = [one for one in _unknown_at(place, incarnation) if one.since <= place[1]]
+    return _first(cuts, incarnation)
+
+
+def _unknown_at(place: Position, incarnation: Any) -> list[UsedNumbers]:
+    used = cuts_known(incarnation)
+    if not used or not is_same_log(place, [incarnation]):
+        return []
+    known = cuts_known(place[0])
+    return [one for one in used if place[1] < one.below and one not in known]
+
+
+def _first(cuts: list[UsedNumbers], incarnation: Any) -> Position | None:
+    return [incarnation, min(one.since for one in cuts)] if cuts else None

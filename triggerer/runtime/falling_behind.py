@@ -174,7 +174,7 @@ class FallingBehind:
         for watcher in sorted(failed, key=_by_id):
             fence = failed[watcher]
             is_known = state.lags.find(lane.key, watcher.watcher_id) is not None
-            place = position if is_known else lowest
+            place = state.place_since_cut(lane.key, position) if is_known else lowest
             entry.unresolved += 1
             if fence is None or not state.lags.fall_behind(
                 watcher, lane.key, place, fence, now, note, broadcast_to=broadcast_to

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from triggerer.domain.lane_positions import Position, following, is_before, is_same_log
+from triggerer.domain.lane_positions import (
+    Position,
+    cut_before,
+    cuts_known,
+    following,
+    is_before,
+    is_same_log,
+)
 
 _MOST_BYTES: Final = 4 * 1024 * 1024
 
@@ -54,6 +61,8 @@ class Recent:
         self._waiting: dict[Waiting, None] = {}
         self.before: Position | None = None
         """The last message that this group had broadcast when somebody fell behind; None: it is not known."""
+        self.incarnation: Any = None
+        """Of what was broadcast last, as the producer gave it; None if nothing was."""
 
     def note_broadcast_before(self, position: Position) -> None:
         """Somebody falls behind, and this had been broadcast."""
@@ -63,6 +72,22 @@ class Recent:
             or is_before(self.before, position)
         ):
             self.before = position
+
+    def note_incarnation(self, incarnation: Any) -> bool:
+        """What is broadcast from now on has this one: forget what a log that was cut has lost.
+
+        Returns:
+            Whether it tells of a cut that was not known.
+        """
+        known, self.incarnation = cuts_known(self.incarnation), incarnation
+        if all(cut in known for cut in cuts_known(incarnation)):
+            return False
+        while self._messages and _is_lost(self._messages[-1].position, incarnation):
+            self._messages.pop()
+            self._size_bytes -= self._sizes.pop()
+        self._after = _left_of(self._after, incarnation)
+        self.before = _left_of(self.before, incarnation)
+        return True
 
     @property
     def newest(self) -> Position | None:
@@ -105,8 +130,11 @@ class Recent:
         """Whether what is at `position`, or else the first message after it, is here or is the next to be broadcast."""
         if not self._messages:
             return False
-        oldest = self._messages[0].position
-        return is_same_log(oldest, position) and not is_before(position, oldest)
+        oldest, newest = self._messages[0].position, self._messages[-1].position
+        if not is_same_log(oldest, position) or is_before(position, oldest):
+            return False
+        # Its reader may know sooner than the poll that the log was cut.
+        return position[0] is newest[0] or not _is_lost(newest, position[0])
 
     def after(self, position: Position, most: int) -> list[Message] | None:
         """The first messages at `position` or after it, in order; empty if none has been broadcast yet.
@@ -121,3 +149,14 @@ class Recent:
 
 def _number(message: Message) -> Any:
     return message.position[1]
+
+
+def _is_lost(position: Position, incarnation: Any) -> bool:
+    """Whether the message at a position is not in the log any more, as this incarnation says."""
+    return cut_before(position, incarnation) is not None
+
+
+def _left_of(last: Position | None, incarnation: Any) -> Position | None:
+    """The last place before a cut, if the message at `last` was lost by it."""
+    cut = None if last is None else cut_before(last, incarnation)
+    return last if cut is None else [cut[0], cut[1] - 1]

@@ -10,11 +10,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer, SharedStreamSelector
 from triggerer.domain.events import EventSink, EventSource, WatcherRef
-from triggerer.domain.lane_positions import Position, following, is_before
+from triggerer.domain.lane_positions import Position, cut_before, following, is_before
 from triggerer.domain.parked import ParkedStore
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.absences import Absences
 from triggerer.runtime.clock import Clock
+from triggerer.runtime.cut_logs import note_cut
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.lags import Lags
 from triggerer.runtime.lane_ends import LaneEnds
@@ -170,6 +171,9 @@ class GroupState:
         lane = self.producer.get_advance_lane(payload)
         if lane in self.lags.by_lane:
             position = self.producer.get_position(payload)
+            recent = self.recent_of(lane)
+            if position[0] is not recent.incarnation and recent.note_incarnation(position[0]):
+                note_cut(self.lags, lane, position[0], self.now())
             if lane in self.lags.set_back:
                 self.lags.note_broadcast(lane, position, self.now())
             self.recent_of(lane).append(Message(position, event, payload), size_bytes)
@@ -195,6 +199,9 @@ class GroupState:
         lane = self.lanes.get(key)
         if lane is not None and self.comes_again(key, lane.taken_to - 1, position):
             # The broker was told of a failure before it, and is not advanced to it.
+            return
+        if cut_before(position, self.recent_of(key).incarnation) is not None:
+            # The log has lost it: the broker stands before.
             return
         reached = following(position)
         self.lags.note_advanced(key, reached)
@@ -236,7 +243,9 @@ class GroupState:
             position = self.producer.get_position(following_one.payload)
             if is_before(position, lowest):
                 lowest = position
-            elif is_before(furthest, position):
+            elif is_before(furthest, position) or (
+                position[0] is not furthest[0] and cut_before(furthest, position[0]) is not None
+            ):
                 furthest = position
             following_one = following_one.next
         return lowest, furthest
@@ -254,6 +263,10 @@ class GroupState:
             recent = Recent(broadcast_to, most=self.settings.most_recent)
             self.recent[lane] = lags, recent
         return recent
+
+    def place_since_cut(self, lane: Hashable, position: Position) -> Position:
+        """Where a watcher stands that has missed the message at `position`: at the cut, if the log has lost that."""
+        return cut_before(position, self.recent_of(lane).incarnation) or position
 
     def trim_recent(self) -> None:
         """Forget what was broadcast in lanes in which nobody is behind any more, since watchers were deleted."""
