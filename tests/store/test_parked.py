@@ -248,6 +248,22 @@ async def test_what_is_set_aside_in_two_streams_one_after_the_other_leaves_no_by
     assert await _bodies(database) == 0
 
 
+async def test_what_is_kept_though_it_was_set_aside_in_another_stream_leaves_no_bytes(
+    database: Database,
+) -> None:
+    """They counted for the bound of all, and nobody could discard them."""
+    await _watchers(database)
+    other = FENCE._replace(stream_digest="other")
+    async with _writing(database) as writer:
+        assert await _store(writer, _kept(0)) == [None]
+        await _move(database, 1, other)
+        assert await _store(writer, _kept(0), fence=other) == [None]
+    assert await _bodies(database) == 1
+    async with database.transaction() as session:
+        assert await discard_parked(session, await choose_parked(session)) == 1
+    assert await _bodies(database) == 0
+
+
 @pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
 async def test_what_is_left_of_a_deleted_watcher_can_be_discarded_and_not_replayed(
     database: Database,

@@ -140,3 +140,27 @@ async def test_what_was_asked_of_a_watcher_goes_with_it(watched: Database) -> No
         await session.execute(update(Watcher).where(Watcher.id == 1).values(trigger_id=None))
         await drop_positions_without_stream(session)
         assert (await session.scalars(select(WatcherReplay))).all() == []
+
+
+async def test_a_former_stream_ends_no_place_in_the_one_that_its_watcher_has_moved_to(
+    watched: Database,
+) -> None:
+    """Two groups of one topic have the same lanes: the place was gone, and with it what a crash left to catch up."""
+    other = Fence("other", "another", 1)
+    await add_stream(watched, other)
+    async with watched.transaction() as session:
+        await session.execute(update(Trigger).where(Trigger.id == 1).values(stream_digest="other"))
+    answers: list[Exception | None] = []
+    async with anyio.create_task_group() as tasks:
+        writer = PositionWriter(watched, on_fenced=lambda _: None)
+        tasks.start_soon(writer.run)
+        for fence, position in ((other, ["topic", 3]), (FENCE, None)):
+            writer.submit_nowait(
+                PositionChange(fence, 1, "0", position, NOW, None, 0, answers.append)
+            )
+        await until(lambda: len(answers) == 2)
+        tasks.cancel_scope.cancel()
+    assert answers == [None, None]
+    async with watched.reading() as session:
+        (row,) = await load_triggers(session, ["other"])
+    assert [one.position for one in row.positions] == [["topic", 3]]

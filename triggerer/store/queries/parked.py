@@ -65,7 +65,7 @@ KEEP: Final = Statement(
     "0, CASE WHEN t.id IS NULL THEN {else_error} END, g.parked_at FROM {MESSAGES} g "
     "LEFT JOIN watcher w ON w.id = g.watcher_id "
     "LEFT JOIN trigger t ON t.id = w.trigger_id AND t.stream_digest = g.digest "
-    "ORDER BY g.place ON CONFLICT (watcher_id, idempotency_key) DO NOTHING",
+    "ORDER BY g.place ON CONFLICT (watcher_id, idempotency_key) DO NOTHING RETURNING body_id",
     MESSAGES=parameter_rows(
         place="integer",
         digest="text",
@@ -287,12 +287,15 @@ def _keep(
             (place, of[0], watcher_id, ids[of], what.lane, what.key, what.parked_at)
             for place, watcher_id, of, what in allowed
         ]
-        yield KEEP(
+        new = yield KEEP(
             rows=ParameterRows(rows),
             state=ParkedState.KEPT.value,
             else_state=ParkedState.SET_ASIDE.value,
             else_error=READS_IT_NO_MORE,
         )
+        if len(new) < len(rows):
+            # One that was parked when its watcher read another stream refers to the bytes of that.
+            yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
 

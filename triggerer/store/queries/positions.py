@@ -46,10 +46,11 @@ SAVE: Final = Statement(
         set_back_to="jsonb",
     ),
 )
+# Not where it stands in the other stream: its owner may know sooner that the watcher has moved.
 DROP: Final = Statement(
-    "DELETE FROM watcher_position WHERE (watcher_id, lane) IN "
-    "(SELECT g.watcher_id, g.lane FROM {POSITIONS} g)",
-    POSITIONS=parameter_rows(watcher_id="bigint", lane="text"),
+    "DELETE FROM watcher_position WHERE (watcher_id, lane, stream_digest) IN "
+    "(SELECT g.watcher_id, g.lane, g.digest FROM {POSITIONS} g)",
+    POSITIONS=parameter_rows(watcher_id="bigint", lane="text", digest="text"),
 )
 END: Final = Statement(
     "DELETE FROM watcher_replay WHERE id {REQUESTS}", REQUESTS=in_list("requests", "bigint")
@@ -85,7 +86,7 @@ def write_positions(
     if saved:
         yield SAVE(rows=ParameterRows(sorted(saved, key=_watcher_and_lane)))
     dropped = [
-        (change.watcher_id, change.lane)
+        (change.watcher_id, change.lane, change.fence.stream_digest)
         for change in changes
         if change.position is None and change.fence in held
     ]

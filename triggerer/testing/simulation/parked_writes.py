@@ -66,6 +66,7 @@ class ParkedWrites:
             total = size_of_bodies(body for body in all_ if body[:2] != one)
             return [(*self._usage(values["watcher_id"], but=values["key"]), total)]
         if statement is parked.KEEP:
+            new: list[Row] = []
             for _, _, watcher, body_id, lane, key, parked_at in sorted(values["rows"].rows):
                 at = watcher, key
                 if at not in rows:
@@ -73,7 +74,9 @@ class ParkedWrites:
                     rows[at] = ParkedRow(
                         store.next_id(), watcher, body, lane, key, _KEPT, 0, parked_at
                     )
-        elif statement is parked.KNOWN:
+                    new.append((body_id,))
+            return new
+        if statement is parked.KNOWN:
             return [at for at in values["rows"].rows if tuple(at) in rows]
         elif statement is parked.PASS:
             return [

@@ -60,7 +60,7 @@ class PositionWrites:
         await session.store.faults.delay()
         for watcher, lane, *saved in rows:
             standing = None
-            if saved:
+            if statement is SAVE:
                 digest, text, since, _, failures, again, set_back_to = saved
                 position = orjson.loads(text)
                 found = session.store.checker.lagging.lanes(digest)[int(lane)]
