@@ -23,6 +23,7 @@ from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept import KeptMessages
 from triggerer.runtime.kept_reader import QueueMessage, begin_giving
 from triggerer.runtime.lag import Lag
+from triggerer.runtime.lane_readers import LaneReaders
 from triggerer.runtime.missed import MissedMessages
 from triggerer.runtime.seam import Seam
 from triggerer.runtime.setting_aside import SettingAside
@@ -64,7 +65,7 @@ class CatchingUp:
         hosted: HostedTrigger,
         state: GroupState,
         context: RuntimeContext,
-        readers: anyio.Semaphore,
+        readers: LaneReaders,
         on_change: Callable[[WatcherRef], None],
         tasks: anyio.abc.TaskGroup,
     ) -> None:
@@ -137,7 +138,7 @@ class CatchingUp:
         """There are messages to be replayed."""
         if self._kept is not None:
             self._kept.look()
-            self._missed.wake()
+            self._missed.interrupt()
 
     def restart(self) -> None:
         """Try again now what has failed."""

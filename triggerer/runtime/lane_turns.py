@@ -37,6 +37,8 @@ class LaneTurns:
         """When those that wait have their turn."""
         self._heap: list[tuple[float, int, Lag]] = []
         """The same; of those that were postponed again, or are gone, there are outdated ones."""
+        self._resting: set[Lag] = set()
+        """Those of them in which nothing has failed: there was nothing to be read."""
         self._pushed = 0
         self._current: Lag | None = None
         self._attempts: dict[Lag, _Attempts] = {}
@@ -50,6 +52,8 @@ class LaneTurns:
 
     def offer(self, lag: Lag) -> None:
         """It is behind: it has its turn after those that are offered already, or when what blocks it is tried again."""
+        if lag in self._resting:
+            self._end_wait(lag)
         if lag in self._due or lag is self._current:
             return
         if lag.blocked is not None and lag.blocked_until > self._now:
@@ -99,13 +103,27 @@ class LaneTurns:
         self._wait_until(lag, self._now + backoff.next_delay())
 
     def delay(self, lag: Lag, seconds: float) -> None:
-        """There is nothing to be read: look again a little later."""
+        """Look again later, and not before."""
         self._wait_until(lag, self._now + seconds)
+
+    def rest(self, lag: Lag, seconds: float) -> None:
+        """There is nothing to be read: look again later, or when it is offered."""
+        self._wait_until(lag, self._now + seconds)
+        self._resting.add(lag)
+
+    def end_rests(self) -> None:
+        """All those that rest have their turn now."""
+        for lag in list(self._resting):
+            self.resume(lag)
 
     def resume(self, lag: Lag) -> None:
         """It waits no more."""
-        if self._due.pop(lag, None) is not None:
+        if self._end_wait(lag):
             self._ready[lag] = None
+
+    def _end_wait(self, lag: Lag) -> bool:
+        self._resting.discard(lag)
+        return self._due.pop(lag, None) is not None
 
     def note_failure(self) -> None:
         """A message has failed, of whatever lane."""
@@ -125,6 +143,7 @@ class LaneTurns:
         """All that wait have their turn now."""
         self._ready.update(dict.fromkeys(self._due))
         self._due.clear()
+        self._resting.clear()
         self._heap.clear()
         self._not_before = -math.inf
 
@@ -134,6 +153,7 @@ class LaneTurns:
 
     def _wait_until(self, lag: Lag, due: float) -> None:
         self._ready.pop(lag, None)
+        self._resting.discard(lag)
         if lag is self._current:
             self._current = None
         self._due[lag] = due
@@ -144,5 +164,5 @@ class LaneTurns:
         while self._heap and self._heap[0][0] <= now:
             due, _, lag = heapq.heappop(self._heap)
             if self._due.get(lag) == due:
-                del self._due[lag]
+                self._end_wait(lag)
                 yield lag

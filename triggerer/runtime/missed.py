@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -16,6 +17,7 @@ from triggerer.errors import StoreError
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.kept_reader import KeptReader, QueueMessage
 from triggerer.runtime.lag import Lag
+from triggerer.runtime.lane_readers import LaneReaders, Reading
 from triggerer.runtime.lane_turns import LaneTurns
 from triggerer.runtime.log_reader import LogReader
 from triggerer.runtime.recent import Message
@@ -35,9 +37,23 @@ _BURST_S: Final = 0.00005
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
 """How long a lane without a message keeps its reader while others wait for one, and waits for its live filter."""
+_LONGEST_REST_S: Final = 8.0
+_LONGEST_WITHOUT_PLACE_S: Final = 300.0
+"""How long who has read to the end leaves all places to those who have not."""
 
 
 Readable = Message | QueueMessage
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """Is woken when something is broadcast in the lane."""
+
+    missed: MissedMessages
+    lag: Lag
+
+    def wake(self) -> None:
+        self.missed.offer(self.lag)
 
 
 class MissedMessages:
@@ -56,7 +72,7 @@ class MissedMessages:
         watcher: WatcherRef,
         state: GroupState,
         context: RuntimeContext,
-        readers: anyio.Semaphore,
+        readers: LaneReaders,
         seam: Seam,
         on_gap: Callable[[Lag, Position], None],
         on_failure: Callable[[Exception], None],
@@ -70,17 +86,27 @@ class MissedMessages:
         self._on_failure = on_failure
         self._turns = LaneTurns(context)
         self._wake = AutoResetEvent()
+        self._is_interrupted = False
+        self._at_end: dict[Lag, tuple[Position, float]] = {}
+        """Where it seems to have read lanes to their ends, and since when it leaves its place to others."""
         parked = context.parked
         self.queue = KeptReader(watcher, state, parked) if parked and state.keeps_messages else None
         self.tasks: anyio.abc.TaskGroup | None = None
         """Where its readers run; set before anything is read."""
 
     def wake(self) -> None:
-        """Look again: it has fallen behind in another lane, or something has arrived."""
+        """Look again at all lanes."""
+        self._turns.end_rests()
+        self._wake.set()
+
+    def interrupt(self) -> None:
+        """Wait for no message of a lane: the filter is to be given something else first."""
+        self._is_interrupted = True
         self._wake.set()
 
     def offer(self, lag: Lag) -> None:
         """It may be read, or there may be more in it."""
+        self._at_end.pop(lag, None)
         self._turns.offer(lag)
         self._wake.set()
 
@@ -88,12 +114,34 @@ class MissedMessages:
 
     def next_lane(self) -> Lag | None:
         """The lane that may be read and was not read last; None if all wait."""
+        self._is_interrupted = False
         if self._watcher.watcher_id in self._state.lags.held:
             return None
         while (lag := self._turns.next()) is not None:
-            if not self._seam.go_live_if_caught_up(lag):
+            if not (self._seam.go_live_if_caught_up(lag) or self._gives_way(lag)):
                 return lag
         return None
+
+    def _gives_way(self, lag: Lag) -> bool:
+        """Whether it rests on, having read to the end of the lane: others have the places, and have something to read.
+
+        It is told of what is broadcast. What the poll has not got to it need not have before its siblings.
+        """
+        end, since = self._at_end.get(lag, (None, 0.0))
+        if end != lag.read_to or self._readers.is_free:
+            return False
+        without = self._context.clock.monotonic() - since
+        if without >= _LONGEST_WITHOUT_PLACE_S:
+            return False
+        self._turns.rest(lag, min(max(without, _IDLE_S), _LONGEST_REST_S))
+        return True
+
+    def _rest(self, lag: Lag, reading: Reading | None) -> None:
+        if reading is not None:
+            for one in [one for one in self._at_end if one.is_gone or one.is_live]:
+                del self._at_end[one]
+            self._at_end[lag] = lag.read_to, self._context.clock.monotonic()
+        self._turns.rest(lag, _IDLE_S)
 
     async def wait_for_turn(self) -> None:
         """Wait until a lane may be read again, or something has changed."""
@@ -221,20 +269,20 @@ class MissedMessages:
     async def _read(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
         assert self.tasks is not None
         assert self._state.producer is not None
-        async with self._readers:
-            reader = LogReader(self._state.producer, lag.lane, lag.read_to, self.wake)
+        reading = await self._readers.begin(self._wake.set)
+        try:
+            self._at_end.pop(lag, None)
+            reader = LogReader(self._state.producer, lag.lane, lag.read_to, self._wake.set)
             # No task group of its own: one must not be left open where a generator yields.
-            scope = anyio.CancelScope()
-            self.tasks.start_soon(_run_in, scope, reader)
-            try:
-                async with aclosing(self._from_log(lag, reader)) as bursts:
-                    async for burst in bursts:
-                        yield burst
-            finally:
-                scope.cancel()
+            self.tasks.start_soon(_run_in, reading.scope, reader)
+            async with aclosing(self._from_log(lag, reader, reading)) as bursts:
+                async for burst in bursts:
+                    yield burst
+        finally:
+            reading.end()
 
     async def _from_log(
-        self, lag: Lag, reader: LogReader
+        self, lag: Lag, reader: LogReader, reading: Reading
     ) -> AsyncGenerator[Sequence[Readable], None]:
         clock, given = self._context.clock, 0
         until = clock.monotonic() + _SLICE_S
@@ -252,6 +300,7 @@ class MissedMessages:
                     self._seam.begin_anew(lag, messages[0].position)
                     reached = lag.read_to
                 if messages:
+                    reading.note_messages()
                     continue
                 self._pass_over(lag, reader.nothing_before)
                 reached = lag.read_to
@@ -259,14 +308,18 @@ class MissedMessages:
                     self.postpone(lag)
                     self._on_failure(reader.error)
                     return
-                if not await self._wait_for_message(lag):
+                if not await self._wait_for_message(lag, reading):
                     return
                 continue
             burst = messages[at : at + most]
             at += len(burst)
             given += len(burst)
-            began = clock.monotonic()
+            reading.lent_at = began = clock.monotonic()
             yield burst
+            reading.lent_at = None
+            if reading.is_over:
+                # The filter took long over that, and another has the place.
+                return
             most = _adapt(most, clock.monotonic() - began)
             reached = lag.read_to
             if self._state.recent_of(lag.lane).covers(reached):
@@ -283,7 +336,7 @@ class MissedMessages:
         elif is_before(lag.read_to, position):
             self._on_gap(lag, position)
 
-    async def _wait_for_message(self, lag: Lag) -> bool:
+    async def _wait_for_message(self, lag: Lag, reading: Reading | None = None) -> bool:
         """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""
         if self._seam.go_live_if_caught_up(lag) or self._seam.is_recreated(lag):
             return False
@@ -291,22 +344,29 @@ class MissedMessages:
             recent = self._state.recent_of(lag.lane)
             if recent.after(lag.read_to, 1):
                 return False
-            recent.wake_once(self)
+            recent.wake_once(_Lane(self, lag))
+        since = anyio.current_time() if reading is None else reading.empty_since()
         is_first = True
         while True:
-            with anyio.move_on_after(_IDLE_S) as waiting:
+            empty_s = anyio.current_time() - since
+            if empty_s >= _IDLE_S:
+                has_others = self._state.lags.count_behind(self._watcher.watcher_id) > 1
+                if has_others or (reading is not None and self._readers.are_wanted):
+                    self._rest(lag, reading)
+                    return False
+                if self._seam.go_live_if_caught_up(lag):
+                    # Its live filter has come back, which nobody tells.
+                    return False
+                if is_first and not (reading is not None and reading.is_idle):
+                    self._state.store_position(lag)
+                is_first = False
+                if reading is not None:
+                    reading.is_idle = True
+            wait_s = _IDLE_S if empty_s >= _IDLE_S else _IDLE_S - empty_s
+            with anyio.move_on_after(wait_s) as waiting:
                 await self._wake.wait()
             if not waiting.cancelled_caught:
-                return not (lag.is_gone or lag.is_live)
-            if self._state.lags.count_behind(self._watcher.watcher_id) > 1:
-                self._turns.delay(lag, _IDLE_S)
-                return False
-            if self._seam.go_live_if_caught_up(lag):
-                # Its live filter has come back, which nobody tells.
-                return False
-            if is_first:
-                self._state.store_position(lag)
-                is_first = False
+                return not (lag.is_gone or lag.is_live or self._is_interrupted)
 
 
 def _adapt(most: int, took_s: float) -> int:

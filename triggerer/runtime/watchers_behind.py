@@ -18,6 +18,7 @@ from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept import give_back
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.lags import Lags
+from triggerer.runtime.lane_readers import LaneReaders
 from triggerer.runtime.queue_lags import begin_group, enter_kept
 from triggerer.runtime.replays import Replays
 from triggerer.runtime.state import GroupState
@@ -53,7 +54,7 @@ class WatchersBehind:
         self._catching_up: dict[WatcherRef, CatchingUp] = {}
         self._with_kept: set[WatcherRef] = set()
         """Those for whom messages are kept that were set aside."""
-        self._readers = anyio.Semaphore(_READERS, fast_acquire=True)
+        self._readers = LaneReaders(_READERS, context.clock)
         self._group: Group | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
 
