@@ -53,6 +53,8 @@ RULES: dict[str, str] = {
     "what_is_replaced_goes_before_its_successor_is_loaded": "S11",
     "what_nobody_could_read_concerns_nobody": "S2/S7",
     "a_gap_at_the_seam": "S13|S2/S7",
+    "a_repeat_at_the_seam": "S13",
+    "the_bound_of_what_is_parked_is_ignored": "S9",
     "a_live_message_overtakes_what_lies_behind": "S13|S2/S7",
     "a_position_moves_before_its_events_are_durable": "S13|S2/S7",
     "a_position_is_lost_at_a_change_of_owner": "S13|S2/S7",

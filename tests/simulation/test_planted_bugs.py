@@ -19,6 +19,9 @@ SEEDS = 2_000
 TIMEOUT_S = 280
 # The others go through the soak: copying, starting and searching takes some seconds for each.
 QUICK = {
+    "a_gap_at_the_seam",
+    "a_kept_message_goes_before_its_events_are_durable",
+    "a_position_moves_before_its_events_are_durable",
     "catch_up_skips_one",
     "commit_past_a_failed_position",
     "events_at_the_cap_wait_for_ever",

@@ -13,6 +13,7 @@ from triggerer.testing.simulation.parked_checker import ParkedChecker
 from triggerer.testing.simulation.replay_checker import ReplayChecker
 from triggerer.testing.simulation.rest_checker import RestChecker
 from triggerer.testing.simulation.scenario import SIZES
+from triggerer.testing.simulation.seam_checker import SeamChecker
 from triggerer.testing.simulation.trial_checker import TrialChecker
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Checker:
         made_again = set[Identity]()
         self.lagging = LaggingChecker(self.fail, (self.durable, self.refused, made_again))
         """Off, unless watchers fall behind alone."""
+        self.seam = SeamChecker(self.fail, self.lagging.was_told)
         self.replays = ReplayChecker(self.fail, self.lagging, made_again)
         self.trials = TrialChecker(self.fail)
         self.parked = ParkedChecker(self.fail, self.lagging.is_hopeless)
@@ -76,6 +78,7 @@ class Checker:
         if not delivery.is_under_lease:
             self._fail_for_lease(delivery, "broadcasts")
         self.lagging.broadcasts.note_broadcast(delivery)
+        self.seam.on_broadcast(delivery)
         self.trace(
             "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
         )
@@ -239,6 +242,7 @@ class Checker:
             self.lagging.on_opened(watcher, delivery.message)
             self.replays.on_given(watcher, delivery.message)
             self.lagging.on_opened_live(watcher, delivery)
+            self.seam.on_opened_live(watcher, delivery)
 
     def note_selector(self, subscriber: Subscriber, is_selected: Callable[[Any], bool]) -> None:
         """From now on it is not to get the events that are not selected."""

@@ -228,6 +228,8 @@ class Delivery:
     was_behind_failed: bool = False
     """Whether the poll held it when a message before it in its lane failed for all."""
     opened: set[int] = field(default_factory=set)
+    caught_up: set[int] = field(default_factory=set)
+    """The watchers that have passed the message beside the group since it was broadcast."""
     answers: dict[int, Answer] = field(default_factory=dict)
 
     @property

@@ -137,6 +137,10 @@ class LaggingChecker:
         message = delivery.message
         self._told.setdefault((message.topic, message.lane), set()).add(message.offset)
 
+    def was_told(self, message: Message) -> bool:
+        """Whether it was in an advance that has returned, with whatever outcome."""
+        return message.offset in self._told.get((message.topic, message.lane), ())
+
     def note_redelivered(self, delivery: Delivery) -> None:
         """It has failed, and the broker delivers it again. What was pulled behind it may be given before it."""
         self._comes_again.add(delivery.message.key)

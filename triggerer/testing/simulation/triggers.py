@@ -271,6 +271,8 @@ class RereadingProbe:
             return
         if self._is_noted:
             self._leased.checker.lagging.on_passed(self._watcher, message, self.yielded)
+            if isinstance(self._taken, TakenFromLane):
+                self._leased.checker.seam.on_passed(self._watcher, message)
             if self._leased.relapses is not None:
                 self._leased.relapses.on_read_again(self._leased.stream, self._watcher, message)
         elif isinstance(self._taken, Trial):
