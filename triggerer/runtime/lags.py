@@ -35,6 +35,7 @@ class Lags:
         may_grow: False: nobody falls behind from now on. Who is behind already still catches up.
         on_change: Called when a watcher falls behind, has caught up, or when what is known of that changes.
         on_readable: Called with a lane that a watcher may read again, and when there may be more in it.
+        on_settled: Called with one that has caught up, when all is durable that it has taken up to its position.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Lags:
         sink: PositionSink | None,
         on_change: Callable[[WatcherRef], None] | None = None,
         on_readable: Callable[[Lag], None] | None = None,
+        on_settled: Callable[[Lag], None] | None = None,
         *,
         may_grow: bool = True,
     ) -> None:
@@ -51,6 +53,7 @@ class Lags:
         self._is_closed = False
         self._on_change = on_change
         self._on_readable = on_readable
+        self._on_settled = on_settled
         self.by_lane: dict[Hashable, dict[int, Lag]] = {}
         """By lane and the watcher's id."""
         self.advanced_to: dict[Hashable, Position] = {}
@@ -375,6 +378,11 @@ class Lags:
             self._on_readable(lag)
         if self._on_change is not None:
             self._on_change(lag.watcher)
+
+    def note_settled(self, lag: Lag) -> None:
+        """All is durable that one that has caught up has taken up to its position, perhaps in a group before."""
+        if self._on_settled is not None:
+            self._on_settled(lag)
 
     def _submit(
         self,

@@ -175,7 +175,7 @@ class Settlement:
         elif has_derived:
             self._state.lags.move(lag)
         if lag.is_live:
-            self._state.end_if_advanced(lag)
+            self._state.lags.note_settled(lag)
 
     def _drop_passed(self, lag: Lag, kept: KeptInLane) -> None:
         """Delete the rows of what is dealt with."""

@@ -40,7 +40,11 @@ class WatchersBehind:
         self, key: Hashable, members: Collection[HostedTrigger], context: RuntimeContext
     ) -> None:
         self.lags = Lags(
-            context.positions, self._on_lag, self._on_readable, may_grow=context.falls_behind
+            context.positions,
+            self._on_lag,
+            self._on_readable,
+            self._on_settled,
+            may_grow=context.falls_behind,
         )
         """Which of the members' watchers are behind, and where."""
         self._key = key
@@ -236,6 +240,11 @@ class WatchersBehind:
         running = self._catching_up.get(lag.watcher)
         if running is not None:
             running.offer(lag)
+
+    def _on_settled(self, lag: Lag) -> None:
+        # The broker may have been advanced to there in this group, while that was still on its way from the one before.
+        if self._group is not None:
+            self._group.state.end_if_advanced(lag)
 
     def _note_lags(self, member: HostedTrigger) -> None:
         shown = {watcher.watcher_id for watcher in member.source.watchers}

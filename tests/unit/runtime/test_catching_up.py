@@ -497,6 +497,32 @@ async def test_its_row_goes_also_if_the_group_ends_when_all_that_it_has_missed_i
         await sink.until(lambda: sink.positions[1, "0"] is None)
 
 
+@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_before_all_is_durable(
+    scene: Scene,
+) -> None:
+    """No message of the lane comes, with which it could go (the simulation's seed 50050)."""
+    sink = Late(1)
+    scene.fails["sick"] = lambda event: event == "a"
+    async with hosting(scene, sink) as (manager, _, _):
+        scene.publish("a", lane=0)
+        await sink.until(lambda: scene.broker.committed(0) == 1)
+        scene.fails.clear()
+        (stream,) = manager.streams.values()
+        await sink.until(
+            lambda: bool(sink.late) and all(lag.is_live for lag in stream.behind.lags.all())
+        )
+        before, scene.is_breaking = stream.group, True
+        scene.publish("other", lane=1)
+        await sink.until(lambda: stream.group not in (None, before))
+        scene.is_breaking = False
+        scene.publish("b", lane=0)
+        await sink.until(lambda: scene.broker.committed(0) == 2)
+        assert sink.positions[1, "0"] == [scene.broker.identity, 0]
+        sink.answer()
+        await sink.until(lambda: sink.positions[1, "0"] is None)
+
+
 @pytest.mark.rule("18: it goes on live without a gap")
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
