@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from tests.store.seeding import Event, add_asset, count_events, record, recording
 from triggerer.domain.events import EventSource, Fence, WatcherRef
@@ -211,3 +211,17 @@ async def test_who_died_long_ago_is_forgotten(database: Database) -> None:
         await register_instance(session, "one", kind="executor")
     async with database.reading() as session:
         assert set(await session.scalars(select(Instance.id))) == {"late", "one"}
+
+
+async def test_thousands_of_leases_are_extended_at_once(postgres: Database) -> None:
+    """Some ten thousand were refused ("stack depth limit exceeded"), at each heartbeat; here a lower limit."""
+    fences = [Fence(f"s{number:04}", "me", 1) for number in range(1_000)]
+    lost = fences[0]._replace(epoch=2)
+    async with postgres.transaction() as session:
+        session.add_all(
+            Stream(digest=one.stream_digest, key="", owner=one.owner, epoch=one.epoch)
+            for one in fences
+        )
+        await session.flush()
+        await session.execute(text("SET LOCAL max_stack_depth = '150kB'"))
+        assert await extend_leases(session, [lost, *fences[1:]]) == fences[1:]

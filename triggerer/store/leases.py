@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import ColumnElement, delete, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
@@ -178,9 +178,13 @@ async def _held(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
     wanted = list(fences)
     if not wanted:
         return []
+    # Not the three together: PostgreSQL makes of thousands of those one deep expression, and refuses it.
     shown = (
         select(Stream.digest, Stream.owner, Stream.epoch)
-        .where(tuple_(Stream.digest, Stream.owner, Stream.epoch).in_(map(tuple, wanted)))
+        .where(
+            Stream.owner.in_({fence.owner for fence in wanted}),
+            Stream.digest.in_([fence.stream_digest for fence in wanted]),
+        )
         .order_by(Stream.digest)
         .with_for_update()
     )
