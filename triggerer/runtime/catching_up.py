@@ -236,9 +236,10 @@ class CatchingUp:
             await self._wait_before_next(started)
 
     def _forget(self, lag: Lag) -> None:
-        """What was taken from a lane, or tried for it, counts no more."""
+        """What was taken from a lane, or tried for it, counts no more; nor what the lane waits for because of that."""
         self._taken.forget(lag)
         self._trials.forget(lag)
+        self._missed.resume(lag)
 
     async def _wait_before_next(self, started: float) -> None:
         clock = self._context.clock

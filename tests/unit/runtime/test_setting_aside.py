@@ -278,6 +278,24 @@ async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_b
         await sink.until(lambda: not sick.catching_up)
 
 
+async def test_a_lane_that_stands_and_is_made_anew_then_is_read_from_its_beginning(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer that was waited for is of a message that counts no more."""
+    monkeypatch.setattr("triggerer.runtime.seam._LOOK_AT_ENDS_EVERY_S", 0.0)
+    sink = AnsweringLate()
+    stands = at_first(scene, sink)
+    async with hosting(scene, sink, "sick", positions=stands) as (manager, _):
+        await sink.refuse()
+        await sink.until(lambda: scene.opened.count(("sick", "b")) == 2)
+        await sink.until(lambda: bool(sink.unanswered))
+        scene.broker.identity = "anew"
+        (catching_up,) = manager.streams[scene.name].behind._catching_up.values()
+        catching_up.wake()
+        await sink.until(lambda: (1, "anew/0/0", 0) in sink.events)
+        sink.unanswered.pop().complete(RowRefused("too large"))
+
+
 async def test_what_blocks_a_lane_is_tried_again_after_a_growing_delay_whoever_catches_up(
     scene: Scene,
 ) -> None:
