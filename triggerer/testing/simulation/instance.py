@@ -255,6 +255,7 @@ class Instance:
                     max_pending=scenario.max_pending,
                     burst=scenario.burst,
                     max_deliveries=lagging.max_deliveries,
+                    most_recent=lagging.most_recent,
                 ),
                 restart_longest=scenario.restart_longest,
                 random=world.jitter,

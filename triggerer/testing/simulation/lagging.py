@@ -74,6 +74,8 @@ class Lagging:
     hands_over: bool
     """Whether the producer is handed what is beyond that; otherwise the stream is held."""
     max_deliveries: int
+    most_recent: int
+    """How many of the newest messages of a lane are in memory for those who catch up there."""
     is_unordered: bool
     """Whether each message of a queue is a lane of its own; otherwise they have the lanes of the broker."""
     tidied_every_s: float
@@ -108,6 +110,7 @@ def draw_lagging(scenario: Scenario) -> Lagging:
         ),
         hands_over=bounds.random() < 0.5,
         max_deliveries=bounds.choice((2, MOST_DELIVERIES, 10_000)),
+        most_recent=Random(f"{scenario.seed}/memory").choice((1, 3, 10, 2_048, 2_048, 2_048)),
         is_unordered=queues.random() < 0.35 and not scenario.is_log,
         tidied_every_s=queues.choice((2.0, 10.0, 60.0)),
         replay_share=queues.choice((0.0, 0.5, 0.9)),
