@@ -56,8 +56,6 @@ RULES: dict[str, str] = {
     "a_repeat_at_the_seam": "S13",
     "the_bound_of_what_is_parked_is_ignored": "S9",
     "memory_passes_over_what_made_room": "S13|S2/S7",
-    "where_a_lane_ended_in_the_group_before_is_believed": "S13|S2/S7",
-    "an_answer_to_the_group_before_moves_a_place": "S13|S2/S7",
     "a_live_message_overtakes_what_lies_behind": "S13|S2/S7",
     "a_position_moves_before_its_events_are_durable": "S13|S2/S7",
     "a_position_is_lost_at_a_change_of_owner": "S13|S2/S7",
