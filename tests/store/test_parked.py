@@ -25,7 +25,7 @@ from triggerer.domain.parked import (
     Returned,
     SetAside,
 )
-from triggerer.errors import LeaseLost, ParkedFull, TriggererError
+from triggerer.errors import LeaseLost, ParkedFull, RowRefused, TriggererError
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Announcement, Script, Step, perform
 from triggerer.store.engine.statement import BoundStatement
@@ -594,3 +594,12 @@ async def test_what_is_kept_before_its_owner_has_seen_that_a_watcher_left_is_set
         *2 * [("w1", "set_aside", "its watcher was deleted, or reads another stream now")],
         ("w2", "kept", None),
     ]
+
+
+async def test_a_text_that_no_database_takes_is_refused_alone(database: Database) -> None:
+    """It ended the task that stores messages, and with that the service."""
+    await _watchers(database)
+    async with _writing(database) as writer:
+        good, bad = await _store(writer, _kept(0), replace(_kept(1), lane="half \ud800"))
+    assert good is None
+    assert isinstance(bad, RowRefused)

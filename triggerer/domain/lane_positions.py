@@ -101,9 +101,11 @@ class PositionSink(Protocol):
 
 
 def encode_lane(lane: Hashable) -> str | None:
-    """Write a lane as canonical JSON; None if it does not come back equal."""
+    """Write a lane as canonical JSON; None if it does not come back equal, or no database takes it."""
     try:
         text = json.dumps(lane, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        # Half a character is a string to Python, and to nobody else.
+        text.encode()
     except (TypeError, ValueError, RecursionError):
         return None
     return (

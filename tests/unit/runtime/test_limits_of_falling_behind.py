@@ -11,7 +11,7 @@ from triggerer.abc import SharedStreamProducer
 
 
 @pytest.mark.rule("18: in a lane that is not JSON what fails comes again for all")
-@pytest.mark.parametrize("lane", [b"bytes", "a\0b"])
+@pytest.mark.parametrize("lane", [b"bytes", "a\0b", "half \ud800"])
 async def test_in_a_lane_that_cannot_be_stored_what_fails_comes_again_for_all(
     any_scene: Scene, lane: Any
 ) -> None:

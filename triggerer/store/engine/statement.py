@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from triggerer.errors import RowRefused
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
 
@@ -98,15 +99,22 @@ class ParameterRows:
     rows: Sequence[Sequence[Any]]
 
     def as_json(self, instant: Callable[[datetime], str]) -> str:
-        """Return a JSON array of arrays, with instants in the form that the columns take."""
+        """Return a JSON array of arrays, with instants in the form that the columns take.
+
+        Raises:
+            RowRefused: A value of one of them is not JSON: half a character, or a number beyond 64 bits.
+        """
 
         def default(value: Any) -> Any:
             # What orjson leaves to others: instants, and rows that are named tuples.
             return instant(value) if isinstance(value, datetime) else list(value)
 
-        return orjson.dumps(
-            self.rows, default=default, option=orjson.OPT_PASSTHROUGH_DATETIME
-        ).decode()
+        try:
+            return orjson.dumps(
+                self.rows, default=default, option=orjson.OPT_PASSTHROUGH_DATETIME
+            ).decode()
+        except TypeError as error:
+            raise RowRefused(f"a value cannot be stored: {error}") from error
 
 
 def in_list(parameter: str, kind: str) -> tuple[str, str]:
