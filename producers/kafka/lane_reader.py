@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Hashable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +23,7 @@ from producers.kafka.connecting import connect, stop_consumer
 from producers.kafka.errors import guarded
 from producers.kafka.fetching import Fetching
 from producers.kafka.lane import Lane
-from producers.kafka.message import KafkaMessage
+from producers.kafka.message import KafkaMessage, Record
 from producers.kafka.position import CommittedPosition, CutTopic, UsedOffsets
 from producers.kafka.records import OutOfRange, get_records
 from producers.kafka.start import Start
@@ -37,18 +44,25 @@ class LaneReader:
     """One reading of one partition.
 
     Args:
-        used: What the group knows of offsets that a cut log uses again: the keys of their messages depend on it.
+        group_lane: Returns the lane of the group that reads the partition; None if it has none now. The keys of what is
+            at offsets that a cut log uses again depend on what the group knows of the cut.
     """
 
     def __init__(
-        self, partition: TopicPartition, settings: KafkaSettings, *, used: tuple[UsedOffsets, ...]
+        self,
+        partition: TopicPartition,
+        settings: KafkaSettings,
+        *,
+        group_lane: Callable[[], Lane | None],
     ) -> None:
         self.topics: dict[str, TopicDescription] = {}
         self.lanes: dict[TopicPartition, Lane] = {}
         self.topics_are_suspect = False
         self._partition = partition
         self._settings = settings
-        self._used = used
+        self._group_lane = group_lane
+        own = group_lane()
+        self._used: tuple[UsedOffsets, ...] = () if own is None else own.used
         self._what = (
             f"reading of {partition.topic}[{partition.partition}] at {settings.bootstrap_servers}"
         )
@@ -84,6 +98,7 @@ class LaneReader:
                     await self._reset(consumer)
                     continue
                 if records := batches.get(self._partition):
+                    self._compare(lane, records)
                     delivery, lane.delivered = lane.delivery, records[-1].offset + 1
                     for record in records:
                         yield KafkaMessage(record, lane, delivery)
@@ -117,11 +132,45 @@ class LaneReader:
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])
-        committed = CommittedPosition(offset, topic_id=topic.topic_id, used=self._used)
+        committed = CommittedPosition(
+            offset,
+            topic_id=topic.topic_id,
+            epoch=self._epoch_before(offset, topic.topic_id),
+            used=self._used,
+        )
         self.lanes[partition] = Lane(partition, _NO_MEMBER, committed)
         Fetching(consumer, self)
         consumer.assign([partition])
         consumer.seek(partition, offset)
+
+    def _epoch_before(self, offset: int, topic_id: str | None) -> int | None:
+        """The epoch of the message before, as the group has read it: of a log that was cut, the broker says so."""
+        group = self._group_lane()
+        if group is None or group.committed.topic_id != topic_id or offset > group.delivered:
+            return None
+        return group.epochs.before(offset)
+
+    def _compare(self, lane: Lane, records: Sequence[Record]) -> None:
+        """Look whether the group has read the same log, as far as it has read these records.
+
+        Raises:
+            BrokerUnavailable: The log was cut, and what is read here has other keys than the group will give it, or has
+                given it since this reading began.
+        """
+        group = self._group_lane()
+        if group is None:
+            return
+        if any(part not in self._used for part in group.used):
+            raise BrokerUnavailable(f"{self._what}: the log was cut; it is read again from there")
+        read = [record.offset for record in records if record.offset < group.delivered]
+        if not read:
+            return
+        here, there = lane.epochs.before(read[-1] + 1), group.epochs.before(read[-1] + 1)
+        if here is not None and there is not None and here > there:
+            raise BrokerUnavailable(
+                f"{self._what}: the log was cut before {group.delivered} (an unclean leader election?), and the group"
+                " has yet to go back"
+            )
 
     async def _first_offset(self, consumer: AIOKafkaConsumer) -> int:
         found = await guarded(consumer.beginning_offsets([self._partition]), self._what)

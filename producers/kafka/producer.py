@@ -260,8 +260,11 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             BrokerRefused: As `open_stream`.
         """
         partition = _partition(lane)
-        own = None if self._assignment is None else self._assignment.lanes.get(partition)
-        reader = LaneReader(partition, self._settings, used=() if own is None else own.used)
+
+        def group_lane() -> Lane | None:
+            return None if self._assignment is None else self._assignment.lanes.get(partition)
+
+        reader = LaneReader(partition, self._settings, group_lane=group_lane)
         async with aclosing(reader.read(position, report)) as messages:
             async for message in messages:
                 yield message, message

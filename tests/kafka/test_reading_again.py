@@ -138,13 +138,20 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
         await driver.settled(10)
         async with read(producer, topic, await earliest(producer, topic)) as reading:
             assert await reading.text(10) == "abcdefghij"
+            await producer.pause()
             await anyio.to_thread.run_sync(lambda: kafka_server.cut_log(topic, at=5))
             kafka_server.produce(topic, [*"tuvwxyz"])
             with pytest.raises(BrokerUnavailable):
                 await reading.text(1)
-        await driver.until(lambda: "z" in driver.values)
         # Where it stood, ten messages had been read: five of them are others now.
         position = producer.get_position(driver.seen[9])
+        for offset in (2, 7, 10):
+            async with read(producer, topic, [position[0], offset]) as reading:
+                # Until the group knows of it, they would have the keys of what was lost, and others afterwards.
+                with pytest.raises(BrokerUnavailable, match="was cut before"):
+                    await reading.text(1)
+        await producer.resume()
+        await driver.until(lambda: "z" in driver.values)
         async with read(producer, topic, position) as reading:
             again = await reading.take(7)
         assert [message.offset for message in again] == [*range(5, 12)]
