@@ -133,11 +133,12 @@ class ParkedStore(Protocol):
         """Take a change for the next transaction. Those of one watcher are stored in this order."""
 
     async def read_kept(
-        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+        self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[KeptMessage]:
         """The next messages that are kept for a watcher, those with ids above `after`, in order.
 
-        Up to `limit`, and fewer where they are large; none only where there are none.
+        Up to `limit`, and fewer where they are large; none only where there are none, or the watcher reads another
+        stream than that of the lease: they are for its owner to give.
 
         Args:
             lane: Only those of this lane.

@@ -32,7 +32,7 @@ async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> N
     )
     after = 0
     try:
-        while rows := await parked.read_kept(watcher.watcher_id, after, _PAGE):
+        while rows := await parked.read_kept(fence, watcher.watcher_id, after, _PAGE):
             after = rows[-1].id
             for row in rows:
                 what = Returned(row.id, error, None)
@@ -92,7 +92,7 @@ class KeptMessages:
     async def _next_row(self) -> KeptMessage | None:
         if not self._page:
             after = self._after
-            rows = await self._parked.read_kept(self._watcher.watcher_id, after, _PAGE)
+            rows = await self._parked.read_kept(self._fence, self._watcher.watcher_id, after, _PAGE)
             if self._after != after:
                 # Told to look again meanwhile.
                 return await self._next_row()

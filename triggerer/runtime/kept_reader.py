@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from triggerer.domain.error_texts import error_text, traceback_text
-from triggerer.domain.events import WatcherRef
+from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.lane_positions import Position, decode_lane
 from triggerer.domain.parked import KeptMessage, ParkedChange, ParkedStore, SetAside
 from triggerer.runtime.answers import idempotency_key
@@ -59,7 +59,7 @@ class KeptReader:
         kept = lag.kept
         assert kept is not None
         if not (kept.page or kept.is_read_alone):
-            await self._read_all_lanes()
+            await self._read_all_lanes(lag.fence)
         if not kept.page:
             await self._read_alone(lag, kept)
         found = list(self._load(lag, (row for row in kept.page if row.key not in kept.under_way)))
@@ -67,10 +67,10 @@ class KeptReader:
             kept.note_given(kept.page[-1].id)
         return found
 
-    async def _read_all_lanes(self) -> None:
+    async def _read_all_lanes(self, fence: Fence) -> None:
         """The next messages, whatever their lanes: where each is a lane of its own, so many are read at once."""
         lags, watcher_id = self._state.lags, self._watcher.watcher_id
-        rows = await self._parked.read_kept(watcher_id, self._after, _PAGE)
+        rows = await self._parked.read_kept(fence, watcher_id, self._after, _PAGE)
         size_bytes = self._bytes_read()
         for row in rows:
             self._after = row.id
@@ -96,7 +96,7 @@ class KeptReader:
         kept.is_read_alone = True
         arrivals, resets = kept.arrivals, kept.resets
         rows = await self._parked.read_kept(
-            self._watcher.watcher_id, kept.after, _PAGE, lag.stored_as
+            lag.fence, self._watcher.watcher_id, kept.after, _PAGE, lag.stored_as
         )
         if resets != kept.resets:
             return
@@ -133,14 +133,15 @@ class KeptReader:
         """
         kept, watcher_id = lag.kept, self._watcher.watcher_id
         assert kept is not None
-        rows = await self._parked.read_kept(watcher_id, kept.after, most + 1, lag.stored_as)
+        read, fence = self._parked.read_kept, lag.fence
+        rows = await read(fence, watcher_id, kept.after, most + 1, lag.stored_as)
         if len(rows) == 1:
             # Perhaps it is so large that no other was read.
-            rows += await self._parked.read_kept(watcher_id, rows[0].id, most, lag.stored_as)
+            rows += await read(fence, watcher_id, rows[0].id, most, lag.stored_as)
         found = [*self._load(lag, rows), *self.undecided(lag, most + 1)][1 : most + 1]
         if found:
             return found
-        rows = await self._parked.read_kept(watcher_id, 0, most)
+        rows = await read(fence, watcher_id, 0, most)
         found = list(self._load(lag, (row for row in rows if row.lane != lag.stored_as)))
         entries = self._state.ledger.entries
         found += self._messages(

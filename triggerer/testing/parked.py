@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from anyio.lowlevel import checkpoint
 
+from triggerer.domain.events import Fence
 from triggerer.domain.parked import (
     Failed,
     Kept,
@@ -75,7 +76,7 @@ class InMemoryParked:
         return None
 
     async def read_kept(
-        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+        self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[KeptMessage]:
         # Where the store would be asked.
         await checkpoint()

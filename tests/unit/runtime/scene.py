@@ -268,7 +268,7 @@ class Sink:
         return known or self._last_id
 
     async def read_kept(
-        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+        self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[KeptMessage]:
         await anyio.lowlevel.checkpoint()
         return [

@@ -35,7 +35,7 @@ class Store:
         self.rows.append(KeptMessage(number, str(encode_lane(lane)), f"key {number}", data))
 
     async def read_kept(
-        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+        self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[KeptMessage]:
         self.readings.append(lane)
         return [row for row in self.rows if row.id > after and lane in (None, row.lane)][:limit]

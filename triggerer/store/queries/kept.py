@@ -17,6 +17,7 @@ _IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
 
 async def read_kept(
     session: AsyncSession,
+    stream_digest: str,
     watcher_id: int,
     after: int,
     limit: int,
@@ -27,8 +28,14 @@ async def read_kept(
     """Return the next messages that are kept for a watcher, in the order in which they were parked.
 
     Args:
+        stream_digest: That the reader owns; where the watcher reads another one by now, there are none for it.
         max_bytes: No more are read once they have so many bytes together.
     """
+    reads_it = (
+        select(Watcher.id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .where(Watcher.id == watcher_id, Trigger.stream_digest == stream_digest)
+    )
     query = (
         select(
             ParkedMessage.id,
@@ -43,6 +50,7 @@ async def read_kept(
             ParkedMessage.watcher_id == watcher_id,
             ParkedMessage.id > after,
             _IS_KEPT,
+            exists(reads_it),
         )
         .order_by(ParkedMessage.id)
         .limit(limit)

@@ -52,11 +52,17 @@ class ParkedWriter(FencedWriter[ParkedChange]):
             self._wake()
 
     async def read_kept(
-        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+        self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[KeptMessage]:
         async with self._database.reading() as session:
             return await read_kept(
-                session, watcher_id, after, limit, lane, max_bytes=_MOST_BYTES_READ
+                session,
+                fence.stream_digest,
+                watcher_id,
+                after,
+                limit,
+                lane,
+                max_bytes=_MOST_BYTES_READ,
             )
 
     def _take(self) -> list[ParkedChange] | None:

@@ -181,10 +181,17 @@ class SimulatedParkedWriter(ParkedWriter):
     """Reads the model's rows."""
 
     async def read_kept(
-        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+        self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[KeptMessage]:
         async with self._database.reading() as session:
-            rows = cast("Any", session).store.parked.values()
+            store = cast("Any", session).store
+            served = store.triggers.values()
+            is_there = any(
+                row.stream_digest == fence.stream_digest
+                and any(one.watcher_id == watcher_id for one in row.watchers)
+                for row in served
+            )
+            rows = store.parked.values() if is_there else ()
             found = [
                 KeptMessage(row.id, row.lane, row.key, row.message.encode(), row.failures)
                 for row in sorted(rows, key=attrgetter("id"))
