@@ -289,6 +289,24 @@ async def test_what_is_left_of_a_deleted_watcher_can_be_discarded_and_not_replay
             await choose_parked(session, asset="orders", watcher="w11")
 
 
+@pytest.mark.rule("a row that is deleted while it is worked on blocks its slot")
+async def test_what_was_discarded_while_its_watcher_failed_with_it_is_not_set_aside(
+    database: Database,
+) -> None:
+    await _watchers(database)
+    failed = replace(MESSAGE, key="queue/0", data=b"0", was_kept=True)
+    async with _writing(database) as writer:
+        await _store(writer, _kept(0))
+        async with database.transaction() as session:
+            await discard_parked(session, await choose_parked(session))
+        assert await _store(writer, failed) == [None]
+        assert await _bodies(database) == 0
+        assert await _store(writer, _kept(0), failed) == [None, None]
+    async with database.reading() as session:
+        (row,) = await list_parked(session)
+    assert (row.state, row.failures) == ("set_aside", 11)
+
+
 async def test_numbers_of_which_some_do_not_exist_change_nothing(database: Database) -> None:
     await _watchers(database)
     with pytest.raises(TriggererError, match="parked: 5, 6"):

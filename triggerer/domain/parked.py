@@ -38,6 +38,8 @@ class SetAside:
     error: str
     traceback: str | None
     parked_at: datetime
+    was_kept: bool = False
+    """Whether it was read from its row: where that is gone, somebody has discarded the message, and it stays gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,7 @@ class KeptReader:
             error_text(error),
             traceback_text(error),
             self._state.now(),
+            was_kept=True,
         )
 
         def note(refusal: Exception | None) -> None:

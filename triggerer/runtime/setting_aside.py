@@ -15,6 +15,7 @@ from triggerer.errors import LeaseLost, ParkedFull
 from triggerer.runtime.answers import dump_event
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.kept_reader import QueueMessage
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.taken import TakenFromLane
@@ -87,6 +88,7 @@ class SettingAside:
             error_text(error),
             traceback_text(error),
             self._context.now(),
+            was_kept=isinstance(taken.message, QueueMessage) and taken.message.id is not None,
         )
 
         def note(refusal: Exception | None) -> None:

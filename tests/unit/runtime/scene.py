@@ -237,6 +237,9 @@ class Sink:
         known = {(watcher, one.key): id_ for id_, (watcher, one, _) in self.parked.items()}
         if isinstance(what, SetAside | Kept):
             id_ = known.get((change.watcher_id, what.key))
+            if isinstance(what, SetAside) and what.was_kept and id_ is None:
+                change.on_done(None)
+                return
             if self.is_full_of_parked and id_ is None:
                 change.on_done(ParkedFull("full"))
                 return

@@ -303,6 +303,8 @@ def _set_aside(
     fence: Fence, watcher_id: int, what: SetAside, bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[bool]:
     digest, size_bytes = fence.stream_digest, len(what.data)
+    if what.was_kept and not (yield KNOWN(rows=ParameterRows([(watcher_id, what.key)]))):
+        return True
     yield from usage.read([watcher_id])
     if not usage.has_room(watcher_id, 1, size_bytes, bounds):
         # Perhaps rows have gone since it was read, or this one is there already.
