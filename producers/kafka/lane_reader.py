@@ -44,8 +44,9 @@ class LaneReader:
     """One reading of one partition.
 
     Args:
-        group_lane: Returns the lane of the group that reads the partition; None if it has none now. The keys of what is
-            at offsets that a cut log uses again depend on what the group knows of the cut.
+        group: Its name.
+        group_lane: Returns its lane; None if the partition is not assigned now, or not yet. The keys of what is at
+            offsets that a cut log uses again depend on what the group knows of the cut.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class LaneReader:
         partition: TopicPartition,
         settings: KafkaSettings,
         *,
+        group: str,
         group_lane: Callable[[], Lane | None],
     ) -> None:
         self.topics: dict[str, TopicDescription] = {}
@@ -60,9 +62,10 @@ class LaneReader:
         self.topics_are_suspect = False
         self._partition = partition
         self._settings = settings
-        self._group_lane = group_lane
-        own = group_lane()
-        self._used: tuple[UsedOffsets, ...] = () if own is None else own.used
+        self._group = group
+        self._assigned_lane = group_lane
+        self._committed_lane: Lane | None = None
+        self._used: tuple[UsedOffsets, ...] = ()
         self._what = (
             f"reading of {partition.topic}[{partition.partition}] at {settings.bootstrap_servers}"
         )
@@ -81,7 +84,12 @@ class LaneReader:
             BrokerUnavailable: The cluster does not answer, or the topic or its log is another than it was.
             BrokerRefused: The topic does not exist, or this user may not read it.
         """
-        async with _connected(self._settings, self._what) as (consumer, cluster):
+        # Before the partition is assigned, what the group knows is in its commit.
+        asks = self._assigned_lane() is None
+        group = self._group if asks else None
+        async with _connected(self._settings, self._what, group) as (consumer, cluster):
+            if asks:
+                self._committed_lane = await self._find_committed(cluster)
             await self._begin(consumer, cluster, position)
             lane, shown = self.lanes[self._partition], position
             check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
@@ -110,6 +118,25 @@ class LaneReader:
                     check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
                     await self._check_topic(cluster)
 
+    def _group_lane(self) -> Lane | None:
+        """The group's, as far as it is known, and if it is of this topic and not of a predecessor."""
+        found = self._assigned_lane() or self._committed_lane
+        topic_id = self.topics[self._partition.topic].topic_id
+        return found if found is not None and found.committed.topic_id == topic_id else None
+
+    async def _find_committed(self, cluster: Cluster) -> Lane | None:
+        """The lane as it is when it is assigned; None if the group has committed nothing."""
+        timeout_s = self._settings.commit_timeout_s
+        try:
+            with anyio.fail_after(timeout_s):
+                found = await cluster.committed([self._partition])
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"{self._what}: the commit of group {self._group} could not be read in {timeout_s:.0f} s"
+            ) from None
+        committed = found.get(self._partition)
+        return None if committed is None else Lane(self._partition, _NO_MEMBER, committed)
+
     async def _begin(
         self, consumer: AIOKafkaConsumer, cluster: Cluster, position: list[Any]
     ) -> None:
@@ -128,6 +155,8 @@ class LaneReader:
         elif offset < first:
             self._report_deleted(first - offset)
             offset = first
+        group = self._group_lane()
+        self._used = () if group is None else group.used
         # What was written again since a cut has not been read, wherever the reader was before it was known of.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
@@ -135,20 +164,16 @@ class LaneReader:
         committed = CommittedPosition(
             offset,
             topic_id=topic.topic_id,
-            epoch=self._epoch_before(offset, topic.topic_id),
+            # Of a log that was cut since, the broker says so then.
+            epoch=None
+            if group is None or offset > group.delivered
+            else group.epochs.before(offset),
             used=self._used,
         )
         self.lanes[partition] = Lane(partition, _NO_MEMBER, committed)
         Fetching(consumer, self)
         consumer.assign([partition])
         consumer.seek(partition, offset)
-
-    def _epoch_before(self, offset: int, topic_id: str | None) -> int | None:
-        """The epoch of the message before, as the group has read it: of a log that was cut, the broker says so."""
-        group = self._group_lane()
-        if group is None or group.committed.topic_id != topic_id or offset > group.delivered:
-            return None
-        return group.epochs.before(offset)
 
     def _compare(self, lane: Lane, records: Sequence[Record]) -> None:
         """Look whether the group has read the same log, as far as it has read these records.
@@ -231,13 +256,13 @@ async def find_positions(
 
 @asynccontextmanager
 async def _connected(
-    settings: KafkaSettings, what: str
+    settings: KafkaSettings, what: str, group: str | None = None
 ) -> AsyncIterator[tuple[AIOKafkaConsumer, Cluster]]:
-    """A consumer that is in no group, and the cluster as it sees it."""
-    consumer = AIOKafkaConsumer(**settings.reading_arguments(), group_id=None)
+    """A consumer that joins no group, and the cluster as it sees it. Of `group` the commits can be read."""
+    consumer = AIOKafkaConsumer(**settings.reading_arguments(), group_id=group)
     try:
         await connect(consumer, settings, what)
         servers, wait_ms = settings.bootstrap_servers, settings.fetch_max_wait_ms
-        yield consumer, Cluster(consumer, "", servers, fetch_max_wait_ms=wait_ms)
+        yield consumer, Cluster(consumer, group or "", servers, fetch_max_wait_ms=wait_ms)
     finally:
         await stop_consumer(consumer, what)

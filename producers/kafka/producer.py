@@ -264,7 +264,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         def group_lane() -> Lane | None:
             return None if self._assignment is None else self._assignment.lanes.get(partition)
 
-        reader = LaneReader(partition, self._settings, group_lane=group_lane)
+        reader = LaneReader(partition, self._settings, group=self._group, group_lane=group_lane)
         async with aclosing(reader.read(position, report)) as messages:
             async for message in messages:
                 yield message, message

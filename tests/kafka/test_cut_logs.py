@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import AsyncIterator, Callable, Hashable
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import anyio
@@ -16,6 +17,7 @@ from tests.services.kafka import KafkaServer
 from tests.unit.runtime.scene import Sink, context
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.lane_positions import LanePosition, encode_lane
 from triggerer.runtime import Manager, TriggerSpec
 
 
@@ -127,20 +129,22 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
     def is_committed(offset: int) -> bool:
         return kafka_server.committed_offsets(topic, topic) == {0: offset}
 
+    def specs(*rows: LanePosition) -> list[TriggerSpec]:
+        return [
+            TriggerSpec(
+                name, lambda name=name: Watching(name), {"name": name},
+                EventSource((WatcherRef(number, 0),), Fence("stream", "me", 1)), rows if number == 1 else (),
+            )
+            for number, name in enumerate(("sick", "well"), 1)
+        ]  # fmt: skip
+
     Watching.producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     Watching.is_sick = True
-    sink, fence = Sink(), Fence("stream", "me", 1)
-    specs = [
-        TriggerSpec(
-            name, lambda name=name: Watching(name), {"name": name},
-            EventSource((WatcherRef(number, 0),), fence),
-        )
-        for number, name in enumerate(("sick", "well"), 1)
-    ]  # fmt: skip
+    sink, place = Sink(), TopicPartition(topic, 0)
     since = [f"{number}" for number in range(5, 40)]
     # However often it fails with its message meanwhile, that is not set aside.
     async with Manager(context(sink, max_deliveries=10**6)) as manager:
-        manager.add(specs)
+        manager.add(specs())
         await until(lambda: is_committed(10))
         # What comes now is kept in memory for the one that is behind.
         kafka_server.produce(topic, [*"klmnopqrst"])
@@ -150,6 +154,18 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
         await until(lambda: since[-1] in sink.taken(2))
         Watching.is_sick = False
         await until(lambda: since[-1] in sink.taken(1))
-    gc.collect()
+        await until(lambda: is_committed(40))
     assert sink.taken(1) == [*"abcde", *since]
     assert sink.taken(2) == [*"abcdefghijklmnopqrst", *since]
+
+    # After a restart its place does not tell what was known, and is read from before the partition is assigned.
+    Watching.producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    topic_id, _ = (await Watching.producer.find_positions(None))[place]
+    row = LanePosition(1, encode_lane(place) or "", [topic_id, 20], datetime.now(UTC))
+    async with Manager(context(sink)) as manager:
+        manager.add(specs(row))
+        await until(lambda: bool(sink.positions.get((1, row.lane))))
+        kafka_server.produce(topic, ["end"])
+        await until(lambda: "end" in sink.taken(1) and is_committed(41))
+    assert sink.taken(1) == [*"abcde", *since, "end"]
+    gc.collect()
