@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from sqlalchemy import and_, exists, func, select, text, update
+from sqlalchemy import and_, exists, func, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from triggerer.domain.parked import READS_IT_NO_MORE, KeptLane, KeptMessage, ParkedState
 from triggerer.store.models import ParkedBody, ParkedMessage, Trigger, Watcher
@@ -115,18 +116,27 @@ async def set_kept_aside_without_stream(session: AsyncSession) -> None:
 
     Not what somebody has replayed: that is given to the watcher whatever it reads now.
     """
-    declared = select(Watcher.id).where(
-        Watcher.id == ParkedMessage.watcher_id, Watcher.trigger_id.is_not(None)
+    # Joined, and not looked for: the planner knows nothing of a table that has just grown, and compared all with all.
+    message = aliased(ParkedMessage)
+    stray = (
+        select(message.id)
+        .join(ParkedBody, ParkedBody.id == message.body_id)
+        .join(Watcher, Watcher.id == message.watcher_id)
+        .outerjoin(Trigger, Trigger.id == Watcher.trigger_id)
+        .where(
+            message.state == ParkedState.KEPT,
+            or_(
+                Trigger.id.is_(None),
+                and_(
+                    Trigger.stream_digest != ParkedBody.stream_digest,
+                    message.error.is_(None),
+                ),
+            ),
+        )
     )
-    reads_it = (
-        declared.join(Trigger, Trigger.id == Watcher.trigger_id)
-        .join(ParkedBody, ParkedBody.stream_digest == Trigger.stream_digest)
-        .where(ParkedBody.id == ParkedMessage.body_id)
-    )
-    is_replayed = and_(ParkedMessage.error.is_not(None), exists(declared))
     await session.execute(
         update(ParkedMessage)
-        .where(ParkedMessage.state == ParkedState.KEPT, ~exists(reads_it), ~is_replayed)
+        .where(ParkedMessage.id.in_(stray))
         .values(
             state=ParkedState.SET_ASIDE,
             error=func.coalesce(ParkedMessage.error, READS_IT_NO_MORE),
