@@ -11,12 +11,12 @@ from typing import Any, Final
 import anyio
 import structlog
 
-from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
-from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.abc import BaseEventTrigger, current_subscriber
+from triggerer.domain.events import WatcherRef
 from triggerer.domain.lane_positions import Position
-from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.deriving import Deriving
 from triggerer.runtime.filter_deadline import FilterDeadline
 from triggerer.runtime.filtering import filtered
 from triggerer.runtime.hosted import HostedTrigger
@@ -31,7 +31,6 @@ from triggerer.runtime.settlement import Settlement
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.taken import (
     Taken,
-    TakenDerived,
     TakenFromLane,
     TakenMessages,
     Trial,
@@ -115,6 +114,9 @@ class CatchingUp:
         self._may_warn_at = -math.inf
         self._deadline = FilterDeadline(
             hosted.name, taken, context.clock, context.settings.ack_timeout
+        )
+        self._deriving = Deriving(
+            watcher, hosted.name, state, context, taken, self._settlement, self._deadline
         )
 
     @property
@@ -292,55 +294,10 @@ class CatchingUp:
         ):
             stream = self._events()
             async with aclosing(stream), aclosing(filtered(trigger, stream)) as events:
-                await self._drive(events)
+                await self._deriving.drive(events, self._hosted.source.fence)
         if self._taken.open is not None:
             # It returned: what it pulled counts as accepted.
             self._resolve(self._taken.open)
-
-    async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
-        state, sink, pending = self._state, self._context.sink, self._context.catch_up_pending
-        messages, note_stored = self._taken, self._note_stored
-        source = EventSource((self.watcher,), self._hosted.source.fence)
-        async for event in events:
-            if not isinstance(event, TriggerEvent):
-                raise PluginError(
-                    f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
-                )
-            if sink.is_full or pending.count >= pending.limit:
-                # Before it is submitted: of a thousand who catch up each would exceed the bound by one.
-                await self._wait_for_room()
-            taken = messages.open
-            if taken is None:
-                # What derives from no message the live filter yields as well.
-                continue
-            ordinal = taken.derived
-            taken.derived += 1
-            if not state.may_act:
-                # It is not stored any more, so its message must not pass. Whoever keeps the lease closes the group.
-                await anyio.sleep_forever()
-            if taken.is_stale:
-                continue
-            # First this, and nothing is counted: the producer may raise.
-            key, fence = taken.key, taken.fence
-            if source.fence is not fence:
-                source = EventSource((self.watcher,), fence)
-            taken.unresolved += 1
-            pending.count += 1
-            try:
-                sink.submit_nowait(TakenDerived(taken, note_stored), event, source, key, ordinal)
-            except BaseException:
-                # The payload's own code, for example: nobody answers for it.
-                taken.unresolved -= 1
-                self._give_room()
-                raise
-
-    async def _wait_for_room(self) -> None:
-        sink, pending = self._context.sink, self._context.catch_up_pending
-        with self._deadline.suspended():
-            while sink.is_full or pending.count >= pending.limit:
-                if sink.is_full:
-                    await sink.wait_for_room()
-                await pending.wait_for_room()
 
     def reject_open_event(self) -> bool:
         """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
@@ -429,13 +386,3 @@ class CatchingUp:
         """The filter has moved past the open message."""
         self._taken.open = None
         self._settlement.resolve(taken)
-
-    def _note_stored(self, taken: Taken, error: Exception | None) -> None:
-        self._give_room()
-        self._settlement.note_stored(taken, error)
-
-    def _give_room(self) -> None:
-        pending = self._context.catch_up_pending
-        pending.count -= 1
-        if pending.is_awaited:
-            pending.note_room()
