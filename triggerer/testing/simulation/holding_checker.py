@@ -55,6 +55,8 @@ class HoldingChecker:
             or state.is_stopping
             or bool(state.holders)
             or not state.may_act
+            # Who has fallen behind already: until that is durable, the message stays outstanding whatever others do.
+            or any(not lag.is_stored for lag in state.lags.all())
             or any(one.pending.count >= one.pending.limit for one in group.subscribers)
         )
         before = self._since.get(group, {})
