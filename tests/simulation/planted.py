@@ -65,6 +65,7 @@ RULES: dict[str, str] = {
     "a_large_message_counts_as_one_event": "L6",
     "a_row_stays_until_the_next_message": "L5",
     "a_row_stays_behind_places_without_a_message": "L5",
+    "a_later_owner_knows_no_places_without_a_message": "L5",
     "who_catches_up_passes_what_comes_when_the_lease_is_over": "S13|S2/S7",
     "who_has_caught_up_is_shown_as_catching_up": "L5",
     "what_is_kept_in_memory_for_a_deleted_watcher_stays": "L5",

@@ -30,5 +30,5 @@ def note_cut(lags: Lags, lane: Hashable, incarnation: Any, now: datetime) -> Non
             lag.is_stored = False
         else:
             cut = lag.position
-        lag.blocked = lag.gap = None
+        lag.blocked = None
         lags.set_back_from(lag, cut, lag.again, now)

@@ -43,7 +43,7 @@ class Lag:
     fence: Fence
     """The lease under which its position is stored."""
     position: Position
-    """The first message whose events are not all durable. What is stored is this, or lies before it."""
+    """The first message whose events are not all durable. What is stored is `stored_position`, or lies before that."""
     read_to: Position
     """The first message that it has not resolved; at `position` or later."""
     failures: int = 0
@@ -92,6 +92,22 @@ class Lag:
         """What comes after the last message before `position`: the broker is never advanced past what holds none."""
         gap = self.gap
         return gap[0] if gap is not None and gap[1] == self.position else self.position
+
+    @property
+    def stored_position(self) -> Position:
+        """What is stored: a later owner passes places without a message once more, since it has to know of them.
+
+        Not where it has failed with a message behind them: that is counted there.
+        """
+        has_failed = self.failures and self.position == self.read_to
+        return self.position if has_failed else self.last_end
+
+    @property
+    def stored_head(self) -> int | None:
+        """`head`; where nothing is left behind `position`, that of what is stored: what lies between is no message."""
+        head = self.head
+        is_over = head is not None and head <= self.position[1]
+        return self.stored_position[1] if is_over else head
 
     @property
     def blocked_until(self) -> float:

@@ -163,6 +163,7 @@ class Lags:
             lag.since = now if lag.is_live else lag.since
             if lag.is_live or not is_before(lag.position, position):
                 lag.position = lag.read_to = position
+                lag.gap = None
             lag.is_dirty = False
             lag.failures = 0
             lag.end = None
@@ -183,6 +184,7 @@ class Lags:
             is_being_written=False,
             is_dirty=False,
             failures=0,
+            gap=None,
             **changes,
         )
         self.leave_live(lag)
@@ -201,7 +203,7 @@ class Lags:
             on_stored(error)
             self.note_change(lag)
 
-        self._submit(lag, lag.position, note)
+        self._submit(lag, lag.stored_position, note)
 
     def move(self, lag: Lag) -> None:
         """Store the lag's position, as soon as the last one that was submitted is durable."""
@@ -217,7 +219,7 @@ class Lags:
                 if lag.is_dirty and error is None:
                     self.move(lag)
 
-            self._submit(lag, lag.position, note)
+            self._submit(lag, lag.stored_position, note)
 
     def go_live(self, lag: Lag) -> None:
         """It has caught up: the live filter reads on from `read_to`."""
@@ -231,7 +233,7 @@ class Lags:
     def store_ahead(self, lag: Lag, on_stored: Callable[[Exception | None], None]) -> None:
         """Store the position of a lag that is not entered yet; once that is durable the caller enters it."""
         lag.is_stored = True
-        self._submit(lag, lag.position, on_stored)
+        self._submit(lag, lag.stored_position, on_stored)
 
     def enter(self, lag: Lag) -> None:
         """Count a watcher as behind in a lane from now on. Its position is durable, or need not be stored."""
@@ -401,7 +403,7 @@ class Lags:
                 lag.stored_as,
                 position,
                 lag.since,
-                lag.head,
+                lag.stored_head,
                 lag.failures if position == lag.read_to else 0,
                 on_done,
                 lag.again,

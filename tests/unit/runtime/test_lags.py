@@ -75,6 +75,22 @@ def test_who_falls_behind_again_and_has_all_stored_begins_where_it_failed() -> N
     assert before.position == before.read_to == sink.changes[-1].position == ["log", 9]
 
 
+def test_what_is_left_behind_a_stored_position_is_no_place_without_a_message() -> None:
+    """Those behind it are stored as not passed yet: a later owner has to know of them."""
+    sink = Sink()
+    lags = Lags(sink)
+    lag = live_in(lags, position=7, read_to=7)
+    lag.gap, lag.head = (["log", 4], ["log", 7]), 7
+    lags.move(lag)
+    assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 4)
+    sink.changes[-1].on_done(None)
+    lag.head = 9
+    lags.move(lag)
+    assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 9)
+    lags.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
+    assert sink.changes[-1].position == ["log", 7]
+
+
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
     """Nobody knew where the group stood: what lies between the two it may have missed (the simulation's seed 581)."""

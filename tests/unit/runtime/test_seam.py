@@ -180,6 +180,34 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
         await sink.until(lambda: sink.positions == {(SICK, "0"): None})
 
 
+@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+async def test_another_owner_drops_a_position_behind_places_without_a_message() -> None:
+    """It did not know of these places, and waited for the broker to be advanced past them."""
+    scene, sink = MarkedScene(), Sink()
+    scene.publish("a", "b", "c")
+    scene.broker.seek(3)
+    sink.positions[SICK, "0"] = [scene.broker.identity, 2]
+    async with hosting(scene, sink, positions=sink.rows()) as (_, sick, _):
+        await sink.until(lambda: sink.taken(SICK) == ["c"] and not sick.catching_up)
+    # The broker was told of all but the last.
+    scene.broker.seek(2)
+    async with hosting(scene, sink, positions=sink.rows()):
+        await sink.until(lambda: sink.taken(WELL) == ["c"])
+        await sink.until(lambda: sink.positions == {(SICK, "0"): None})
+    assert scene.opened.count(("sick", "c")) == 1
+
+
+async def test_failures_are_stored_of_a_message_behind_places_without_one() -> None:
+    scene, sink = MarkedScene(), Sink()
+    scene.publish("a", "b", "c", "d")
+    scene.broker.seek(4)
+    scene.fails["sick"] = lambda event: event == "d"
+    sink.positions[SICK, "0"] = [scene.broker.identity, 2]
+    async with hosting(scene, sink, positions=sink.rows()):
+        await sink.until(lambda: sink.failures.get((SICK, "0"), 0) == 1)
+        assert sink.positions[SICK, "0"] == [scene.broker.identity, 6]
+
+
 async def test_what_is_made_again_ends_at_places_without_a_message() -> None:
     """The last of it was broadcast meanwhile and is in memory, where nothing tells what lies behind."""
     scene, sink = MarkedScene(), Sink()

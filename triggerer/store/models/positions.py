@@ -25,10 +25,12 @@ class WatcherPosition(Base):
     """Canonical JSON."""
     stream_digest: Mapped[str] = mapped_column(String(80), index=True)
     position: Mapped[list[Any]] = mapped_column(Json)
-    """`[incarnation, number]` of the first message whose events are not all durable."""
+    """`[incarnation, number]` of the first message whose events are not all durable, or of the end of the one before."""
     since: Mapped[datetime] = mapped_column(UtcDateTime)
     head: Mapped[int | None] = mapped_column(BigId)
-    """The number that the lane's next message will have, as it was when this was written; None: unknown."""
+    """The number that the lane's next message will have, as it was when this was written; None: unknown.
+
+    Where nothing is left it is that of `position`: places in between hold no message."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     """How often the watcher has failed with the message at `position` open, since it is behind."""
     again: Mapped[list[Any] | None] = mapped_column(Json)
