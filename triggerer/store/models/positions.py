@@ -25,7 +25,7 @@ class WatcherPosition(Base):
     """Canonical JSON."""
     stream_digest: Mapped[str] = mapped_column(String(80), index=True)
     position: Mapped[list[Any]] = mapped_column(Json)
-    """`[incarnation, number]` of the first message whose events are not all durable, or of the end of the one before."""
+    """`[incarnation, number]` of the first message whose events are not all durable, or of the last one's end."""
     since: Mapped[datetime] = mapped_column(UtcDateTime)
     head: Mapped[int | None] = mapped_column(BigId)
     """The number that the lane's next message will have, as it was when this was written; None: unknown.
