@@ -64,6 +64,7 @@ RULES: dict[str, str] = {
     "a_lane_that_one_fills_is_not_looked_at": "L6",
     "a_large_message_counts_as_one_event": "L6",
     "a_row_stays_until_the_next_message": "L5",
+    "a_row_stays_if_what_comes_next_has_failed": "L1|L5",
     "a_row_stays_behind_places_without_a_message": "L5",
     "a_later_owner_knows_no_places_without_a_message": "L5",
     "who_catches_up_passes_what_comes_when_the_lease_is_over": "S13|S2/S7",

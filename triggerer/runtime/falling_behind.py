@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Hashable, Mapping
 from typing import Final
 
@@ -38,9 +37,12 @@ class FallingBehind:
 
     def note_redelivery(self, lane: Lane) -> None:
         """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
-        failed_in = self._state.failed_in
-        if lane.key in failed_in:
-            self._state.redelivered_before[lane.key] = self._state.ledger.head
+        state = self._state
+        position = state.failing.pop(lane.key, None)
+        if position is not None:
+            failed_in = state.failed_in
+            failed_in[lane.key] = position
+            state.redelivered_before[lane.key] = state.ledger.head
             if len(failed_in) > self._look_through_at:
                 self._forget_empty_lanes()
                 # Where many fail at the same time, not each time.
@@ -67,11 +69,10 @@ class FallingBehind:
         decided = self._decide(entry, outcome)
         lane = entry.lane
         if decided is not None and decided.failed and self._is_possible and lane is not None:
-            position = self._state.position_of(entry)
+            position, failing = self._state.position_of(entry), self._state.failing
             # A repeat of an older message may have failed behind it in the same batch.
-            if not lane.has_failed or is_before(position, self._state.failed_in[lane.key]):
-                self._state.failed_in[lane.key] = position
-                self._state.redelivered_before[lane.key] = math.inf
+            if lane.key not in failing or is_before(position, failing[lane.key]):
+                failing[lane.key] = position
         return decided
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:

@@ -132,6 +132,7 @@ class Lane:
     """The outstanding events of one lane, in event order."""
 
     __slots__ = (
+        "clean_to",
         "has_failed",
         "head",
         "in_flight",
@@ -158,6 +159,8 @@ class Lane:
     """The number after the last that was handed to an `advance`."""
     has_failed: bool
     """Whether something of what is being advanced has failed."""
+    clean_to: int
+    """The number after the last of it that lies before that, if anything has; 0: nothing does."""
     is_scheduled: bool
     """Queued for the next advance, or being advanced."""
 
@@ -181,8 +184,9 @@ class Lane:
                 if decided is None:
                     break
                 outcome = decided
-                if outcome.failed:
+                if outcome.failed and not self.has_failed:
                     self.has_failed = True
+                    self.clean_to = 0 if last is None else last.seq + 1
             batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
             size_bytes += entry.size_bytes
             # An event derived from it may still refer to this entry, and must not keep those behind it alive.
@@ -274,7 +278,8 @@ class Lanes:
             lane = self._lanes[key] = _new_object(Lane)
             lane.key = key
             lane.head = lane.tail = entry
-            lane.outstanding_bytes = lane.in_flight = lane.in_flight_bytes = lane.taken_to = 0
+            lane.outstanding_bytes = lane.in_flight = lane.in_flight_bytes = 0
+            lane.taken_to = lane.clean_to = 0
             lane.has_failed = lane.is_scheduled = False
             outstanding = lane.outstanding = 1
         else:

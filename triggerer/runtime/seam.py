@@ -216,7 +216,7 @@ class Seam:
         if kept.are_there or kept.being_written:
             return False
         state = self._state
-        if state.redelivered_before.get(lag.lane, 0) > state.ledger.head:
+        if state.awaits_redelivery_in(lag.lane):
             # A message has failed that it has not read, and the broker is being told.
             return False
         lane = state.lanes.get(lag.lane)

@@ -81,10 +81,14 @@ class GroupState:
     """Whether the producer is handed what cannot be kept, since a bound is reached; otherwise the stream waits."""
     holders: dict[WatcherRef, Exception] = field(default_factory=dict)
     """Those for whom a message cannot be kept now. The stream waits."""
-    redelivered_before: dict[Hashable, float] = field(default_factory=dict)
+    failing: dict[Hashable, Position] = field(default_factory=dict)
+    """By lane the place of a message that has failed, while the broker is being told; of several the one furthest back.
+
+    What is outstanding behind it comes again, and what is broadcast until then."""
+    redelivered_before: dict[Hashable, int] = field(default_factory=dict)
     """By lane the number before which what is outstanding comes again, behind a message that has failed."""
     failed_in: dict[Hashable, Position] = field(default_factory=dict)
-    """By lane the place of that message; of several the one furthest back."""
+    """By lane the place of that message, of which the broker was told last."""
     is_poll_waiting: bool = False
     """Whether the poll holds a message that it has pulled, until it may be broadcast."""
     on_holders: Callable[[], None] = lambda: None
@@ -135,10 +139,14 @@ class GroupState:
 
     def is_redelivered(self, entry: Entry, lane: Hashable) -> bool:
         """Whether this message comes again with what is behind it in its lane, since one before it has failed."""
-        return entry.seq < self.redelivered_before.get(lane, 0)
+        return lane in self.failing or entry.seq < self.redelivered_before.get(lane, 0)
 
     def comes_again(self, lane: Hashable, seq: int, position: Position) -> bool:
         """Whether a message of a log, with this number, was pulled before the redelivery of one that lies before it."""
+        return lane in self.failing or self._was_pulled_before(lane, seq, position)
+
+    def _was_pulled_before(self, lane: Hashable, seq: int, position: Position) -> bool:
+        """The same, where the broker has been told of that failure."""
         before = self.redelivered_before.get(lane)
         if before is None:
             return False
@@ -149,7 +157,11 @@ class GroupState:
     def awaits_redelivery(self) -> bool:
         """Whether an event that was pulled before a message failed may still be broadcast, before the redelivery."""
         head = self.ledger.head
-        return any(until > head for until in self.redelivered_before.values())
+        return bool(self.failing) or any(until > head for until in self.redelivered_before.values())
+
+    def awaits_redelivery_in(self, lane: Hashable) -> bool:
+        """The same, in this lane."""
+        return lane in self.failing or self.redelivered_before.get(lane, 0) > self.ledger.head
 
     @property
     def keeps_messages(self) -> bool:
@@ -187,19 +199,24 @@ class GroupState:
     def note_advanced(self, batch: Sequence[AdvanceItem]) -> None:
         """Forget the positions of watchers that have caught up, and to which the broker is advanced now."""
         assert self.producer is not None
-        payload, outcome = batch[-1]
-        key = self.producer.get_advance_lane(payload)
+        key = self.producer.get_advance_lane(batch[-1].broker_payload)
         if self.keeps_messages:
             for lag in list(self.lags.live.get(key, ())):
                 self._end_in_queue(lag)
             return
-        if key not in self.lags.by_lane or outcome.failed:
+        if key not in self.lags.by_lane:
             return
-        position = self.producer.get_position(payload)
+        # Where one has failed, the broker is advanced to it.
+        count = next((at for at, item in enumerate(batch) if item.outcome.failed), len(batch))
+        if not count:
+            return
+        position = self.producer.get_position(batch[count - 1].broker_payload)
         lane = self.lanes.get(key)
-        if lane is not None and self.comes_again(key, lane.taken_to - 1, position):
-            # The broker was told of a failure before it, and is not advanced to it.
-            return
+        if lane is not None:
+            done_to = lane.taken_to if count == len(batch) else lane.clean_to
+            if self._was_pulled_before(key, done_to - 1, position):
+                # The broker was told of a failure before it, and is not advanced to it.
+                return
         if cut_before(position, self.recent_of(key).incarnation) is not None:
             # The log has lost it: the broker stands before.
             return

@@ -161,6 +161,31 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
     assert lag.position == ["log", 8]
 
 
+@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.parametrize("was_pulled_before", [False, True])
+def test_the_broker_is_advanced_to_what_has_failed_behind_others(
+    *, was_pulled_before: bool
+) -> None:
+    """Unless those come again themselves, behind 3, which has failed before that (the simulation's seed 2619)."""
+    lanes, sink = Lanes(), Sink()
+    lags = Lags(sink)
+    state = state_of(lanes, lags)
+    for seq, number in enumerate((5, 6, 7, 8)):
+        entry = lanes.append(0, seq, number, now=0.0)
+        entry.counts, entry.unresolved = OutcomeCounts(1, int(number == 7), 0), 0
+    if was_pulled_before:
+        state.failed_in[0], state.redelivered_before[0] = ["log", 3], 4
+    live_in(lags, position=7, read_to=7)
+    lane = lanes.get(0)
+    assert lane is not None
+    batch = lane.take(4, lambda _, outcome: outcome)
+    state.failing[0] = ["log", 7]
+    state.note_advanced(batch)
+    assert lags.advanced_to == {}
+    assert bool(lags) is was_pulled_before
+    assert (sink.changes[-1].position is None) is not was_pulled_before
+
+
 def state_of(lanes: Lanes, lags: Lags) -> GroupState:
     clock = SystemClock()
     lease = OwnLease(timedelta(seconds=60), margin=0.0, clock=clock.monotonic)

@@ -62,6 +62,10 @@ class Lively(Scene):
     def watcher(self, name: str) -> Watching:
         return Living(scene=self.name, name=name)
 
+    def row(self, watcher_id: int, place: int) -> LanePosition:
+        """It stands there."""
+        return LanePosition(watcher_id, "0", [self.broker.identity, place], datetime.now(UTC))
+
 
 class Living(Watching):
     @classmethod
@@ -291,6 +295,26 @@ async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_anoth
         scene.fails.clear()
         await sink.until(lambda: "b" in sink.taken(1))
         await sink.until(lambda: sink.positions[1, "0"] is None)
+
+
+@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_given_up(
+    scene: Lively,
+) -> None:
+    """The broker was told of both at once, and nothing came behind that (the simulation's seed 2619)."""
+    sink = scene.sink
+    scene.broker.max_deliveries = 1
+    scene.may_fail.set()
+    scene.fails["sick"] = scene.fails["well"] = lambda event: bool(event == "d")
+    scene.gates["well", "b"] = anyio.Event()
+    async with hosting(scene, sink, positions=(scene.row(SICK, 0),)) as (_, sick, _):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(SICK) == ["a", "b", "c"] and not sick.catching_up)
+        scene.publish("d")
+        await sink.until(lambda: ("sick", "d") in scene.opened)
+        scene.gates["well", "b"].set()
+        await sink.until(lambda: scene.broker.dead_letters == ["d"])
+        await sink.until(lambda: sink.positions[SICK, "0"] is None)
 
 
 async def test_nothing_is_kept_in_memory_for_a_watcher_that_was_deleted(scene: Lively) -> None:

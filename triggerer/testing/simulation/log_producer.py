@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.abc import AdvanceItem, ReportPassed
@@ -44,11 +45,12 @@ class SimulatedLog(SimulatedProducer):
         await super().advance(batch)
         for item in batch:
             self._log.checker.lagging.note_told(item.broker_payload)
-        last = batch[-1].broker_payload
-        if not (
-            batch[-1].outcome.failed or self._log.checker.lagging.broadcasts.may_come_again(last)
-        ):
-            self._log.checker.rest.note_told(last)
+        # Where one has failed, the broker is advanced to it.
+        clean = list(takewhile(lambda item: not item.outcome.failed, batch))
+        if clean:
+            last = clean[-1].broker_payload
+            if not self._log.checker.lagging.broadcasts.may_come_again(last):
+                self._log.checker.rest.note_told(last)
 
     def redeliver(self, session: Session, delivery: Delivery) -> None:
         self._log.checker.lagging.note_redelivered(delivery)
