@@ -96,7 +96,7 @@ class Channel:
     def __init__(self, stream: UNIXSocketStream) -> None:
         self._stream = stream
         self._received = bytearray()
-        self._sending = anyio.Lock()
+        self._sending = anyio.Lock(fast_acquire=True)
 
     @classmethod
     async def open(cls) -> tuple[Channel, socket.socket]:

@@ -60,15 +60,23 @@ def that_does_nothing(
     topic: str, group: str, *, watchers: int = 1, matching: Matching = "everything"
 ) -> str:
     """A DAG on all assets, whose runs end at once. Each watcher has a trigger of its own."""
+    return _watched(topic, group, watchers, matching) + _NOTHING
+
+
+def that_starts_nothing(topic: str, group: str) -> str:
+    """A watched asset without a DAG: what the event path alone costs."""
+    return _watched(topic, group, 1, "everything")
+
+
+def _watched(topic: str, group: str, watchers: int, matching: Matching) -> str:
     # Twenty equal triggers would be one; these differ, and all of them match.
     match = '{"w": number}' if matching == "one of 20" else '{"n": {"ge": -1 - number}}'
     if watchers == 1 and matching == "everything":
         match = "None"
-    watched = _WATCHED.format(topic=topic, group=group, watchers=watchers, match=match)
-    return watched + _NOTHING
+    return _WATCHED.format(topic=topic, group=group, watchers=watchers, match=match)
 
 
 def that_shows_a_row(topic: str, group: str, stamps: Path) -> str:
     """A DAG whose task makes a DataFrame of its triggering events, takes a row and notes when."""
-    watched = _WATCHED.format(topic=topic, group=group, watchers=1, match="None")
+    watched = _watched(topic, group, 1, "everything")
     return watched + _FIRST_ROW.replace("{stamps}", str(stamps))

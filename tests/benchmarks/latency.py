@@ -126,28 +126,35 @@ def row_of(
         held_by: See `runs_of_events`.
         alone: What a bare consumer took, in ms, sorted.
     """
-    committed = {(partition, offset): at for partition, offset, at in stamps["committed"]}
-    queued = stamps["queued"]
-    advances = _Advances(stamps["advanced"])
-    to_committed, to_queued, to_advanced = [], [], []
-    for sent in phase.paced.messages:
-        place = (sent.partition, sent.offset)
-        to_committed.append((committed[place] - sent.at) / 1e6)
-        to_queued.append((queued[held_by[place]] - sent.at) / 1e6)
-        to_advanced.append((advances.of(*place) - sent.at) / 1e6)
     row: Row = {"store": store, "messages/s": phase.rate, "messages": len(phase.paced.messages)}
     row |= {f"Kafka alone\np{percent}": percentile(alone, percent) for percent in (50, 99)}
-    for name, took in (
-        ("committed", to_committed),
-        ("queued", to_queued),
-        ("advanced", to_advanced),
-    ):
-        took.sort()
+    for name, took in times_of(phase.paced, stamps, held_by).items():
         row |= {f"{name}\np{percent}": percentile(took, percent) for percent in (50, 95, 99)}
     row["runs"] = phase.runs
     row["CPU %"] = phase.cpu_share * 100 / (os.cpu_count() or 1)
     row["generator\nlate ms"] = phase.paced.latest_s * 1000
     return row
+
+
+def times_of(
+    paced: Paced, stamps: Mapping[str, Any], held_by: Mapping[tuple[int, int], int] | None
+) -> dict[str, list[float]]:
+    """How long the messages took until they were committed, in a queued run, and the broker advanced; in ms, sorted.
+
+    Args:
+        held_by: See `runs_of_events`; None: there are no runs.
+    """
+    committed = {(partition, offset): at for partition, offset, at in stamps["committed"]}
+    advances = _Advances(stamps["advanced"])
+    places = [((sent.partition, sent.offset), sent.at) for sent in paced.messages]
+    ends = {"committed": [committed[place] for place, _ in places]}
+    if held_by is not None:
+        ends["queued"] = [stamps["queued"][held_by[place]] for place, _ in places]
+    ends["advanced"] = [advances.of(*place) for place, _ in places]
+    return {
+        name: sorted((end - at) / 1e6 for end, (_, at) in zip(these, places, strict=True))
+        for name, these in ends.items()
+    }
 
 
 class _Advances:

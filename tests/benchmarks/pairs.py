@@ -1,28 +1,29 @@
 """Two checkouts side by side: the whole service from each, by turns, in one run.
 
-`python -m tests.benchmarks.pairs TREE latency|throughput [--store sqlite|postgresql] [--pairs 5]`
+`python -m tests.benchmarks.pairs TREE latency|events|throughput [--store sqlite|postgresql] [--pairs 5]`
 
 TREE is a checkout of the commit before (`git worktree add TREE COMMIT`); what it is compared with is the checkout in
-which this runs. Both use this interpreter with its libraries, this broker and the same messages. Shown are the
-medians of both, and the median of the pairs' ratios: machines drift within minutes, and pairs drift together.
+which this runs. Both use this interpreter with its libraries, this broker and the same messages. `latency` goes from
+the message to the run, `events` until the broker is advanced, with no DAG. Shown are the medians of both, and the
+median of the pairs' ratios: machines drift within minutes, and pairs drift together.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from tests.benchmarks.dags import that_does_nothing
-from tests.benchmarks.latency import Phase, publish_at, row_of, runs_of_events
-from tests.benchmarks.load import WATCHERS
-from tests.benchmarks.report import Figures, Report, Row
+from tests.benchmarks.dags import that_does_nothing, that_starts_nothing
+from tests.benchmarks.latency import publish_at, runs_of_events, times_of
+from tests.benchmarks.load import WATCHERS, Paced
+from tests.benchmarks.report import Figures, Report, Row, percentile
 from tests.benchmarks.scene import Scene, Store, open_scene
+from tests.benchmarks.service import Service
 from tests.benchmarks.throughput import Case, Measured, new_backlog
 
 _HERE: Final = Path(__file__).resolve().parents[2]
@@ -47,7 +48,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tree", type=Path, help="a checkout of the commit before")
-    parser.add_argument("what", choices=["latency", "throughput"])
+    parser.add_argument("what", choices=["latency", "events", "throughput"])
     parser.add_argument("--store", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--rate", type=int, default=100, help="messages/s, for latency")
@@ -60,10 +61,12 @@ def _arguments() -> argparse.Namespace:
 def _measurements(
     scene: Scene, arguments: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[Path], Sample]]]:
-    if arguments.what == "latency":
+    if arguments.what != "throughput":
         rate, seconds = arguments.rate, arguments.seconds
-        title = f"{rate} messages/s for {seconds} s"
-        yield title, partial(_latency, scene, arguments.store, rate, seconds)
+        path = "" if arguments.what == "latency" else ", no DAG"
+        title = f"{rate} messages/s for {seconds} s{path}"
+        measure = _latency if arguments.what == "latency" else _events
+        yield title, partial(measure, scene, arguments.store, rate, seconds)
         return
     messages = arguments.messages
     topic = new_backlog(scene, messages)
@@ -99,25 +102,59 @@ def _row(figure: str, before: list[Sample], after: list[Sample]) -> Row:
 
 def _latency(scene: Scene, store: Store, rate: int, seconds: int, tree: Path) -> Sample:
     topic = scene.new_topic()
-    with scene.service(that_does_nothing(topic, f"{topic}-group"), store, tree=tree) as service:
-        service.start("events")
-        service.wait_for_watchers(1)
-        publish_at(scene, topic, rate=50, seconds=_WARM_UP // 50, first=0)
-        service.wait_until_done(_WARM_UP, within_s=120)
-        cpu, began = service.cpu_seconds(), time.monotonic()
-        paced = publish_at(scene, topic, rate=rate, seconds=seconds, first=_WARM_UP)
-        sent = len(paced.messages)
-        cpu, took = service.cpu_seconds() - cpu, time.monotonic() - began
-        runs = service.wait_until_done(_WARM_UP + sent, within_s=120)
+    dag_file = that_does_nothing(topic, f"{topic}-group")
+    with scene.service(dag_file, store, tree=tree) as service:
+        paced, cpu = _publish(scene, service, topic, rate, seconds, service.wait_until_done)
         held_by = runs_of_events(service.records)
         stamps = service.stop()
-    row = row_of(store, Phase(rate, paced, cpu / took, runs), stamps, held_by, [])
+    return _sample(times_of(paced, stamps, held_by), cpu)
+
+
+def _events(scene: Scene, store: Store, rate: int, seconds: int, tree: Path) -> Sample:
+    topic = scene.new_topic()
+    dag_file = that_starts_nothing(topic, f"{topic}-group")
+    with scene.service(dag_file, store, tree=tree) as service:
+
+        def wait_until_recorded(events: int, *, within_s: float) -> None:
+            service.wait_until(
+                lambda: service.ask("SELECT count(*) FROM asset_event") == events,
+                within_s=within_s,
+                what=f"{events:,} events",
+                every_s=0.5,
+            )
+
+        paced, cpu = _publish(scene, service, topic, rate, seconds, wait_until_recorded)
+        stamps = service.stop()
+    return _sample(times_of(paced, stamps, None), cpu)
+
+
+def _publish(
+    scene: Scene,
+    service: Service,
+    topic: str,
+    rate: int,
+    seconds: int,
+    wait_for: Callable[..., object],
+) -> tuple[Paced, float]:
+    """Start the service and publish; return what was, and the processor time for each message in seconds."""
+    service.start("events")
+    service.wait_for_watchers(1)
+    publish_at(scene, topic, rate=50, seconds=_WARM_UP // 50, first=0)
+    wait_for(_WARM_UP, within_s=120)
+    cpu = service.cpu_seconds()
+    paced = publish_at(scene, topic, rate=rate, seconds=seconds, first=_WARM_UP)
+    cpu = service.cpu_seconds() - cpu
+    wait_for(_WARM_UP + len(paced.messages), within_s=120)
+    return paced, cpu / len(paced.messages)
+
+
+def _sample(times: Mapping[str, Sequence[float]], cpu: float) -> Sample:
     shown = {
-        f"until {what}, ms, p{percent}": row[f"{what}\np{percent}"]
-        for what in ("committed", "queued", "advanced")
+        f"until {what}, ms, p{percent}": percentile(took, percent)
+        for what, took in times.items()
         for percent in (50, 99)
     }
-    return {**shown, "processor time, ms/message": cpu * 1e3 / sent}
+    return {**shown, "processor time, ms/message": cpu * 1e3}
 
 
 def _throughput(scene: Scene, store: Store, topic: str, case: Case, tree: Path) -> Sample:

@@ -76,13 +76,19 @@ def set_up_logging() -> None:
             root.removeHandler(handler)
         root.addHandler(_handler)
     _handler.setStream(sys.stderr)
-    root.setLevel(logging.INFO)
+    _set_level(root, logging.INFO)
     logging.captureWarnings(True)
     # Py4J logs every call of the session's at INFO.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    _set_level(logging.getLogger("py4j"), logging.WARNING)
     # `dictConfig` switches off whatever loggers it does not name.
     for name in ("triggerer.run", "triggerer.execution.session"):
         logging.getLogger(name).disabled = False
+
+
+def _set_level(logger: logging.Logger, level: int) -> None:
+    # `setLevel` has all loggers forget what they know of their levels, and costs more than the rest together.
+    if logger.level != level:
+        logger.setLevel(level)
 
 
 class _Formatter(logging.Formatter):

@@ -70,7 +70,7 @@ class Database:
         self._now = now
         # SQLite has one writer at a time. Those of this process wait here, first come first served: SQLite's
         # busy handler sleeps, and is not fair.
-        self._turn = anyio.Lock() if self.dialect == "sqlite" else None
+        self._turn = anyio.Lock(fast_acquire=True) if self.dialect == "sqlite" else None
 
     @property
     def dialect(self) -> Literal["sqlite", "postgresql"]:

@@ -28,9 +28,10 @@ class SqliteFile:
     """
 
     def __init__(self, path: Path, *, name: str) -> None:
-        self._path = path
+        # A string: `Path` would be made one at each look.
+        self._path = str(path)
         self._name = name
-        self._identity = _identity(path)
+        self._identity = _identity(self._path)
 
     def check(self) -> None:
         """Check that it is still there.
@@ -61,6 +62,6 @@ class SqliteFile:
             ) from error
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _identity(path: str) -> tuple[int, int]:
     found = os.stat(path)  # noqa: PTH116  (on the way of every transaction)
     return found.st_dev, found.st_ino

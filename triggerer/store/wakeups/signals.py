@@ -69,8 +69,11 @@ class Subscription:
             await checkpoint()
         else:
             self._arrived.clear()
-            with anyio.move_on_after(None if timeout is None else timeout.total_seconds()):
+            if timeout is None:
                 await self._arrived.wait()
+            else:
+                with anyio.move_on_after(timeout.total_seconds()):
+                    await self._arrived.wait()
         return self.take_nowait()
 
     def take_nowait(self) -> Announced:
