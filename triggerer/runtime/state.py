@@ -329,6 +329,10 @@ class GroupState:
         newest = self.recent_of(lag.lane).newest
         if newest is None:
             return lag.set_back_to is not None and lag.again is None
+        failed = self.failed_in.get(lag.lane)
+        if failed is not None and is_before(failed, end):
+            # It comes again: if it had passed since, it would be known that the broker was advanced so far.
+            return False
         return not is_before(following(newest), end)
 
     def _end_in_queue(self, lag: Lag) -> None:

@@ -16,6 +16,7 @@ from tests.unit.runtime.scene import (
     Scene,
     Sink,
     Watching,
+    always,
     hosting,
 )
 from triggerer.abc import (
@@ -47,6 +48,10 @@ class Held(Breaking):
             await self.scene.may_fail.wait()
         await super().advance(batch)
 
+    def _next(self) -> InMemoryMessage | None:
+        assert isinstance(self.scene, Lively)
+        return None if self.scene.is_quiet else super()._next()
+
 
 class Lively(Scene):
     """Watchers whose live filters raise as soon as they are started, while the scene says so."""
@@ -57,6 +62,8 @@ class Lively(Scene):
         self.is_failing = anyio.Event()
         """An advance of what has failed is under way."""
         self.may_fail = anyio.Event()
+        self.is_quiet = False
+        """Whether the broker delivers nothing."""
         self.sink = Sink()
 
     def watcher(self, name: str) -> Watching:
@@ -315,6 +322,30 @@ async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_give
         scene.gates["well", "b"].set()
         await sink.until(lambda: scene.broker.dead_letters == ["d"])
         await sink.until(lambda: sink.positions[SICK, "0"] is None)
+
+
+@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+async def test_who_has_read_what_comes_again_counts_as_having_it(scene: Lively) -> None:
+    """Its row went before that came, and it failed for all, until it was given up (the simulation's seed 2619)."""
+    sink = scene.sink
+    scene.broker.max_deliveries = 2
+    scene.fails["sick"] = scene.fails["well"] = always
+    async with hosting(scene, sink, positions=(scene.row(SICK, 0),)) as (_, sick, _):
+        scene.publish("a")
+        with anyio.fail_after(10):
+            await scene.is_failing.wait()
+        scene.is_quiet = True
+        scene.may_fail.set()
+        await sink.until(lambda: bool(scene.told))
+        del scene.fails["sick"]
+        await sink.until(lambda: sink.taken(SICK) == ["a"] and not sick.catching_up)
+        scene.fails["sick"] = always
+        scene.is_quiet = False
+        scene.broker.note_change()
+        await sink.until(lambda: scene.broker.committed() == 1)
+        assert scene.broker.dead_letters == []
+        del scene.fails["well"]
+        await sink.until(lambda: sink.taken(WELL) == ["a"])
 
 
 async def test_nothing_is_kept_in_memory_for_a_watcher_that_was_deleted(scene: Lively) -> None:

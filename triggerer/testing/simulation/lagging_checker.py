@@ -249,6 +249,8 @@ class LaggingChecker:
         if before.set_back_to is not None:
             # It was not behind: what comes again it has, and keys absorb it.
             return
+        # What has failed and comes again it is not done with.
+        told = {offset for offset in told if messages[offset].key not in self._comes_again}
         if early := set(range(committed, before.offset)) - told:
             self._fail(
                 "S13",
