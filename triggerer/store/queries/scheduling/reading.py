@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row, Script
@@ -155,8 +155,7 @@ class ReadDags:
         return _SNAPSHOT(dag_ids=list(self.dag_ids), bound=self.bound, **values)
 
 
-@dataclass(frozen=True, slots=True)
-class DagRow:
+class DagRow(NamedTuple):
     """One asset of one DAG with events queued, or one DAG without any; the rows of a DAG are adjacent."""
 
     dag_id: str
