@@ -226,8 +226,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         """
         lanes = self.lanes.values()
         now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)
-        is_busy = any(lane.in_flight or lane.is_held or lane.paused for lane in lanes)
-        if is_busy or delivered != self._delivered:
+        if delivered != self._delivered or any(
+            lane.in_flight or lane.is_held or lane.paused for lane in lanes
+        ):
             self._busy_at, self._delivered = now, delivered
         return self._idle_wait_ms if now - self._busy_at >= _IDLE_AFTER_S else usual_ms
 

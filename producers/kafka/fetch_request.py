@@ -46,6 +46,8 @@ class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
 
     _HEAD: Final = struct.Struct(">ihqqq")
     _REPLICA: Final = struct.Struct(">i")
+    _WITHOUT_MESSAGES: Final = struct.Struct(">ihqqqBiBB")
+    """All of it where each of the lengths, which take more bytes where they are larger, is of nothing."""
     _ABORTED: Final = CompactArray(
         ("producer_id", Int64), ("first_offset", Int64), ("tags", TaggedFields)
     )
@@ -65,6 +67,14 @@ class PartitionAnswer(AbstractType[tuple[Any, ...]]):  # type: ignore[misc]
 
     @classmethod
     def decode(cls, data: BytesIO) -> tuple[Any, ...]:
+        begin = data.tell()
+        found = data.read(cls._WITHOUT_MESSAGES.size)
+        if len(found) == cls._WITHOUT_MESSAGES.size:
+            # Nearly all answers where messages come one by one. A length is one too high: 0 is null, 1 nothing.
+            *place, aborted, replica, batches, tags = cls._WITHOUT_MESSAGES.unpack(found)
+            if aborted <= 1 and batches <= 1 and tags == 0:
+                return *place, [] if aborted else None, replica, b"" if batches else None, {}
+        data.seek(begin)
         head = cls._HEAD.unpack(data.read(cls._HEAD.size))
         aborted = cls._ABORTED.decode(data)
         (replica,) = cls._REPLICA.unpack(data.read(cls._REPLICA.size))
