@@ -25,6 +25,8 @@ class Reading:
         self.lent_at: float | None = None
         """Since when the filter has what was read last, by the monotonic clock; None: it has asked for more."""
         self.is_over = False
+        self.has_answered = False
+        """Whether the log has given anything. Before, it may be slow, and not at the end of the lane."""
         self._readers = readers
         self._on_asked = on_asked
         self._empty_since: float | None = None
@@ -38,6 +40,7 @@ class Reading:
     def note_messages(self) -> None:
         """There are some."""
         self.is_idle, self._empty_since = False, None
+        self.has_answered = True
 
     def ask(self) -> None:
         """Somebody waits for a place, and this one is idle: it has waited long enough."""

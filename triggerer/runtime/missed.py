@@ -38,6 +38,8 @@ _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
 """How long a lane without a message keeps its reader while others wait for one, and waits for its live filter."""
 _LONGEST_REST_S: Final = 8.0
+_MOST_UNANSWERED: Final = 5
+"""Readings of a lane, each with more patience, that give nothing before it seems to have been read to its end."""
 _LONGEST_WITHOUT_PLACE_S: Final = 300.0
 """How long who has read to the end leaves all places to those who have not."""
 
@@ -89,6 +91,8 @@ class MissedMessages:
         self._is_interrupted = False
         self._at_end: dict[Lag, tuple[Position, float]] = {}
         """Where it seems to have read lanes to their ends, and since when it leaves its place to others."""
+        self._unanswered: dict[Lag, int] = {}
+        """How many readings of lanes in a row have given nothing while others waited: a slow broker, or the end."""
         parked = context.parked
         self.queue = KeptReader(watcher, state, parked) if parked and state.keeps_messages else None
         self.tasks: anyio.abc.TaskGroup | None = None
@@ -138,10 +142,23 @@ class MissedMessages:
 
     def _rest(self, lag: Lag, reading: Reading | None) -> None:
         if reading is not None:
-            for one in [one for one in self._at_end if one.is_gone or one.is_live]:
-                del self._at_end[one]
-            self._at_end[lag] = lag.read_to, self._context.clock.monotonic()
+            for known in (self._at_end, self._unanswered):
+                for one in [one for one in known if one.is_gone or one.is_live]:
+                    del known[one]
+            if reading.has_answered:
+                self._unanswered.pop(lag, None)
+            else:
+                self._unanswered[lag] = self._unanswered.get(lag, 0) + 1
+            if self._unanswered.get(lag, _MOST_UNANSWERED) >= _MOST_UNANSWERED:
+                self._at_end[lag] = lag.read_to, self._context.clock.monotonic()
         self._turns.rest(lag, _IDLE_S)
+
+    def _patience_s(self, lag: Lag, reading: Reading | None) -> float:
+        """How long to wait for a message of a lane where others are to have their turn."""
+        if reading is None or reading.has_answered:
+            return _IDLE_S
+        unanswered = min(self._unanswered.get(lag, 0), _MOST_UNANSWERED)
+        return min(_IDLE_S * 2.0**unanswered, _LONGEST_REST_S)
 
     async def wait_for_turn(self) -> None:
         """Wait until a lane may be read again, or something has changed."""
@@ -302,6 +319,8 @@ class MissedMessages:
                 if messages:
                     reading.note_messages()
                     continue
+                if reader.nothing_before is not None:
+                    reading.has_answered = True
                 self._pass_over(lag, reader.nothing_before)
                 reached = lag.read_to
                 if reader.error is not None:
@@ -346,10 +365,10 @@ class MissedMessages:
                 return False
             recent.wake_once(_Lane(self, lag))
         since = anyio.current_time() if reading is None else reading.empty_since()
-        is_first = True
+        is_first, patience_s = True, self._patience_s(lag, reading)
         while True:
             empty_s = anyio.current_time() - since
-            if empty_s >= _IDLE_S:
+            if empty_s >= patience_s:
                 has_others = self._state.lags.count_behind(self._watcher.watcher_id) > 1
                 if has_others or (reading is not None and self._readers.are_wanted):
                     self._rest(lag, reading)
@@ -362,7 +381,7 @@ class MissedMessages:
                 is_first = False
                 if reading is not None:
                     reading.is_idle = True
-            wait_s = _IDLE_S if empty_s >= _IDLE_S else _IDLE_S - empty_s
+            wait_s = _IDLE_S if empty_s >= patience_s else patience_s - empty_s
             with anyio.move_on_after(wait_s) as waiting:
                 await self._wake.wait()
             if not waiting.cancelled_caught:

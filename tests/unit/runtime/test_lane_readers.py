@@ -29,6 +29,15 @@ class WithEndsThatFail(Breaking):
         raise RuntimeError("one partition has no leader")
 
 
+class Slow(WithoutEnds):
+    """Opening a connection for each reading takes far longer than an idle reader keeps its place."""
+
+    async def read_lane(self, lane: Hashable, position: Any) -> AsyncIterator[Any]:
+        await anyio.sleep(10 * IDLE_S)
+        async for event in super().read_lane(lane, position):
+            yield event
+
+
 class WatchingWithoutEnds(Watching):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
@@ -89,6 +98,17 @@ async def test_who_waits_at_the_end_of_a_lane_keeps_no_other_watcher_from_readin
             scene.publish(f"c{number}", lane=number)
         await sink.until(lambda: all(len(sink.taken(n)) == 2 + len(numbers) for n in numbers))
     assert len(scene.opened) == len(numbers) * (2 + len(numbers))
+
+
+async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutEnds) -> None:
+    """It counted as read to its end, and who had been given nothing left its place to others for minutes."""
+    scene.producer = Slow
+    sink, numbers = Sink(), range(1, 21)
+    for number in numbers:
+        scene.add_lane(number, "a", "b")
+    async with hosted(scene, sink, len(numbers)) as (_, host):
+        host(*numbers)
+        await sink.until(lambda: all(sink.taken(n) == ["a", "b"] for n in numbers))
 
 
 @pytest.mark.rule("18: a lane that waits holds up no other")
