@@ -4,8 +4,8 @@ Version 13 (KIP-516, Kafka 3.1) names topics by their ids; aiokafka ends at vers
 epoch of what was fetched last, which the broker compares with its log.
 Source: https://kafka.apache.org/protocol.html, Fetch and the flexible encoding of KIP-482.
 
-A fetch names all partitions that are read from a broker, and its answer too, however few messages come. So what is said
-of one is packed and unpacked at once: field by field, it was a tenth of what a message costs that comes alone.
+What is said of a partition is packed and unpacked at once: field by field, that of eight was a tenth of what a message
+costs that comes alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from aiokafka.protocol.types import (
 
 from producers.kafka.protocol import Uuid
 
-_NO_SESSION = (0, -1)
 _UNKNOWN = -1
 _DIVERGING_EPOCH = 0
 """The tag of the field that says where the broker's log parts from what was fetched."""
@@ -111,6 +110,21 @@ class WantedPartition(NamedTuple):
     last_epoch: int | None
 
 
+WantedTopics = dict[bytes, list[WantedPartition]]
+"""By the topics' ids."""
+
+
+class SessionFetch(NamedTuple):
+    """What one fetch says in a session of the broker."""
+
+    session_id: int
+    epoch: int
+    topics: WantedTopics
+    """New in the session, or wanted from another offset than before."""
+    forgotten: dict[bytes, list[int]]
+    """No longer wanted."""
+
+
 class _WantedPartition(AbstractType[WantedPartition]):  # type: ignore[misc]
     """The same as bytes.
 
@@ -167,7 +181,7 @@ class FetchByIdRequest_v13(RequestStruct):  # type: ignore[misc]  # noqa: N801 -
 
 
 class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
-    """One of aiokafka's fetch requests, with the topics named by their ids.
+    """One of aiokafka's fetch requests, with the topics named by their ids, in a session of the broker.
 
     Raises, when it is sent:
         NotImplementedError: The broker is older than Kafka 3.1.
@@ -175,14 +189,17 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
 
     API_KEY = 1
 
-    def __init__(self, request: FetchRequest, topics: dict[bytes, list[WantedPartition]]) -> None:
+    def __init__(self, request: FetchRequest, part: SessionFetch) -> None:
         self._request: Any = request
-        self._topics = topics
+        self._part = part
 
     def build(self, request_struct_class: type[FetchByIdRequest_v13]) -> FetchByIdRequest_v13:
-        request = self._request
+        request, part = self._request, self._part
         topics: list[tuple[Any, ...]] = [
-            (topic_id, partitions, {}) for topic_id, partitions in self._topics.items()
+            (topic_id, partitions, {}) for topic_id, partitions in part.topics.items()
+        ]
+        forgotten: list[tuple[Any, ...]] = [
+            (topic_id, numbers, {}) for topic_id, numbers in part.forgotten.items()
         ]
         return request_struct_class(
             _UNKNOWN,  # replica_id: a consumer
@@ -190,9 +207,10 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
             request._min_bytes,  # noqa: SLF001
             request._max_bytes,  # noqa: SLF001
             request._isolation_level,  # noqa: SLF001
-            *_NO_SESSION,
+            part.session_id,
+            part.epoch,
             topics,
-            [],
+            forgotten,
             request._rack_id,  # noqa: SLF001
             {},
         )

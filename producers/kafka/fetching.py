@@ -11,7 +11,7 @@ each fails if a later version has it no more.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -23,8 +23,10 @@ from aiokafka.protocol.fetch import FetchRequest
 from producers.kafka.fetch_request import (
     FetchByIdRequest,
     WantedPartition,
+    WantedTopics,
     divergence,
 )
+from producers.kafka.fetch_session import FetchSession
 
 if TYPE_CHECKING:
     from producers.kafka.cluster import TopicDescription
@@ -95,6 +97,8 @@ class Fetching:
         self._send = client.send
         self._reader = reader
         self._by_id = True
+        self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
+        """By the node of the broker."""
         client.send = self.send
 
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
@@ -110,12 +114,23 @@ class Fetching:
                     await asyncio.sleep(_LOOK_AGAIN_AFTER_S)
                     return _Answer([])
                 try:
-                    response = await self._send(node_id, FetchByIdRequest(request, topics))
+                    response = await self._fetch(node_id, request, topics)
                 except NotImplementedError:
                     self._by_id = False
                 else:
                     return await self._answer(response, names, lanes)
         return await self._send(node_id, request, **arguments)
+
+    async def _fetch(self, node_id: int, request: FetchRequest, topics: WantedTopics) -> Any:
+        session = self._sessions[node_id]
+        part = session.next(topics)
+        try:
+            response = await self._send(node_id, FetchByIdRequest(request, part))
+        except BaseException:
+            session.reset()
+            raise
+        session.note(part, response)
+        return response
 
     def _set_wait(self, request: Any) -> None:
         # A follower may learn of new messages late, and answers then at the end of the wait.
@@ -163,7 +178,7 @@ class Fetching:
 
 def _wanted(
     request: Any, names: dict[bytes, str], lanes: dict[TopicPartition, Lane]
-) -> dict[bytes, list[WantedPartition]]:
+) -> WantedTopics:
     """Return the partitions of a request by topic id, without those that have no lane yet.
 
     The client finds a position of its own for them. Only with the lane is it known what was read before it.
@@ -171,7 +186,7 @@ def _wanted(
     # A follower's log may end before what was read from the leader.
     may_compare = not request._rack_id  # noqa: SLF001 - aiokafka gives it no other name
     partitions = dict(request.topics)
-    topics: dict[bytes, list[WantedPartition]] = {}
+    topics: WantedTopics = {}
     for topic_id, name in names.items():
         wanted = [
             WantedPartition(

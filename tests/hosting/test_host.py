@@ -386,3 +386,27 @@ async def test_a_stream_starts_again_once_what_it_had_submitted_is_written(
         writing.written.set()
         upstream.put(2)
         await until(lambda: len(upstream.outcomes()) == 1)
+
+
+async def test_a_lease_is_given_back_once_what_was_submitted_under_it_is_written(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "one", upstream)
+    writing = Writing()
+    writing.written.set()
+    async with anyio.create_task_group() as background, hosting(database, writers=[writing]):
+        upstream.put(1)
+        await until(lambda: len(upstream.outcomes()) == 1)
+        writing.written = anyio.Event()
+
+        async def write() -> None:
+            # It has been stopped, and is still its owner's.
+            await eventually(has_stopped)
+            assert await owners(database) == {"stream": "me"}
+            writing.written.set()
+
+        async def has_stopped() -> bool:
+            return upstream.closed == 1
+
+        background.start_soon(write)
+    assert await owners(database) == {"stream": None}

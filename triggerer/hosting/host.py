@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -284,11 +284,19 @@ class TriggerHost:
         # No lease is extended meanwhile, and those that are kept must not run out.
         patience = min(self._settings.drain, self._settings.lease / 2)
         members = [p.hosted for d in digests for p in self._roster.on_stream(d)]
+        until = anyio.current_time() + patience.total_seconds()
         await self._manager.drain(patience.total_seconds(), members)
         fences = [self._owned[digest] for digest in digests if digest in self._owned]
+        await self._forget_and_write(digests, until)
+        await self._ownership.release(fences, digests)
+
+    async def _forget_and_write(self, digests: Collection[str], deadline: float) -> None:
+        """Stop these streams, and wait until then at most for what was submitted under their leases."""
         for digest in digests:
             self._forget(digest)
-        await self._ownership.release(fences, digests)
+        if self._unwritten.has(digests):
+            with anyio.CancelScope(deadline=deadline):
+                await self._unwritten.wait_for(digests)
 
     def _forget(self, digest: str) -> None:
         """Stop the stream at once; nothing of it is resolved."""
@@ -387,10 +395,10 @@ class TriggerHost:
             await self._manager.drain(self._settings.drain.total_seconds())
             tasks.cancel_scope.cancel()
         owned = dict(self._owned)
-        for digest in owned:
-            self._forget(digest)
+        patience = self._settings.drain.total_seconds()
+        await self._forget_and_write(owned, anyio.current_time() + patience / 2)
         try:
-            with anyio.fail_after(self._settings.drain.total_seconds()):
+            with anyio.fail_after(patience):
                 await self._ownership.leave(owned)
         except (StoreError, TimeoutError) as error:
             # They expire by themselves; another instance waits that long.
