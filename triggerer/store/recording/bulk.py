@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row, Script
+from triggerer.store.engine.statement import sqlite_instant
 
 
 class EventRow(NamedTuple):
@@ -70,6 +71,11 @@ _SQLITE_WAITING: Final = (
     "SELECT DISTINCT s.dag_id FROM dag_schedule_asset s "
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
     "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
+)
+# A DAG names an asset once.
+_SQLITE_WAITING_FOR_ONE: Final = (
+    "SELECT s.dag_id FROM dag_schedule_asset s JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
+    "WHERE s.asset_id = ?"
 )
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
@@ -177,8 +183,7 @@ def insert_into_sqlite(
             left -= size
     dag_ids: tuple[str, ...] = ()
     if connection.execute(_SQLITE_QUEUE, (highest,)).rowcount:
-        of_assets = json.dumps(sorted(set(asset_ids)))
-        dag_ids = tuple(dag_id for (dag_id,) in connection.execute(_SQLITE_WAITING, (of_assets,)))
+        dag_ids = tuple(dag_id for (dag_id,) in _sqlite_waiting(connection, sorted(set(asset_ids))))
     new = connection.execute(_SQLITE_NEW, (highest,)) if want_ids else ()
     return dag_ids, [event_id for (event_id,) in new]
 
@@ -192,10 +197,13 @@ def _sqlite_insert(rows: int, columns: int) -> str:
     )
 
 
+def _sqlite_waiting(connection: sqlite3.Connection, asset_ids: Sequence[int]) -> sqlite3.Cursor:
+    if len(asset_ids) == 1:
+        return connection.execute(_SQLITE_WAITING_FOR_ONE, asset_ids)
+    return connection.execute(_SQLITE_WAITING, (json.dumps(asset_ids),))
+
+
 def _sqlite_instants(instants: Sequence[datetime]) -> Sequence[str]:
-    """Write instants as `sqlite_instant` does, each different one once: many of them are equal."""
-    texts = {
-        instant: instant.replace(tzinfo=None).isoformat(" ", "microseconds")
-        for instant in set(instants)
-    }
+    """Write each different instant once: many of them are equal."""
+    texts = {instant: sqlite_instant(instant) for instant in set(instants)}
     return list(map(texts.__getitem__, instants))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import orjson
 from triggerer.domain.events import Fence
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
+from triggerer.store.engine.statement import Statement, in_list
 from triggerer.store.recording.bulk import (
     PLAIN_FIELDS,
     POSTGRES_INSERT,
@@ -44,8 +44,8 @@ class RecordEvents:
     sender: str
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        digests = json.dumps([fence.stream_digest for fence in self.fences])
-        shown = set(connection.execute(_SQLITE_SHOWN, (digests,))) if self.fences else set()
+        digests = [fence.stream_digest for fence in self.fences]
+        shown = set(_SQLITE_SHOWN(digests=digests).on_sqlite(connection, now)) if digests else set()
         held = [number for number, fence in enumerate(self.fences, 1) if tuple(fence) in shown]
         columns = self.rows.columns()
         if len(held) < len(self.fences):
@@ -68,8 +68,9 @@ class RecordEvents:
         return _POSTGRES[has_keys], (*arguments, rows.partition_keys) if has_keys else arguments
 
 
-_SQLITE_SHOWN: Final = (
-    "SELECT digest, owner, epoch FROM stream WHERE digest IN (SELECT value FROM json_each(?))"
+_SQLITE_SHOWN: Final = Statement(
+    "SELECT digest, owner, epoch FROM stream WHERE digest {IN_DIGESTS}",
+    IN_DIGESTS=in_list("digests", "text"),
 )
 
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-import orjson
-
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
-from triggerer.store.engine.statement import ParameterRows, parameter_rows, sqlite_instant
+from triggerer.store.engine.statement import (
+    ParameterRows,
+    Statement,
+    in_list,
+    parameter_rows,
+)
 from triggerer.store.wakeups.notify import notify_cte
 from triggerer.store.wakeups.signals import Signal
 
@@ -58,8 +61,7 @@ class SaveResults:
     sender: str
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        asked = {"pks": orjson.dumps(self._pks()).decode(), "executor": self.executor}
-        rows: list[Row] = connection.execute(_SQLITE_HELD, asked).fetchall()
+        rows = _SQLITE_HELD(pks=self._pks(), executor=self.executor).on_sqlite(connection, now)
         ours = {
             (pk, run.attempt)
             for pk, run in held_runs(rows).items()
@@ -74,8 +76,7 @@ class SaveResults:
             (_SQLITE_OTHER_TASKS, unsuccessful),
         ):
             if values:
-                given = {"rows": ParameterRows(values).as_json(sqlite_instant)}
-                connection.execute(statement, given)
+                statement(rows=ParameterRows(values)).on_sqlite(connection, now)
         return rows
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
@@ -154,21 +155,23 @@ ON CONFLICT (run_pk, task_id) DO UPDATE SET
     ended_at = excluded.ended_at, error = excluded.error"""
 _RUN_VALUES: Final = "state = given.state, ended_at = given.ended_at, error = given.error, exit_code = given.exit_code"
 
-_SQLITE_HELD: Final = """
-SELECT id, attempt, state, cancel_requested FROM dag_run
-WHERE id IN (SELECT value FROM json_each(:pks)) AND executor = :executor
-"""
-_SQLITE_TASKS: Final = f"""
-{_INTO_TASKS} SELECT {_TASK_VALUES} FROM {_TASKS[0].format(rows=":rows")} AS given WHERE true{_OR_REPLACE}
-"""
-_SQLITE_ENDS: Final = f"""
-UPDATE dag_run SET {_RUN_VALUES} FROM {_ENDS[0].format(rows=":rows")} AS given WHERE dag_run.id = given.pk
-"""
-_SQLITE_OTHER_TASKS: Final = f"""
-UPDATE task_run SET state = given.state, ended_at = given.ended_at
-FROM {_ENDS[0].format(rows=":rows")} AS given
-WHERE task_run.run_pk = given.pk AND task_run.state = '{TaskState.RUNNING}'
-"""
+_SQLITE_HELD: Final = Statement(
+    "SELECT id, attempt, state, cancel_requested FROM dag_run WHERE id {IN_PKS} AND executor = {executor}",
+    IN_PKS=in_list("pks", "bigint"),
+)
+_SQLITE_TASKS: Final = Statement(
+    f"{_INTO_TASKS} SELECT {_TASK_VALUES} FROM {{GIVEN}} AS given WHERE true{_OR_REPLACE}",
+    GIVEN=_TASKS,
+)
+_SQLITE_ENDS: Final = Statement(
+    f"UPDATE dag_run SET {_RUN_VALUES} FROM {{GIVEN}} AS given WHERE dag_run.id = given.pk",
+    GIVEN=_ENDS,
+)
+_SQLITE_OTHER_TASKS: Final = Statement(
+    "UPDATE task_run SET state = given.state, ended_at = given.ended_at FROM {GIVEN} AS given "
+    f"WHERE task_run.run_pk = given.pk AND task_run.state = '{TaskState.RUNNING}'",
+    GIVEN=_ENDS,
+)
 
 # One statement can change a row only once, so the tasks that end with their run are those without an update.
 _POSTGRES: Final = f"""

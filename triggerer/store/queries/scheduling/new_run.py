@@ -100,10 +100,10 @@ class CreateRun:
                 for name, instant in zip(_INSTANTS, self._instants(), strict=True)
             },
         }
-        created = connection.execute(_SQLITE_CREATE, values).fetchall()
-        if not created:
+        created = connection.execute(_SQLITE_CREATE, values)
+        pk = created.lastrowid
+        if not created.rowcount or pk is None:
             return []
-        ((pk,),) = created
         if self.selection is not None:
             self._take(connection, pk, self.selection)
             connection.execute(_SQLITE_MADE, {"now": sqlite_instant(now()), "dag_id": self.dag_id})
@@ -162,7 +162,7 @@ VALUES (:dag_id, :run_id, :run_type, '{RunState.QUEUED}', :run_after, :queued_at
         :logical_date, :interval_start, :interval_end, :partition_key,
         coalesce((SELECT d.priority FROM dag d WHERE d.dag_id = :dag_id), 0),
         (SELECT d.pools FROM dag d WHERE d.dag_id = :dag_id))
-ON CONFLICT (dag_id, run_id) DO NOTHING RETURNING id
+ON CONFLICT (dag_id, run_id) DO NOTHING
 """
 _SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
 _SQLITE_TAKE_ALL: Final = f"""
