@@ -59,6 +59,10 @@ class Service:
         self.records = Records(url)
         self._tree = tree
         self.started_at = 0.0
+        self.prefix: list[str] = []
+        """A command that runs the interpreter, with its options."""
+        self.extra_path: Path | None = None
+        """A folder of modules that come before the service's own."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, stamping: Stamping) -> None:
@@ -70,14 +74,18 @@ class Service:
         with self._log.open("ab") as log:
             self.started_at = time.monotonic()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
+                [*self.prefix, sys.executable, "-m", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self._tree,
-                env=None if self._tree is None else os.environ | {"PYTHONPATH": str(self._tree)},
+                env=self._environment(),
             )
+
+    def _environment(self) -> dict[str, str] | None:
+        folders = [str(folder) for folder in (self.extra_path, self._tree) if folder is not None]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)} if folders else None
 
     def stop(self) -> dict[str, Any]:
         """SIGTERM, and the stamps that it wrote, `queued` by the runs' primary keys; empty where none were asked for.

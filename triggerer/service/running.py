@@ -58,7 +58,7 @@ Work = Callable[[Service], Awaitable[None]]
 GC_THRESHOLDS: Final = (200_000, 20, 100)
 """Events in flight are many small objects that live for milliseconds; of one stream they are hardly ever 200,000.
 Looking for cycles among them every 700 allocations took a quarter of the event loop's time, every 50,000 a tenth."""
-_SWITCH_INTERVAL_S: Final = 0.0001
+_SWITCH_INTERVAL_S: Final = 0.0005
 
 
 def run(

@@ -72,10 +72,11 @@ _SQLITE_WAITING: Final = (
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
     "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
 )
-# A DAG names an asset once.
-_SQLITE_WAITING_FOR_ONE: Final = (
-    "SELECT s.dag_id FROM dag_schedule_asset s JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
-    "WHERE s.asset_id = ?"
+# Of one event; a DAG names an asset once.
+_SQLITE_QUEUE_ONE: Final = (
+    "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
+    "SELECT s.dag_id, ?1, s.asset_id FROM dag_schedule_asset s "
+    "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale WHERE s.asset_id = ?2 RETURNING dag_id"
 )
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
@@ -166,10 +167,13 @@ def insert_into_sqlite(
     Args:
         columns: The fields of at least one `EventRow`, one list each; the last four may be left out.
     """
-    (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
     asset_ids, extras, timestamps, *others = columns
     columns = (asset_ids, extras, _sqlite_instants(timestamps), *others)
     width = len(columns)
+    if len(asset_ids) == 1:
+        dag_ids, event_ids = _insert_one(connection, [value for (value,) in columns])
+        return dag_ids, event_ids if want_ids else ()
+    (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
     most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
     done, left = 0, len(asset_ids)
     # Few sizes, so that each statement stays prepared.
@@ -181,9 +185,10 @@ def insert_into_sqlite(
             connection.execute(_sqlite_insert(size, width), values)
             done += size
             left -= size
-    dag_ids: tuple[str, ...] = ()
+    dag_ids = ()
     if connection.execute(_SQLITE_QUEUE, (highest,)).rowcount:
-        dag_ids = tuple(dag_id for (dag_id,) in _sqlite_waiting(connection, sorted(set(asset_ids))))
+        of_assets = json.dumps(sorted(set(asset_ids)))
+        dag_ids = tuple(dag_id for (dag_id,) in connection.execute(_SQLITE_WAITING, (of_assets,)))
     new = connection.execute(_SQLITE_NEW, (highest,)) if want_ids else ()
     return dag_ids, [event_id for (event_id,) in new]
 
@@ -197,10 +202,15 @@ def _sqlite_insert(rows: int, columns: int) -> str:
     )
 
 
-def _sqlite_waiting(connection: sqlite3.Connection, asset_ids: Sequence[int]) -> sqlite3.Cursor:
-    if len(asset_ids) == 1:
-        return connection.execute(_SQLITE_WAITING_FOR_ONE, asset_ids)
-    return connection.execute(_SQLITE_WAITING, (json.dumps(asset_ids),))
+def _insert_one(
+    connection: sqlite3.Connection, values: Sequence[Any]
+) -> tuple[Sequence[str], Sequence[int]]:
+    """As `insert_into_sqlite`, in two statements instead of four: most messages come alone."""
+    created = connection.execute(_sqlite_insert(1, len(values)), values)
+    if not created.rowcount or created.lastrowid is None:
+        return (), ()
+    queued = connection.execute(_SQLITE_QUEUE_ONE, (created.lastrowid, values[0])).fetchall()
+    return [dag_id for (dag_id,) in queued], (created.lastrowid,)
 
 
 def _sqlite_instants(instants: Sequence[datetime]) -> Sequence[str]:
