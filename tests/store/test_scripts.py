@@ -16,7 +16,7 @@ from sqlalchemy import text
 from tests.services.postgres import PostgresServer
 from tests.store.seeding import add_asset, add_dag, asset_json, emit, runs_of
 from triggerer.domain.runs import RunType
-from triggerer.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
+from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database
@@ -351,6 +351,46 @@ async def test_values_are_given_alike_on_both_databases(database: Database) -> N
     (one, two) = await database.perform(asks())
     assert (one[0], instant_from(one[1])) == (1, at)
     assert two == (2, None)
+
+
+@pytest.mark.parametrize("micros", [0, 7, 123456])
+@pytest.mark.parametrize(
+    ("rows", "numbers", "found"),
+    [(1, [1], 1), (1, [2], 0), (1, [1, 2], 1), (2, [1], 1), (1, [], 0)],
+)
+async def test_one_value_or_row_is_given_as_many_are(
+    database: Database, rows: int, numbers: list[int], found: int, micros: int
+) -> None:
+    """On SQLite one has a text of its own."""
+    given = Statement(
+        "SELECT n, at, word, wrong FROM {GIVEN} AS given WHERE n {IN_NUMBERS} AND word = {word}",
+        GIVEN=parameter_rows(n="bigint", at="timestamptz", word="text", wrong="bool"),
+        IN_NUMBERS=in_list("numbers", "bigint"),
+    )
+    at = datetime(2026, 1, 1, 12, 0, 5, micros, tzinfo=timezone(timedelta(hours=2)))
+    words = [(number, at, "é\"'", False) for number in range(1, rows + 1)]
+
+    def asks() -> Script[list[Row]]:
+        return (yield given(rows=ParameterRows(words), numbers=numbers, word="é\"'"))
+
+    answer = [
+        (n, instant_from(at), word, bool(no)) for n, at, word, no in await database.perform(asks())
+    ]
+    assert answer == words[:found]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("value", [2**64, "\ud800"], ids=["a number", "a text"])
+async def test_a_row_that_no_database_takes_is_refused(
+    sqlite: Database, value: object, rows: int
+) -> None:
+    given = Statement("SELECT v FROM {GIVEN} AS given", GIVEN=parameter_rows(v="text"))
+
+    def asks() -> Script[list[Row]]:
+        return (yield given(rows=ParameterRows([(value,)] * rows)))
+
+    with pytest.raises(RowRefused, match="cannot be stored"):
+        await sqlite.perform(asks())
 
 
 async def test_a_run_is_not_older_than_an_event_that_it_takes(postgres: Database) -> None:
