@@ -62,7 +62,7 @@ if "standalone" in sys.orig_argv:
 def main() -> int:
     arguments = _arguments()
     if shutil.which("valgrind") is None:
-        sys.exit("valgrind is not installed")
+        sys.exit("valgrind is not installed: `apt-get install valgrind` on Debian")
     report = Report(arguments.json)
     with open_scene(report, [arguments.store], quick=False) as scene:
         before = _count(scene, arguments, arguments.tree.resolve())
@@ -104,6 +104,7 @@ def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[s
         _wait_for(service, _WARM_UP, has_runs=has_runs)
         _control("--instr=on")
         _control("--zero")
+        # The measurement itself: what an idle service executes in this time is taken off the other.
         time.sleep(_IDLE_S)
         _control("--dump=idle")
         began = time.monotonic()
@@ -111,6 +112,7 @@ def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[s
             scene, topic, rate=arguments.rate, seconds=arguments.seconds, first=_WARM_UP
         )
         _wait_for(service, _WARM_UP + len(paced.messages), has_runs=has_runs)
+        # What follows the last message (its commit at the broker, its log) is counted too. Nothing tells of its end.
         time.sleep(_SETTLE_S)
         took = time.monotonic() - began
         _control("--dump=load")

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from producers.kafka import KafkaMessage
+from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from producers.kafka.fetch_request import SessionFetch, WantedTopics
 from producers.kafka.fetch_session import FetchSession
-from tests.kafka.driving import ACKED, FAILED, Driver, driving, producer_on
+from tests.kafka.driving import ACKED, FAILED, Driver, driving
 from tests.services.kafka import KafkaServer
 from triggerer.abc import AdvanceOutcome
 
@@ -74,9 +74,11 @@ async def one_by_one(driver: Driver, kafka: KafkaServer, topic: str, values: lis
 
 
 async def test_a_fetch_names_only_the_partitions_that_have_moved(
-    kafka_server: KafkaServer, topic: str, watched: Watched
+    kafka_server: KafkaServer,
+    topic: str,
+    producer: KafkaSharedStreamProducer,
+    watched: Watched,
 ) -> None:
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with driving(producer) as driver:
         await until(driver, lambda: watched.firsts == 1 and len(watched.sent) > 1)
         values = [f"m{number}" for number in range(20)]
@@ -89,9 +91,11 @@ async def test_a_fetch_names_only_the_partitions_that_have_moved(
 
 
 async def test_all_are_named_again_to_a_broker_that_has_forgotten(
-    kafka_server: KafkaServer, topic: str, watched: Watched
+    kafka_server: KafkaServer,
+    topic: str,
+    producer: KafkaSharedStreamProducer,
+    watched: Watched,
 ) -> None:
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with driving(producer) as driver:
         await one_by_one(driver, kafka_server, topic, [*"abc"])
         (session,) = watched.sessions
@@ -99,15 +103,17 @@ async def test_all_are_named_again_to_a_broker_that_has_forgotten(
             setattr(session, name, value)
             await one_by_one(driver, kafka_server, topic, [f"{number}{at}" for at in range(9)])
         await driver.settled(21)
-        # The broker has the session of the last two tries alone; none is asked for each time.
+        # One to begin with, and one after each: no session is asked for each time.
         assert watched.firsts == 3
     assert len(driver.values) == len({*driver.values}) == 21
 
 
 async def test_a_partition_that_pauses_is_forgotten_and_goes_on(
-    kafka_server: KafkaServer, topic: str, watched: Watched
+    kafka_server: KafkaServer,
+    topic: str,
+    producer: KafkaSharedStreamProducer,
+    watched: Watched,
 ) -> None:
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with driving(producer) as driver:
         await one_by_one(driver, kafka_server, topic, [*"abc"])
         lane = producer.get_advance_lane(driver.seen[-1])
@@ -123,7 +129,10 @@ async def test_a_partition_that_pauses_is_forgotten_and_goes_on(
 
 
 async def test_what_failed_comes_again_from_the_offset_before(
-    kafka_server: KafkaServer, topic: str, watched: Watched
+    kafka_server: KafkaServer,
+    topic: str,
+    producer: KafkaSharedStreamProducer,
+    watched: Watched,
 ) -> None:
     failed: list[str] = []
 
@@ -134,7 +143,6 @@ async def test_what_failed_comes_again_from_the_offset_before(
         failed.append(value)
         return FAILED
 
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with driving(producer, fail_once) as driver:
         await one_by_one(driver, kafka_server, topic, [*"abcde"])
         await driver.until(lambda: len(driver.advanced) >= 7)

@@ -12,12 +12,7 @@ from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
-from triggerer.store.engine.statement import (
-    ParameterRows,
-    Statement,
-    in_list,
-    parameter_rows,
-)
+from triggerer.store.engine.statement import ParameterRows, Statement, in_list, parameter_rows
 from triggerer.store.wakeups.notify import notify_cte
 from triggerer.store.wakeups.signals import Signal
 
