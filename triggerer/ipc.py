@@ -7,6 +7,7 @@ users' code.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import sys
@@ -27,6 +28,7 @@ _HEADER: Final = struct.Struct("!4sI")
 _MAGIC: Final = b"\xf7TRG"
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 """Far above what a run of a hundred thousand events reports."""
+_AT_ONCE: Final = 64 * 1024
 _STALL_S: Final = 60.0
 """Of a frame that has begun nothing has come for so long: the rest will not come."""
 
@@ -81,6 +83,14 @@ def _size_in(header: bytes) -> int:
     if size > MAX_FRAME_BYTES:
         raise MalformedFrame(f"a frame of {size:,} bytes")
     return int(size)
+
+
+def _cut_off(received: bytearray, size: int) -> bytes:
+    """Take the first bytes away, and return them."""
+    with memoryview(received) as view:
+        taken = bytes(view[:size])
+    del received[:size]
+    return taken
 
 
 def _decoded(body: bytes) -> Any:
@@ -138,9 +148,9 @@ class Channel:
             if not received:
                 received += await self._stream.receive()
             await self._await(_HEADER.size)
-            size = _size_in(self._take(_HEADER.size))
+            size = _size_in(_cut_off(received, _HEADER.size))
             await self._await(size)
-            return self._take(size)
+            return _cut_off(received, size)
         except (
             anyio.EndOfStream,
             anyio.BrokenResourceError,
@@ -149,6 +159,17 @@ class Channel:
             # Linux resets the connection if the peer closed its end with data left to read.
             unread = isinstance(error.__cause__, ConnectionResetError)
             raise ChannelClosed(unread=unread) from error
+
+    def has_more(self) -> bool:
+        """Whether something has come that was not received yet."""
+        if self._received:
+            return True
+        try:
+            ours = self._stream.extra(SocketAttribute.raw_socket)
+            return bool(ours.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            # Nothing, or the channel is closed: whoever receives is told.
+            return False
 
     async def _await(self, size: int) -> None:
         """Wait until so many bytes of a frame that has begun are there."""
@@ -161,12 +182,6 @@ class Channel:
                     f"of a frame of {size:,} bytes {there:,} came, and nothing more for {_STALL_S:g} s"
                 )
 
-    def _take(self, size: int) -> bytes:
-        with memoryview(self._received) as view:
-            taken = bytes(view[:size])
-        del self._received[:size]
-        return taken
-
     def shut_down(self) -> None:
         """Receive only what was sent already, even if some process still holds the other end. May be repeated."""
         ours = self._stream.extra(SocketAttribute.raw_socket)
@@ -178,11 +193,11 @@ class Channel:
 
 
 class ChildChannel:
-    """The child's end: blocking, for one thread at a time."""
+    """The child's end: blocking, for one thread that receives; who sends from several takes turns."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._file = sock.makefile("rb")
+        self._received = bytearray()
 
     def fileno(self) -> int:
         """For `select`, which does not see frames that arrived together with the last one received."""
@@ -193,6 +208,14 @@ class ChildChannel:
 
     def send_bytes(self, body: bytes) -> None:
         self._socket.sendall(_frame(body))
+
+    def has_more(self, *, within_s: float) -> bool:
+        """Wait until a frame begins, or none will come; return False if neither is so in time."""
+        if self._received:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
 
     def receive(self) -> Any:
         """Wait for one frame.
@@ -207,20 +230,22 @@ class ChildChannel:
 
     def receive_bytes(self) -> bytes:
         """Like `receive`, for bytes that are not JSON."""
-        header = self._file.read(_HEADER.size)
-        if len(header) < _HEADER.size:
-            raise EOFError("the service closed the channel")
         try:
-            size = _size_in(header)
+            size = _size_in(self._receive(_HEADER.size))
         except MalformedFrame as error:
             raise EOFError(str(error)) from error
-        body = self._file.read(size)
-        if len(body) < size:
-            raise EOFError("the service closed the channel in the middle of a frame")
-        return body
+        return self._receive(size)
+
+    def _receive(self, size: int) -> bytes:
+        received = self._received
+        while len(received) < size:
+            if not (part := self._socket.recv(_AT_ONCE)):
+                where = " in the middle of a frame" if received else ""
+                raise EOFError(f"the service closed the channel{where}")
+            received += part
+        return _cut_off(received, size)
 
     def close(self) -> None:
-        self._file.close()
         self._socket.close()
 
     def __enter__(self) -> Self:

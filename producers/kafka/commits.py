@@ -7,6 +7,7 @@ import logging
 import anyio
 from aiokafka import TopicPartition
 from aiokafka import errors as sdk
+from anyio.lowlevel import checkpoint
 
 from producers.kafka.cluster import Cluster, Membership
 from producers.kafka.errors import hint_for
@@ -57,7 +58,7 @@ class Commits:
         self._lost = (*_LOST, sdk.UnknownTopicOrPartitionError) if topics_may_go else _LOST
         self._timeout_s = timeout_s
         self._waiting: dict[Membership, list[_Waiting]] = {}
-        self._sending = anyio.Lock()
+        self._sending = anyio.Lock(fast_acquire=True)
 
     async def commit(
         self, partition: TopicPartition, membership: Membership, position: CommittedPosition
@@ -75,6 +76,8 @@ class Commits:
         try:
             async with self._sending:
                 if not mine.answered:
+                    # Lanes that are advanced in the same turn of the loop share the request.
+                    await checkpoint()
                     await self._send(membership)
         finally:
             if not mine.answered and mine in (waiting := self._waiting.get(membership, [])):

@@ -159,6 +159,28 @@ async def test_a_cancelled_script_is_written_whole_or_not_at_all(database: Datab
     assert "z" in await database.perform(_add("z"))
 
 
+async def test_a_task_that_asyncio_cancels_is_told_once_its_script_has_ended(
+    sqlite: Database,
+) -> None:
+    """A scope delivers its cancellation once more; `Task.cancel` does not."""
+    has_begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> Script[None]:
+        yield _Calls(has_begun.set)
+        yield _ADD(name="a")
+        yield _Calls(lambda: go_on.wait(30))
+
+    task = asyncio.ensure_future(sqlite.perform(slow()))
+    await anyio.to_thread.run_sync(has_begun.wait)
+    task.cancel()
+    await anyio.sleep(0.01)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await _names(sqlite) == ["a"]
+
+
 async def test_a_cancellation_during_the_commit_does_not_undo_it(
     postgres: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import anyio
 import pytest
@@ -84,6 +85,54 @@ async def test_waiting_for_an_event_that_is_set_is_a_checkpoint() -> None:
         await event.wait()
     assert scope.cancelled_caught
     assert event.is_set
+
+
+async def test_waiting_for_so_long_tells_whether_the_event_was_set() -> None:
+    event = AutoResetEvent()
+    assert not await event.wait_for(0.01)
+    assert not await event.wait_for(-1)
+    waiting = asyncio.ensure_future(event.wait_for(30))
+    await turns()
+    event.set()
+    assert await waiting
+    assert not event.is_set
+    event.set()
+    assert await event.wait_for(0)
+    assert not event.is_set
+
+
+async def test_an_event_that_is_set_when_the_time_is_over_serves_who_waited_or_the_next() -> None:
+    event = AutoResetEvent()
+    waiting = asyncio.ensure_future(event.wait_for(0))
+    asyncio.get_running_loop().call_later(0, event.set)
+    was_set = await waiting
+    await asyncio.sleep(0.01)
+    assert event.is_set is not was_set
+
+
+async def test_who_is_cancelled_while_the_time_runs_leaves_the_event_set_and_no_timer() -> None:
+    event = AutoResetEvent()
+    waiting = asyncio.ensure_future(event.wait_for(0.01))
+    await turns()
+    event.set()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    later = asyncio.ensure_future(event.wait())
+    await later
+    waiting = asyncio.ensure_future(event.wait())
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    event.set()
+    await waiting
+
+
+async def test_an_endless_time_is_no_time() -> None:
+    event = AutoResetEvent()
+    waiting = asyncio.ensure_future(event.wait_for(math.inf))
+    await turns()
+    event.set()
+    assert await waiting
 
 
 # Notifier

@@ -230,9 +230,7 @@ class Executor:
             seconds = self._sweeps.wait_s
             if self._claimed_queue:
                 seconds = min(seconds, STALE_SECONDS)
-            with anyio.move_on_after(seconds) as patience:
-                await self._changed.wait()
-            if patience.cancelled_caught and self._claimed_queue:
+            if not await self._changed.wait_for(seconds) and self._claimed_queue:
                 await self._requeue_waiting()
 
     async def _catch_up(self, tasks: TaskGroup) -> None:

@@ -2,9 +2,10 @@
 
 To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `release` (the session's executors, as others
 wait for them), `callback` (a `CallbackOrder`), `reply` (to `query`).
-From it: `ready` (it takes orders), `spark` (whether its session is open now), `started` (a `TaskStart`), `waiting` (a
-`Wait`), `results` (a `RunReport`), `called` (as `callback` asked), `query` (a page of events; answered by `reply` with
-the same number). Every message is an object with `type`. Instants travel as ISO 8601 text.
+From it: `ready` (it takes orders), `spark` (whether its session is open now), `started` (a `TaskStart`, unless the task
+ends at once), `waiting` (a `Wait`), `results` (a `RunReport`), `called` (as `callback` asked), `query` (a page of
+events; answered by `reply` with the same number). Every message is an object with `type`. Instants travel as ISO 8601
+text.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ class Slot:
             # Told so before there was a worker to tell.
             await self._ending.note_unstarted()
             return _AfterJob.END_WORKER
-        is_taken = False
+        is_taken = is_unclean = False
         try:
             if order.attempt > 1 and not await self._begin(worker, order):
                 await self._ending.note_unstarted()
@@ -291,6 +291,8 @@ class Slot:
             if self._release_first:
                 self._release_first = False
                 await worker.send(message("release"))
+            # What it writes itself comes later, and perhaps before we are told that it has begun.
+            is_unclean = worker.has_served and worker.channel.has_more()
             await worker.send(message("run", run=order))
             while True:
                 frame = await worker.receive()
@@ -321,7 +323,7 @@ class Slot:
             self._timers.stop()
             code = await self._reap(worker, closed)
             if isinstance(closed, MalformedFrame):
-                if not is_taken and worker.has_served and not self._ending.is_called_off:
+                if not is_taken and is_unclean and not self._ending.is_called_off:
                     # Something that an earlier run has left behind; this one is executed elsewhere.
                     _log.warning("a worker was ended", run=order.run_id, reason=str(closed))
                     return _AfterJob.SAME_JOB

@@ -20,7 +20,8 @@ from triggerer.domain.attempts import CallbackOrder, RunOrder, Wait
 from triggerer.errors import RunFailed
 from triggerer.execution.failures import WorkerStopped, storable
 from triggerer.execution.logs import Output, set_up_logging
-from triggerer.execution.protocol import RunReport, TaskStart, message
+from triggerer.execution.protocol import message
+from triggerer.execution.reporter import START_IS_TOLD_AFTER_S, Reporter
 from triggerer.execution.session import SparkHolder
 from triggerer.ipc import ChildChannel, connect_to_parent
 from triggerer.lifelines import kill_own_group
@@ -36,7 +37,7 @@ class Worker:
         from triggerer.execution.attempt import Sightings, WorkerContext
 
         self._channel = channel
-        self._sending = threading.Lock()
+        self._reporter = Reporter(channel)
         self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
@@ -47,7 +48,7 @@ class Worker:
             setup["spark"],
             Path(setup["home"]),
             output,
-            lambda is_open: self._send(message("spark", open=is_open)),
+            lambda is_open: self._reporter.send(message("spark", open=is_open)),
         )
         self._context = WorkerContext(
             dags_folder=Path(setup["dags_folder"]),
@@ -56,16 +57,16 @@ class Worker:
             query=self.query,
             spark=self._spark,
             output=output,
-            on_start=self._on_start,
+            on_start=self._reporter.started,
             on_wait=self._on_wait,
-            report=self._report,
+            report=self._reporter.report,
         )
 
     def serve(self) -> NoReturn:
         """Take orders until the executor ends this process, or goes away."""
         signal.signal(signal.SIGTERM, self._stop)
         threading.Thread(target=self._listen, name="triggerer-channel", daemon=True).start()
-        self._send(message("ready"))
+        self._reporter.send(message("ready"))
         while True:
             order = self._orders.get()
             # From here on SIGTERM unwinds the user's code instead of ending the process at once.
@@ -85,7 +86,9 @@ class Worker:
         number = next(self._numbers)
         answer = self._waiting[number] = queue.SimpleQueue()
         try:
-            self._send(message("query", run=run_pk, number=number, what=what, fields=fields))
+            self._reporter.send(
+                message("query", run=run_pk, number=number, what=what, fields=fields)
+            )
             reply = answer.get()
         finally:
             del self._waiting[number]
@@ -104,7 +107,7 @@ class Worker:
             self._reset()
             wanted = CallbackOrder.from_json(order["callback"])
             call_back(wanted, self._context)
-            self._send(message("called", run=wanted.run.run_pk))
+            self._reporter.send(message("called", run=wanted.run.run_pk))
         elif order["type"] == "release":
             self._release()
         else:
@@ -125,7 +128,7 @@ class Worker:
             # The executor decides; a run that needs Spark gets the reason as its own error.
             logger.exception("Spark could not be started ahead")
             error = storable(str(reason))
-        self._send(message("warmed", error=error))
+        self._reporter.send(message("warmed", error=error))
 
     def _reset(self) -> None:
         # The last run's code may have changed any of these.
@@ -138,22 +141,16 @@ class Worker:
             os.chdir("/")
         set_up_logging()
 
-    def _on_start(self, run_pk: int, start: TaskStart) -> None:
-        self._send(message("started", run=run_pk, start=start))
-
     def _on_wait(self, run_pk: int, wait: Wait) -> None:
-        self._send(message("waiting", run=run_pk, wait=wait))
-
-    def _report(self, run_pk: int, report: RunReport) -> None:
-        self._send(message("results", run=run_pk, report=report))
-
-    def _send(self, content: dict[str, Any]) -> None:
-        with self._sending:
-            self._channel.send(content)
+        self._reporter.send(message("waiting", run=run_pk, wait=wait))
 
     def _listen(self) -> None:
+        holds_starts = False
         while True:
             try:
+                if holds_starts and not self._channel.has_more(within_s=START_IS_TOLD_AFTER_S):
+                    holds_starts = False
+                    self._reporter.tell_starts()
                 frame = self._channel.receive()
             except (EOFError, OSError):
                 # The executor is gone. Nobody will take results: end now, with the JVM and all
@@ -166,6 +163,9 @@ class Worker:
                 if waiting is not None:
                     waiting.put(frame)
             else:
+                if frame["type"] == "run":
+                    self._reporter.hold_starts()
+                    holds_starts = True
                 self._orders.put(frame)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

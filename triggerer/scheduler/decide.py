@@ -43,11 +43,12 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
         Exception: From a timetable that is not ours.
     """
     if dag.schedule is None:
-        return Look(dag.dag_id, holds=(*_standing(dag), Hold.by_hand()))
+        return Look(dag.dag_id, holds=(*_standing(dag, _room(dag)), Hold.by_hand()))
     if isinstance(dag.schedule, OnPartitions):
         return _look_at_partitions(dag, at_most)
-    standing = _standing(dag)
-    room = 0 if standing else min(at_most, _room_for_one(dag, _room(dag)))
+    free = _room(dag)
+    standing = _standing(dag, free)
+    room = 0 if standing else min(at_most, _room_for_one(dag, free))
     upcoming = _Upcoming(dag)
     runs: list[NewRun] = []
     queue = _Queue(dag)
@@ -61,7 +62,7 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
         case _:
             runs += _triggered(dag, queue, room)
     if runs and not standing:
-        standing = _after_runs(dag, len(runs))
+        standing = _after_runs(dag, len(runs), free)
     # If counting stopped at the bound, more runs may be due than were found.
     counted_short = dag.events_per_run is not None and any(
         asset.queued >= bound for asset in dag.waiting
@@ -73,17 +74,18 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
 
 def _look_at_partitions(dag: DagSnapshot, at_most: int) -> Look:
     queue = dag.partitions
-    standing = _standing(dag)
+    free = _room(dag)
+    standing = _standing(dag, free)
     if queue.is_behind:
         # Otherwise how many events a run has would depend on how far the division is.
         return Look(dag.dag_id, holds=standing, is_cut_short=not (dag.is_paused or dag.is_stale))
     season = _out_of_season(dag)
-    room = 0 if standing or season else min(at_most, _room_for_one(dag, _room(dag)))
+    room = 0 if standing or season else min(at_most, _room_for_one(dag, free))
     runs = tuple(
         NewRun(dag.dag_id, RunType.ASSET_TRIGGERED, partition_key=key) for key in queue.due[:room]
     )
     if runs:
-        standing = _after_runs(dag, len(runs))
+        standing = _after_runs(dag, len(runs), free)
     is_left = len(queue.due) > len(runs)
     missing: tuple[Hold, ...] = () if season is None else (season,)
     if not is_left:
@@ -97,14 +99,14 @@ def _room_for_one(dag: DagSnapshot, room: int) -> int:
     return min(room, 1) if dag.min_run_gap is not None or dag.depends_on_past else room
 
 
-def _standing(dag: DagSnapshot) -> tuple[Hold, ...]:
+def _standing(dag: DagSnapshot, room: int) -> tuple[Hold, ...]:
     """What keeps the DAG from any run, whatever is due."""
     holds: list[Hold] = []
     if dag.is_stale:
         holds.append(Hold.stale())
     if dag.is_paused:
         holds.append(Hold.paused())
-    if _room(dag) <= 0:
+    if room <= 0:
         holds.append(Hold.cap(dag.active_runs, _cap(dag)))
     gap, last = dag.min_run_gap, dag.last_run_at
     # A last run that lies ahead was made before the clock was set back: nobody could say how long to wait.
@@ -116,10 +118,10 @@ def _standing(dag: DagSnapshot) -> tuple[Hold, ...]:
     return tuple(holds)
 
 
-def _after_runs(dag: DagSnapshot, made: int) -> tuple[Hold, ...]:
+def _after_runs(dag: DagSnapshot, made: int, room: int) -> tuple[Hold, ...]:
     """What keeps the next run back once those that were found exist: so many."""
     holds: list[Hold] = []
-    if _room(dag) <= made:
+    if room <= made:
         holds.append(Hold.cap(dag.active_runs + made, _cap(dag)))
     if dag.min_run_gap is not None:
         holds.append(Hold.gap(dag.now, dag.min_run_gap))
@@ -149,6 +151,11 @@ class _Upcoming:
     def __init__(self, dag: DagSnapshot) -> None:
         self._dag = dag
         self._is_now = False
+        self.info: DagRunInfo | None = None
+        self.is_asked = timetable_in(dag.schedule) is not None
+        """Whether there is a timetable."""
+        if not self.is_asked:
+            return
         self.info = self._ask(dag.last_interval)
         stored, last = dag.stored_info, dag.last_run_after
         if not isinstance(dag.schedule, OnBoth) and last is not None:
@@ -213,7 +220,10 @@ class _Queue:
         self.queued = {asset: asset.queued for asset in dag.waiting}
 
     def satisfies(self, condition: Condition | None) -> bool:
-        return condition is not None and is_satisfied(condition, partial(_has, self.queued))
+        # No expression is true of nothing.
+        if condition is None or not self.queued:
+            return False
+        return is_satisfied(condition, partial(_has, self.queued))
 
     def take(self) -> None:
         each = self._each
@@ -308,8 +318,7 @@ def _out_of_season(dag: DagSnapshot) -> Hold | None:
 def _missing(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue) -> Iterator[Hold]:
     """What the next run still waits for."""
     condition = condition_of(dag.schedule)
-    has_time = timetable_in(dag.schedule) is not None
-    if has_time and not upcoming.is_due:
+    if upcoming.is_asked and not upcoming.is_due:
         yield _no_time(dag) if upcoming.info is None else Hold.time(upcoming.info.run_after)
     if condition is None:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -121,7 +121,7 @@ def plan_locked(dag_ids: Sequence[str], *, limit: int, waits: bool = True) -> Sc
     for found in plan.looks:
         created += yield from _carry_out(found, by_dag[found.dag_id])
     locked = () if waits else tuple(dag_id for dag_id in dag_ids if dag_id not in by_dag)
-    return replace(plan, locked=locked, runs_created=created)
+    return Plan(plan.looks, locked, plan.unserved, plan.unreadable, plan.now, created)
 
 
 def selection_of(run: NewRun) -> EventSelection | None:

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import TypeVar
 
 import aiosqlite
-import anyio
 
 from triggerer.errors import OutcomeUnknown
 from triggerer.store.engine.clock import Now
@@ -23,7 +22,7 @@ from triggerer.store.engine.script import (
 )
 from triggerer.store.engine.sqlite_connections import SqliteConnections
 from triggerer.store.engine.sqlite_file import SqliteFile
-from triggerer.store.engine.sqlite_thread import call_in_thread
+from triggerer.store.engine.sqlite_thread import StillUnderWay, finish_in_thread
 from triggerer.store.wakeups.signals import Announced
 
 T = TypeVar("T")
@@ -65,28 +64,32 @@ class SqliteRunner(ScriptRunner):
             self._file.check()
             connection = self._connection or await self._open()
         seconds = self._commit_timeout.total_seconds()
-        # A thread cannot be interrupted, and it will commit: the caller must not take that for undone.
-        with anyio.move_on_after(seconds, shield=True):
-            try:
-                with translated(self._name):
-                    result = await call_in_thread(
-                        connection, lambda sqlite: self._transact(sqlite, script, announced)
-                    )
-                # Here, not in the thread: there it would wait for the interpreter's lock once more.
-                self._file.check_committed()
-                return result
-            except _CommitFailed as failed:
-                self._drop()
-                error = failed.__cause__
-                assert isinstance(error, sqlite3.Error)
-                raise translate_commit(error, self._name) from error
-            except _RollbackFailed as failed:
-                # Closing it undoes what is open.
-                self._drop()
-                with translated(self._name):
-                    raise failed.__cause__ or failed from None
-        self._drop()
-        raise OutcomeUnknown(f"{self._name} did not confirm a commit within {seconds:g} s")
+        try:
+            with translated(self._name):
+                # A thread cannot be interrupted, and it will commit: the caller must not take that for undone.
+                result = await finish_in_thread(
+                    connection,
+                    lambda sqlite: self._transact(sqlite, script, announced),
+                    seconds=seconds,
+                )
+            # Here, not in the thread: there it would wait for the interpreter's lock once more.
+            self._file.check_committed()
+            return result
+        except StillUnderWay as error:
+            self._drop()
+            raise OutcomeUnknown(
+                f"{self._name} did not confirm a commit within {seconds:g} s"
+            ) from error
+        except _CommitFailed as failed:
+            self._drop()
+            cause = failed.__cause__
+            assert isinstance(cause, sqlite3.Error)
+            raise translate_commit(cause, self._name) from cause
+        except _RollbackFailed as failed:
+            # Closing it undoes what is open.
+            self._drop()
+            with translated(self._name):
+                raise failed.__cause__ or failed from None
 
     async def perform_step(self, step: Step) -> list[Row]:
         return await self.perform(single_step(step), {})
