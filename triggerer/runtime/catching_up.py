@@ -72,6 +72,10 @@ class CatchingUp:
         self.error: BaseException | None = None
         """Why its last attempt failed; None once a message has passed since."""
         self._look_error: Exception | None = None
+        self._is_told = False
+        """Whether `restart` was called during this attempt,"""
+        self._open_when_told: Taken | None = None
+        """with this message open."""
         self._hosted = hosted
         self._state = state
         self._context = context
@@ -143,7 +147,8 @@ class CatchingUp:
             self._missed.interrupt()
 
     def restart(self) -> None:
-        """Try again now what has failed."""
+        """Try again now what has failed, and once more what is under way, should it fail: it began before."""
+        self._is_told, self._open_when_told = True, self._taken.open
         self._missed.restart()
 
     # Its life
@@ -203,6 +208,7 @@ class CatchingUp:
     async def _attempt(self) -> None:
         started = self._context.clock.monotonic()
         trigger: BaseEventTrigger | None = None
+        self._is_told = False
         try:
             trigger = await self._make()
             await self._run_filter(trigger)
@@ -212,15 +218,18 @@ class CatchingUp:
         except Exception as error:
             # The plugin's: it is shown, and tried again.
             failed, self._taken.open = self._taken.open, None
+            began_before = self._is_told and failed is self._open_when_told
             self._note_failure(error)
             if failed is not None:
                 await self._fail(failed, error, started)
+                if began_before and isinstance(failed, TakenFromLane) and not failed.is_parked:
+                    self._missed.resume(failed.lag)
             elif self._context.restarts:
                 for lag in self._state.lags.to_catch_up(self.watcher.watcher_id):
                     # How far it is behind by now: no message moves its positions.
                     self._state.store_position(lag)
                 await self._wait_before_next(started)
-            else:
+            elif not began_before:
                 self._hosted.is_held = True
                 self._life.cancel()
         finally:

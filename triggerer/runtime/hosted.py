@@ -301,6 +301,8 @@ class HostedTrigger:
                 self.is_absent = True
                 if self._context.restarts:
                     group.await_members()
+            # From now on it may be told to start again: also while it is still being cleaned up.
+            self._restarted = anyio.Event()
             self.note_failure(error)
             return
         # The filter returned. It is started again; what is broadcast meanwhile counts as failed, and is redelivered.
@@ -318,12 +320,12 @@ class HostedTrigger:
         self._restarted.set()
 
     async def _rejoin_when_told(self, group: Group) -> bool:
-        self._restarted = anyio.Event()
-        self.is_held = True
-        if not len(group.subscribers):
-            # Nobody is left to read: what would be pulled now would only be redelivered, again and again.
-            group.stop_pulling()
-        await self._restarted.wait()
+        if not self._restarted.is_set():
+            self.is_held = True
+            if not len(group.subscribers):
+                # Nobody is left to read: what would be pulled now would only be redelivered, again and again.
+                group.stop_pulling()
+            await self._restarted.wait()
         group.start_pulling()
         return not group.is_ending and self.make() and self.join(group)
 

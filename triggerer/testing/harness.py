@@ -294,7 +294,10 @@ class StreamHarness:
         return [] if producer is None else [producer.load_event(data) for data in kept]
 
     async def restart(self, view: HostedView) -> None:
-        """Host one again that has failed and is behind (`catch_up=True`)."""
+        """Host one again that has failed and is behind (`catch_up=True`).
+
+        What catches up at this moment is tried once more if it fails with what it was given before.
+        """
         self._manager.restart(view.hosted)
 
     async def replay(
