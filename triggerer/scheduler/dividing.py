@@ -76,9 +76,12 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
         rows: As `lock_and_read` returns them.
         limit: Of how many keys at most a run may be made.
     """
+    partitioned = {row.dag_id: row for row in rows if row.is_partitioned}
+    if not partitioned:
+        return NOTHING_DIVIDED
     queues: dict[str, PartitionQueue] = {}
     unreadable: dict[str, str] = {}
-    for row in {one.dag_id: one for one in rows if one.is_partitioned}.values():
+    for row in partitioned.values():
         if row.is_paused or row.is_stale:
             continue
         try:

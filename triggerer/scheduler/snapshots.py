@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
+from typing import Final
 
 from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import schedule_from_text
 from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction
 from triggerer.scheduler.looks import DagSnapshot, LastRun, PartitionQueue, WaitingAsset
 from triggerer.store.queries.scheduling.reading import DagRow
+
+_NO_KEYS: Final = PartitionQueue()
 
 
 def rows_by_dag(rows: Sequence[DagRow]) -> Iterator[list[DagRow]]:
@@ -52,7 +55,7 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
         depends_on_past=first.depends_on_past,
         last_run=None if first.last_run is None else LastRun(*first.last_run),
         last_kind=None if first.last_kind is None else RunType(first.last_kind),
-        partitions=partitions or PartitionQueue(),
+        partitions=partitions or _NO_KEYS,
     )
 
 
