@@ -31,14 +31,6 @@ async def in_thread(
     """
     connection = await session.connection() if isinstance(session, AsyncSession) else session
     driver: Any = (await connection.get_raw_connection()).driver_connection
-    return await call_in_thread(driver, work)
-
-
-async def call_in_thread(
-    connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T]
-) -> T:
-    """The same with a connection of aiosqlite."""
-    driver: Any = connection
     # There is no public name for "call this in your thread"; all of its methods use this one.
     result: T = await driver._execute(work, driver._conn)  # noqa: SLF001
     return result
@@ -53,13 +45,16 @@ async def finish_in_thread(
 ) -> T:
     """The same for `work` that nobody may take for undone: who waits for it is told how it ended, cancelled or not.
 
+    Args:
+        work: It begins and commits by itself.
+
     Raises:
         StillUnderWay: It has not ended after so many seconds, and goes on.
     Cancellation: Shielded. A cancel scope delivers it at the next checkpoint.
     """
     turn = _Turn(asyncio.get_running_loop(), work)
     driver: Any = connection
-    connected = driver._conn  # noqa: SLF001 - no public names, as above
+    connected = driver._conn  # noqa: SLF001 (no public names, as above)
     driver._tx.put_nowait((None, lambda: turn.take(connected)))  # noqa: SLF001
     return await turn.outcome(seconds)
 
@@ -80,7 +75,7 @@ class _Turn(Generic[T]):
         """Called in the thread."""
         try:
             self._result = self._work(connection)
-        except BaseException as error:  # noqa: BLE001 - raised by who waits
+        except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
             self._error = error
         self._loop.call_soon_threadsafe(self._ended.set)
 
