@@ -234,13 +234,13 @@ class ChildChannel:
             size = _size_in(self._receive(_HEADER.size))
         except MalformedFrame as error:
             raise EOFError(str(error)) from error
-        return self._receive(size)
+        return self._receive(size, has_begun=True)
 
-    def _receive(self, size: int) -> bytes:
+    def _receive(self, size: int, *, has_begun: bool = False) -> bytes:
         received = self._received
         while len(received) < size:
             if not (part := self._socket.recv(_AT_ONCE)):
-                where = " in the middle of a frame" if received else ""
+                where = " in the middle of a frame" if has_begun or received else ""
                 raise EOFError(f"the service closed the channel{where}")
             received += part
         return _cut_off(received, size)

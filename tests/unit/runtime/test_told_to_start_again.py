@@ -11,7 +11,7 @@ import pytest
 from tests.unit.runtime.scene import Scene, Watching, always, taken
 from triggerer.abc import TriggerEvent, current_subscriber
 from triggerer.runtime.catching_up import CatchingUp
-from triggerer.testing import StreamHarness
+from triggerer.testing import HostedView, StreamHarness
 
 
 class WatchingSlowly(Watching):
@@ -41,18 +41,26 @@ def slowly(scene: Scene, name: str) -> Watching:
     return WatchingSlowly(scene=scene.name, name=name)
 
 
+async def behind_and_waiting(
+    scene: Scene, streams: StreamHarness
+) -> tuple[HostedView, anyio.Event]:
+    """Return one that is behind with three messages, and what it waits for at the first when it is tried again."""
+    scene.fails["sick"] = always
+    await streams.add(scene.watcher("well"))
+    sick = await streams.add(scene.watcher("sick"))
+    scene.publish(*range(3))
+    await streams.quiesce()
+    gate = scene.gates["sick", 0] = anyio.Event()
+    return sick, gate
+
+
 @pytest.mark.parametrize("times", [1, 2])
 async def test_what_fails_after_it_with_what_it_was_given_before_is_tried_once_more(
     any_scene: Scene, times: int
 ) -> None:
     """A filter that waits for the outside finds out late that it fails: the cause may have been mended meanwhile."""
-    any_scene.fails["sick"] = always
     async with StreamHarness(catch_up=True) as streams:
-        await streams.add(any_scene.watcher("well"))
-        sick = await streams.add(any_scene.watcher("sick"))
-        any_scene.publish(*range(3))
-        await streams.quiesce()
-        gate = any_scene.gates["sick", 0] = anyio.Event()
+        sick, gate = await behind_and_waiting(any_scene, streams)
         failures = iter([True] * times)
         any_scene.fails["sick"] = lambda _: next(failures, False)
         await streams.restart(sick)
@@ -71,13 +79,8 @@ async def test_what_fails_after_it_with_what_it_was_given_before_is_tried_once_m
 
 
 async def test_what_it_was_given_after_it_waits_for_the_next(any_scene: Scene) -> None:
-    any_scene.fails["sick"] = always
     async with StreamHarness(catch_up=True) as streams:
-        await streams.add(any_scene.watcher("well"))
-        sick = await streams.add(any_scene.watcher("sick"))
-        any_scene.publish(*range(3))
-        await streams.quiesce()
-        gate = any_scene.gates["sick", 0] = anyio.Event()
+        sick, gate = await behind_and_waiting(any_scene, streams)
         any_scene.fails["sick"] = lambda event: event == 1
         await streams.restart(sick)
         await streams.quiesce()
