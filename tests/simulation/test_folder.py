@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from triggerer.cli.app import app
+from triggerer.testing.simulation.failing_filters import may_explain
 
 DAGS = """
 from triggerer import DAG, Asset, AssetWatcher, task
@@ -122,3 +123,72 @@ def test_a_folder_without_shared_streams_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("")
     code, _ = simulate(tmp_path)
     assert code == 1
+
+
+FILES = """
+from triggerer import Asset, AssetWatcher
+from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger
+
+ready = Asset("ready", watchers=[
+    AssetWatcher("in_directory", DirectoryFileDeleteTrigger("/tmp/in", "go")),
+    AssetWatcher("alone", FileDeleteTrigger("/tmp/in/go")),
+])
+"""
+
+
+def test_a_watcher_of_files_is_left_out_with_the_reason(folder: Path) -> None:
+    (folder / "files.py").write_text(FILES)
+    code, told = simulate(folder, "--start", "2", "--seeds", "1", "--steps", "200")
+    assert code == 0, told
+    reads = "reads Sighting or FoundFile, and the simulation makes messages of brokers only"
+    assert f"left out: watcher ready/in_directory: DirectoryFileDeleteTrigger {reads}" in told
+    assert f"left out: watcher ready/alone: FileDeleteTrigger {reads}" in told
+    assert "seeds kept every promise" in told
+
+
+def test_a_folder_of_watchers_of_files_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "files.py").write_text(FILES)
+    ran = CliRunner().invoke(app, ["simulate", "--dags-folder", str(tmp_path)])
+    assert ran.exit_code == 1
+    assert "reads messages of a shared stream" in str(ran.exception)
+
+
+RAISING = """
+from triggerer import Asset, AssetWatcher, BaseEventTrigger, TriggerEvent
+
+class Raising{number}(BaseEventTrigger):
+    def serialize(self):
+        return f"{{__name__}}.Raising{number}", {{}}
+    def shared_stream_key(self):
+        return "raising"
+    async def filter_shared_stream(self, shared_stream):
+        async for message in shared_stream:
+            yield TriggerEvent({reads})
+
+raised = Asset("raised", watchers=[AssetWatcher("careless", Raising{number}())])
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "reads", "error", "share"),
+    [
+        (1, "message.valeu", "AttributeError: 'BrokerMessage' object has no attribute", "each of"),
+        (2, 'message.json()["id"]', "Error: ", " of "),
+    ],
+)
+def test_a_filter_that_raises_is_named_by_its_error_instead_of_a_broken_promise(
+    tmp_path: Path, number: int, reads: str, error: str, share: str
+) -> None:
+    (tmp_path / f"raising_{number}.py").write_text(RAISING.format(number=number, reads=reads))
+    code, told = simulate(tmp_path, "--seeds", "40", "--steps", "200", "--jobs", "1")
+    assert code == 1, told
+    assert "has no verdict, because a filter of yours raises" in told
+    assert "the filter of watcher raised/careless raised " in told
+    assert error in told
+    assert share in told
+    assert "L1" not in told
+
+
+def test_a_broken_promise_of_safety_is_no_filters_doing() -> None:
+    assert may_explain("L1")
+    assert not any(may_explain(rule) for rule in ("S1", "S2/S7", "S8", "S13", "T1", "P1"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import AdvanceOutcome
 from triggerer.runtime.ledger import IDLE
+from triggerer.testing.simulation.failing_filters import FilterErrors
 from triggerer.testing.simulation.holding_checker import HoldingChecker
 from triggerer.testing.simulation.lagging_checker import Identity, LaggingChecker
 from triggerer.testing.simulation.parked_checker import ParkedChecker
@@ -56,6 +57,7 @@ class Checker:
         self.parked = ParkedChecker(self.fail, self.lagging.is_hopeless)
         self.rest = RestChecker(self.fail)
         self.holding = HoldingChecker(self.fail)
+        self.filter_errors = FilterErrors()
         self.deleted: set[int] = set()
         """Watchers that were deleted on purpose: they need not see anything any more."""
         self.replays.deleted = self.deleted

@@ -13,11 +13,16 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from triggerer.testing.simulation.failing_filters import FailingFilter, join
 from triggerer.testing.simulation.sandbox import sandbox
 from triggerer.testing.simulation.supervisor import Outcome, simulate
 from triggerer.testing.simulation.world import World
 
 _CHUNK = 10
+_ADVICE = (
+    "  let the filter reject what it cannot read (reject_shared_stream_event), or name a file of"
+    " messages that it can read (--messages)"
+)
 Prepare = Callable[[World], None]
 
 
@@ -46,22 +51,41 @@ def search(
     """Try `seeds` seeds from `start` on and stop at the first that breaks a promise; returns the exit code."""
     began = time.monotonic()
     tried = total_steps = messages = events = runs = 0
+    failing: dict[str, FailingFilter] = {}
     for outcome in outcomes(range(start, start + seeds), steps=steps, jobs=jobs, prepare=prepare):
         tried += 1
         total_steps += outcome.steps
         messages += outcome.messages
         events += outcome.events
         runs += outcome.runs
+        failing = join([*failing.values(), *outcome.failing])
         if outcome.violation is not None:
-            _say(f"seed {outcome.scenario.seed} at step {outcome.steps}: {outcome.violation}")
+            _say(f"seed {outcome.scenario.seed} at step {outcome.steps}{_verdict(outcome)}")
             _say(f"  show it: --replay {outcome.scenario.seed} --steps {steps}")
+            _say_failing(failing)
             return 1
     took = time.monotonic() - began
     _say(
         f"{tried} seeds kept every promise: {total_steps} steps, {messages} messages, {events} asset"
         f" events, {runs} runs in {took:.1f} s ({tried / max(took, 0.001):.1f} seeds/s)"
     )
-    return 0
+    _say_failing(failing)
+    return 1 if any(one.is_hopeless for one in failing.values()) else 0
+
+
+def _verdict(outcome: Outcome) -> str:
+    if outcome.is_spoilt:
+        return (
+            " has no verdict, because a filter of yours raises: its stream is not read to its end"
+        )
+    return f": {outcome.violation}"
+
+
+def _say_failing(failing: dict[str, FailingFilter]) -> None:
+    for one in failing.values():
+        _say(f"  {one}")
+    if failing:
+        _say(_ADVICE)
 
 
 def outcomes(
@@ -110,8 +134,13 @@ def replay(seed: int, *, steps: int, prepare: Prepare | None = None) -> int:
         "scenario: "
         + " ".join(f"{name}={value}" for name, value in asdict(outcome.scenario).items())
     )
-    _say(str(outcome.violation or "every promise was kept"))
-    return 1 if outcome.violation is not None else 0
+    if outcome.is_spoilt:
+        _say(f"seed {seed}{_verdict(outcome)}")
+    else:
+        _say(str(outcome.violation or "every promise was kept"))
+    _say_failing(join(outcome.failing))
+    is_hopeless = any(one.is_hopeless for one in outcome.failing)
+    return 1 if outcome.violation is not None or is_hopeless else 0
 
 
 def _say(line: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
+from types import UnionType
+from typing import Final, Union, get_args, get_origin, get_type_hints
 from zlib import crc32
 
 from triggerer.abc import BaseEventTrigger, BrokerMessage
@@ -65,7 +67,12 @@ class FolderWorkload:
             # A stream has the name of its first watcher in the trace; no other stream has that watcher.
             key = f"{watchers[0].asset_name}/{watchers[0].name}"
             templates = tuple(
-                WatcherTemplate(self.load(watcher), watcher.kwargs, asset_ids[watcher.asset_name])
+                WatcherTemplate(
+                    self.load(watcher),
+                    watcher.kwargs,
+                    asset_ids[watcher.asset_name],
+                    _shown(watcher),
+                )
                 for watcher in watchers
             )
             broker = Broker(key, world.scenario, world.faults, world.checker)
@@ -103,6 +110,39 @@ def _message(
     )
 
 
+def _shown(watcher: ParsedWatcher) -> str:
+    return f"{watcher.asset_name}/{watcher.name}"
+
+
+def _why_not(cls: type[BaseEventTrigger], trigger: BaseEventTrigger) -> str | None:
+    """Return why a trigger cannot be simulated; None: it can be."""
+    if trigger.shared_stream_key() is None:
+        return "it runs alone, without a shared stream"
+    kinds = _kinds_read(cls)
+    if kinds and not any(_is_message(kind) for kind in kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        return f"{cls.__name__} reads {names}, and the simulation makes messages of brokers only"
+    return None
+
+
+def _is_message(kind: type) -> bool:
+    return issubclass(BrokerMessage, kind) or issubclass(kind, BrokerMessage)
+
+
+def _kinds_read(cls: type[BaseEventTrigger]) -> tuple[type, ...]:
+    """Return the classes of raw events that the filter's annotation names; empty: it names none, or any."""
+    filtering = cls.filter_shared_stream
+    try:
+        hints = get_type_hints(filtering)
+    except NameError:
+        # A name is imported for type checkers only.
+        return ()
+    parameter = next(iter([*inspect.signature(filtering).parameters][1:]), None)
+    (element, *_) = get_args(hints.get(parameter or "")) or (None,)
+    kinds = get_args(element) if get_origin(element) in (Union, UnionType) else (element,)
+    return kinds if all(isinstance(kind, type) for kind in kinds) else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The part of a folder that can be simulated; `left_out` says what cannot, and why."""
@@ -118,7 +158,7 @@ def select(
     allowed_modules: tuple[str, ...] = (),
     samples: tuple[bytes, ...] = (),
 ) -> Selection:
-    """Take the DAGs that wait for assets and the watchers that share a stream.
+    """Take the DAGs that wait for assets and the watchers that read messages of a shared stream.
 
     Raises:
         DagError: There is no watcher to simulate.
@@ -140,14 +180,16 @@ def select(
     chosen: list[ParsedWatcher] = []
     workload = FolderWorkload((), (), dags_folder, allowed_modules)
     for watcher, _ in folder.watchers.values():
-        trigger = workload.load(watcher)(**watcher.kwargs)
-        if trigger.shared_stream_key() is None:
-            left_out.append(f"watcher {watcher.name}: it runs alone, without a shared stream")
-        else:
+        cls = workload.load(watcher)
+        reason = _why_not(cls, cls(**watcher.kwargs))
+        if reason is None:
             chosen.append(watcher)
+        else:
+            left_out.append(f"watcher {_shown(watcher)}: {reason}")
     if not chosen:
         raise DagError(
-            f"no watcher in {dags_folder} shares a stream", hint="; ".join(left_out) or None
+            f"no watcher in {dags_folder} reads messages of a shared stream",
+            hint="; ".join(left_out) or None,
         )
     workload = FolderWorkload(
         tuple(dags), tuple(chosen), dags_folder, allowed_modules, samples or _MADE_UP

@@ -20,6 +20,8 @@ class WatcherTemplate:
     cls: type[BaseEventTrigger]
     kwargs: dict[str, Any]
     asset_id: int | None = None
+    name: str | None = None
+    """How the user's file calls the watcher; None: the simulation made the watcher up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from triggerer.testing.simulation.checker import Violation
 from triggerer.testing.simulation.drawing import draw_scenario
 from triggerer.testing.simulation.execution import Trace
 from triggerer.testing.simulation.executor_world import ExecutorWorld
+from triggerer.testing.simulation.failing_filters import FailingFilter, may_explain
 from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
 from triggerer.testing.simulation.partitioned_world import PartitionedWorld
@@ -51,6 +52,14 @@ class Outcome:
     messages: int
     events: int
     runs: int
+    failing: tuple[FailingFilter, ...] = ()
+    """The users' filters that raised of their own accord."""
+
+    @property
+    def is_spoilt(self) -> bool:
+        """True if filters that raise may be why a promise looks broken: the seed then says nothing of the product."""
+        violation = self.violation
+        return violation is not None and bool(self.failing) and may_explain(violation.rule)
 
 
 class Supervisor:
@@ -90,6 +99,7 @@ class Supervisor:
             sum(len(lane.messages) for stream in world.streams for lane in stream.broker.lanes),
             len(world.store.events),
             len(world.store.runs),
+            world.checker.filter_errors.failing(),
         )
 
     def _run_process(self) -> bool:

@@ -87,7 +87,7 @@ class SimulatedTrigger(BaseEventTrigger):
             else RereadingProbe(self.leased, subscriber)
         )
         async with aclosing(probe.reading(shared_stream)) as raw:
-            events = cast("AsyncGenerator[TriggerEvent]", super().filter_shared_stream(raw))
+            events = probe.watching(super().filter_shared_stream(raw))
             async with aclosing(events):
                 async for event in events:
                     probe.yielded += 1
@@ -148,10 +148,38 @@ def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[B
     return type(f"Simulated{cls.__name__}", (mode, cls), members)
 
 
-class Probe:
+class ErrorProbe:
+    """Notes the errors that a filter raises of its own accord, while it has a message open."""
+
+    def __init__(self, leased: LeasedStream) -> None:
+        self._errors = leased.checker.filter_errors
+        self._given: tuple[list[int], str] | None = None
+        """The watchers that the filter serves and the message it has open; None: the filter waits for a message."""
+
+    async def watching(self, events: AsyncIterator[TriggerEvent]) -> AsyncGenerator[TriggerEvent]:
+        """Yield what the filter yields; count its error, and raise the error again."""
+        async with aclosing(cast("AsyncGenerator[TriggerEvent]", events)):
+            try:
+                async for event in events:
+                    yield event
+            except Exception as error:
+                if self._given is not None:
+                    self._errors.note_raised(*self._given, error)
+                raise
+
+    def note_given(self, watchers: list[int], message: str) -> None:
+        self._given = watchers, message
+        self._errors.note_given(watchers, message)
+
+    def note_returned(self) -> None:
+        self._given = None
+
+
+class Probe(ErrorProbe):
     """Stands between the runtime's stream and the filter: notes what the filter does, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Subscriber) -> None:
+        super().__init__(leased)
         self.yielded = 0
         self._leased = leased
         self._subscriber = subscriber
@@ -183,7 +211,9 @@ class Probe:
             if await inject_fault(self._leased, served, subscriber.name, delivery.message):
                 return
             self._leased.stand_still(is_behind=False)
+            self.note_given(served, delivery.message.key)
             yield delivery.message.event
+            self.note_returned()
             # The filter asks for the next event, so it is done with this one.
             self.note_answer()
 
@@ -211,10 +241,11 @@ class Rejecting:
         return cast("bool", self._subscriber.reject_open_event())
 
 
-class RereadingProbe:
-    """The same for a filter that catches up, beside the group."""
+class RereadingProbe(ErrorProbe):
+    """Stands before a filter that catches up beside the group: notes what the filter does, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Any) -> None:
+        super().__init__(leased)
         self.yielded = 0
         self._subscriber = subscriber
         self._leased = leased
@@ -241,7 +272,9 @@ class RereadingProbe:
             if await inject_fault(leased, [watcher], f"watcher {watcher}", message):
                 return
             leased.stand_still(is_behind=True)
+            self.note_given([watcher], message.key)
             yield event
+            self.note_returned()
             # The filter asks for the next event, so it is done with this one.
             self.note_answer()
 

@@ -228,7 +228,10 @@ class World:
         asset = template.asset_id
         if asset is None:
             asset = self.faults.random.choice(sorted(self.store.asset_ids.values()))
-        declared = Declared(WatcherRef(self.next_number(), asset), template.cls, template.kwargs)
+        number = self.next_number()
+        if template.name is not None:
+            self.checker.filter_errors.names[number] = template.name
+        declared = Declared(WatcherRef(number, asset), template.cls, template.kwargs)
         if self.files is None:
             self.declare(stream, declared)
         else:
