@@ -48,7 +48,7 @@ class KafkaEventTrigger(MessageTrigger):
             others are read from their beginning). A partition that is added later is read from its beginning.
         match, decode, extra, partition_key: See `MessageTrigger`. The value of a tombstone is null. The default `extra`
             has `value`, `key`, `topic`, `partition`, `offset` and `timestamp`. The timestamp is Kafka's, in
-            milliseconds; a key that is not UTF-8 is written as `base64:…`.
+            milliseconds; a key that is not UTF-8, or has a NUL character, is written as `base64:…`.
     Raises:
         DagError: An argument is not as described.
     """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.errors import DagError
 from triggerer.pluginkit.arguments import optional_text_argument, text_argument
+from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
@@ -146,9 +147,9 @@ class ServiceBusEventTrigger(MessageTrigger):
         position = message.position
         return {
             "value": value,
-            "message_id": position["message_id"],
+            "message_id": text_of(position["message_id"]),
             "entity": position["entity"],
-            "session_id": position["session_id"],
+            "session_id": text_of(position["session_id"]),
             "sequence_number": position["sequence_number"],
             "properties": texts_of(message.attributes),
             "timestamp": timestamp_ms(message),

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from triggerer.abc import BrokerMessage
+from triggerer.pluginkit.texts import text_of, texts_of
 from triggerer.pluginkit.thawing import thawed
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,8 +86,8 @@ class PubSubMessage(BrokerMessage):
             "value": value,
             "message_id": self.message_id,
             "subscription": self.subscription,
-            "ordering_key": self.ordering_key or None,
-            "attributes": self.attributes.copy(),  # type: ignore[attr-defined]
+            "ordering_key": text_of(self.ordering_key) or None,
+            "attributes": texts_of(self.attributes),
             "timestamp": self.published_s * 1_000 + self.published_ns // 1_000_000,
         }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from producers.servicebus.entity import EntityPath
 from triggerer.abc import BrokerMessage
+from triggerer.pluginkit.texts import text_of
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
@@ -138,7 +139,7 @@ def _attribute(value: Any) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value).decode(errors="replace")
+        return text_of(bytes(value)) or ""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from triggerer.abc import BrokerMessage
-from triggerer.pluginkit.texts import text_of
+from triggerer.pluginkit.texts import strict_text_of, text_of
 
 # Kafka's, AMQP's (two forms) and HTTP's and Pub/Sub's prefixes of an attribute's name.
 _PREFIXED: Final = re.compile(r"(?:ce_|ce-|cloudEvents[:_])([a-z0-9]+)\Z", re.IGNORECASE)
@@ -82,5 +82,5 @@ def _binary_data(message: BrokerMessage, attributes: Mapping[str, Any]) -> dict[
     if media == "application/json" or media.endswith("+json"):
         return {"data": message.json()}
     if media.startswith("text/"):
-        return {"data": value.decode()}
+        return {"data": strict_text_of(value)}
     return {"data_base64": base64.b64encode(value).decode()}

@@ -11,7 +11,7 @@ from triggerer.abc import BrokerMessage
 from triggerer.errors import DagError
 from triggerer.pluginkit.buckets import FIELDS, read_eventgrid, read_gcs, read_s3
 from triggerer.pluginkit.cloudevents import read_cloudevents
-from triggerer.pluginkit.texts import text_of
+from triggerer.pluginkit.texts import strict_text_of, text_of
 
 __all__ = ["Decoding", "find_decoding", "text_of"]
 
@@ -40,7 +40,7 @@ class Decoding:
 
 
 def _read_text(message: BrokerMessage) -> str | None:
-    return None if message.value is None else message.value.decode()
+    return None if message.value is None else strict_text_of(message.value)
 
 
 def _read_base64(message: BrokerMessage) -> str | None:

@@ -28,7 +28,7 @@ from triggerer.pluginkit.matching import (
     compile_path,
     selected_by,
 )
-from triggerer.pluginkit.texts import texts_of
+from triggerer.pluginkit.texts import text_of, texts_of
 
 __all__ = [
     "Attribute",
@@ -226,7 +226,12 @@ def in_position(*names: str) -> dict[str, Attribute]:
 
 
 def _reading(name: str) -> Attribute:
-    return lambda message: message.position.get(name)
+    def read(message: BrokerMessage) -> Any:
+        found = message.position.get(name)
+        # A session's or message's id, for example, is its sender's own text.
+        return text_of(found) if type(found) is str else found
+
+    return read
 
 
 def attributes(message: BrokerMessage) -> dict[str, str | None]:

@@ -1,24 +1,72 @@
-"""Bytes of messages as text that JSON can hold."""
+"""Bytes and texts of messages as text that JSON, and every database, can hold."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+_NUL: Final = "\0"
 
 
 def text_of(raw: str | bytes | None) -> str | None:
-    """Return bytes as UTF-8 text, or as `base64:…` if they are none; text and None stay."""
-    if raw is None or isinstance(raw, str):
-        return raw
+    """Return the UTF-8 text of a message's key or attribute, or `base64:…` where no database can hold that text.
+
+    Base64 stands for bytes that are not UTF-8, and for text with a NUL character or half a surrogate pair. So a binary
+    key such as an eight-byte number becomes an event, instead of an event that the store refuses.
+    """
+    if raw is None:
+        return None
+    if isinstance(raw, str):
+        return raw if is_storable(raw) else _base64(raw.encode(errors="surrogatepass"))
     try:
-        return raw.decode()
+        text = raw.decode()
     except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(raw).decode()
+        return _base64(raw)
+    return _base64(raw) if _NUL in text else text
 
 
 def texts_of(attributes: Mapping[str, Any]) -> dict[str, str | None]:
-    """Attributes as JSON can hold them."""
+    """Return attributes as JSON can hold them: names and values as `text_of` writes them."""
+    # Nearly all names are ASCII, and so are most values: the tests in C are cheaper than a call.
     return {
-        name: value if type(value) is str else text_of(value) for name, value in attributes.items()
+        _name_of(name): value
+        if type(value) is str and value.isascii() and _NUL not in value
+        else text_of(value)
+        for name, value in attributes.items()
     }
+
+
+def strict_text_of(raw: bytes) -> str:
+    """Return the UTF-8 text of a message's value.
+
+    Raises:
+        ValueError: It is not UTF-8, or has a NUL character, which no event can carry.
+    """
+    text = raw.decode()
+    if _NUL in text:
+        raise ValueError(
+            f"it has a NUL character at {text.index(_NUL)}, so it is no text: decode it as bytes"
+        )
+    return text
+
+
+def is_storable(text: str) -> bool:
+    """Whether every database can hold the text: it has no NUL character and no half of a surrogate pair."""
+    if _NUL in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _name_of(name: str) -> str:
+    return name if name.isascii() and _NUL not in name else text_of(name) or ""
+
+
+def _base64(raw: bytes) -> str:
+    return "base64:" + base64.b64encode(raw).decode()

@@ -84,6 +84,14 @@ async def test_text_that_is_no_utf8_is_rejected(rejections: Rejections) -> None:
     assert rejections.count == 1
 
 
+async def test_text_with_a_nul_character_is_rejected_and_says_what_to_do(
+    rejections: Rejections, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not await payloads(KafkaEventTrigger("flights", decode="text"), Record(b"a\0b"))
+    assert rejections.count == 1
+    assert "a NUL character at 1, so it is no text: decode it as bytes" in caplog.text
+
+
 async def test_bytes_are_base64_and_none_leaves_the_value_alone() -> None:
     record = Record(b"\x00\xff", key=b"\xff")
     (as_bytes,) = await payloads(KafkaEventTrigger("flights", decode="bytes"), record)

@@ -196,8 +196,9 @@ def _redacted(text: str | None) -> str | None:
 
 
 def _readable(data: bytes) -> str:
-    """As text; what is none, as Base64."""
+    """As text; what is none, or has a NUL character, as Base64."""
     try:
-        return data.decode()
+        text = data.decode()
     except UnicodeDecodeError:
-        return base64.b64encode(data).decode()
+        text = "\0"
+    return base64.b64encode(data).decode() if "\0" in text else text
