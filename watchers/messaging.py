@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from triggerer.errors import DagError
+from triggerer.pluginkit.arguments import argument_hint
 from triggerer.pluginkit.message_trigger import MessageTrigger
 
 _Names = Callable[[list[str]], dict[str, Any]]
@@ -96,6 +98,12 @@ class MessageQueueTrigger:
         if clash := sorted({*names, *_connection(url, parts.query, form)} & arguments.keys()):
             raise DagError(f"{clash[0]} is given twice: in {url!r} and as an argument")
         trigger_class = _load(parts.scheme, class_name)
+        known = inspect.signature(trigger_class).parameters
+        if unknown := sorted(arguments.keys() - known.keys()):
+            raise DagError(
+                f"{url!r}: {class_name} has no argument {unknown[0]!r}",
+                hint=argument_hint(unknown[0], known),
+            )
         try:
             trigger: MessageTrigger = trigger_class(
                 **names, **_connection(url, parts.query, form), **arguments

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from triggerer.config.nearest import nearest
 from triggerer.config.sources import RawValue
 from triggerer.errors import ConfigurationError
+from triggerer.nearest import ending
 from triggerer.redaction import redact
 
 
@@ -43,7 +43,7 @@ def build_section(
     for key, (_, source) in given.items():
         if key not in known:
             raise ConfigurationError(
-                f"{source}: unknown key {key!r} in [{name}]{nearest(key, known)}"
+                f"{source}: unknown key {key!r} in [{name}]{ending(key, known, cutoff=0)}"
             )
     sources |= {(name, key): given[key].source if key in given else "default" for key in known}
     if not given:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from triggerer.config.nearest import nearest
 from triggerer.config.references import resolve
 from triggerer.config.sections import (
     ApiSettings,
@@ -22,6 +21,7 @@ from triggerer.config.sections import (
 )
 from triggerer.config.sources import DEFAULT_FILE
 from triggerer.errors import ConfigurationError, UnknownConnection
+from triggerer.nearest import ending
 from triggerer.redaction import remember_secrets_in
 
 
@@ -93,7 +93,7 @@ class Connections:
             connection = self.written[connection_id]
         except KeyError:
             raise UnknownConnection(
-                f"there is no connection {connection_id!r}{nearest(connection_id, self.written, cutoff=0.6)}",
+                f"there is no connection {connection_id!r}{ending(connection_id, self.written)}",
                 hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE},"
                 " and restart a service that runs: it reads its settings once",
             ) from None

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from triggerer.config.home_directory import expand_user
-from triggerer.config.nearest import nearest
 from triggerer.config.sections import SECTIONS
 from triggerer.errors import ConfigurationError
+from triggerer.nearest import ending
 
 ENVIRONMENT_PREFIX: Final = "TRIGGERER__"
 CONFIG_VARIABLE: Final = "TRIGGERER_CONFIG"
@@ -140,5 +140,5 @@ def read_environment(environ: Mapping[str, str], sections: Sections, connections
         name = min(unknown)
         source = next((given.source for given in sections[name].values()), "the configuration")
         raise ConfigurationError(
-            f"{source}: unknown section [{name}]{nearest(name, [*SECTIONS, 'connections', POOLS])}"
+            f"{source}: unknown section [{name}]{ending(name, [*SECTIONS, 'connections', POOLS], cutoff=0)}"
         )

@@ -11,6 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from triggerer.dag_processing.unknown_names import (
+    explain_missing_airflow,
+    explain_unknown_argument,
+    explain_unknown_import,
+)
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.domain.conditions import AssetAll, AssetAny, leaves_of
 from triggerer.domain.dags import DAG, note_dags
@@ -200,13 +205,24 @@ def file_error(error: BaseException, file: str, relative: str) -> DagFileError:
             reason = error.message
         case TriggererError():
             reason = f"{type(error).__name__}: {error.message}"
+        case TypeError() if (explained := explain_unknown_argument(error)) is not None:
+            reason, hint = explained.message, explained.hint
         case _:
             reason = f"{type(error).__name__}: {_said_by(error)}"
             last = frames[-1] if frames else None
             if last is not None and last.filename != file and not last.filename.startswith("<"):
                 reason += f" (raised at {last.filename}:{last.lineno})"
-            hint = install_hint(error)
+            hint = _import_hint(error, file, line) or install_hint(error)
     return DagFileError(reason, file=relative, line=line, hint=hint)
+
+
+def _import_hint(error: BaseException, file: str, line: int | None) -> str | None:
+    match error:
+        case ModuleNotFoundError():
+            return explain_missing_airflow(error, file, line)
+        case ImportError():
+            return explain_unknown_import(error)
+    return None
 
 
 def _said_by(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from triggerer.domain.airflow_names import argument_hint
 from triggerer.errors import DagError
 
 if TYPE_CHECKING:
@@ -91,7 +92,10 @@ class Arguments:
         try:
             bound = signature.bind_partial(*args, **kwargs)
         except TypeError as error:
-            raise DagError(f"{owner}: {error}") from error
+            unknown = [name for name in kwargs if name not in signature.parameters]
+            known = [*signature.parameters]
+            hint = argument_hint(unknown[0], known) if unknown else None
+            raise DagError(f"{owner}: {error}", hint=hint) from error
         named, inlets = set[str](), list[str]()
         keywords = frozenset[str]()
         takes_context = False

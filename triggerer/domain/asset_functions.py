@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from triggerer.domain.airflow_names import argument_hint
 from triggerer.domain.assets import Asset, AssetAlias, AssetWatcher
 from triggerer.domain.conditions import AssetAll
 from triggerer.domain.dags import DAG
@@ -13,6 +14,8 @@ from triggerer.domain.tasks import TaskOptions
 from triggerer.errors import DagError
 
 _DAG_OPTIONS: Final = frozenset(inspect.signature(DAG).parameters) - {"dag_id", "schedule"}
+
+_OWN_OPTIONS: Final = ("schedule", "name", "uri", "group", "extra", "watchers", "dag_id")
 
 
 class AssetFunction(Asset):
@@ -41,7 +44,7 @@ class _Decorator:
         if unknown := sorted(set(options) - _DAG_OPTIONS):
             raise DagError(
                 f"@asset does not know the option {unknown[0]!r}",
-                hint=f"besides its own it takes those of a DAG: {', '.join(sorted(_DAG_OPTIONS))}",
+                hint=argument_hint(unknown[0], [*_OWN_OPTIONS, *_DAG_OPTIONS]),
             )
         self._schedule = schedule
         self._dag_id = dag_id

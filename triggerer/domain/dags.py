@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeAlias
 
+from triggerer.domain.airflow_names import argument_hint
 from triggerer.domain.arguments import Arguments
 from triggerer.domain.assets import checked_json
 from triggerer.domain.runs import RunState
@@ -288,7 +289,7 @@ class DAG:
         if unknown := sorted(str(name) for name in set(given) - allowed):
             raise DagError(
                 f"{self!r}: default_args has {unknown[0]!r}, which is no option of a task",
-                hint=f"there are {', '.join(sorted(allowed))}",
+                hint=argument_hint(unknown[0], allowed),
             )
         return TaskOptions.checked(f"{self!r}: default_args", **given)
 

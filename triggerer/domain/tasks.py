@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from triggerer.domain.airflow_names import argument_hint
 from triggerer.domain.arguments import Arguments, Result
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.domain.source_locations import calling_location
@@ -277,7 +278,7 @@ def _refuse_unknown(options: Mapping[str, Any], owner: str) -> None:
     if unknown := sorted(set(options) - OPTION_NAMES):
         raise DagError(
             f"{owner} does not know the option {unknown[0]!r}",
-            hint=f"there are {', '.join(sorted(OPTION_NAMES))}",
+            hint=argument_hint(unknown[0], OPTION_NAMES),
         )
 
 

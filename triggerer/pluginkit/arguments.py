@@ -7,10 +7,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from triggerer.domain.airflow_names import argument_hint
 from triggerer.errors import DagError
 from triggerer.redaction import is_secret_key
 
 __all__ = [
+    "argument_hint",
     "choice_argument",
     "default_group",
     "is_secret_key",

@@ -6,8 +6,7 @@ to parse a DAG file.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Self
 
@@ -16,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from triggerer.abc import get_connection
 from triggerer.errors import ConfigurationError, UnknownConnection
+from triggerer.nearest import hint
 from triggerer.pluginkit.delivery import DeliveryPolicy
 
 __all__ = [
@@ -84,9 +84,7 @@ class ConnectionSettings:
         }
         for key in values:
             if key not in known:
-                raise ConfigurationError(
-                    f"unknown key {key!r} in {where}", hint=_nearest(key, known)
-                )
+                raise ConfigurationError(f"unknown key {key!r} in {where}", hint=hint(key, known))
         try:
             adapter: TypeAdapter[Self] = TypeAdapter(cls)
             self = adapter.validate_python(values)
@@ -148,8 +146,3 @@ class DeliverySettings(ConnectionSettings):
             redelivery_delay_s=self.redelivery_delay_s,
             redelivery_delay_max_s=self.redelivery_delay_max_s,
         )
-
-
-def _nearest(key: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else "known: " + ", ".join(sorted(known))
