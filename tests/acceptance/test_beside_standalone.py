@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.acceptance.commands import ENVIRONMENT
 from tests.acceptance.instance import wait_until
 from tests.acceptance.standalone import Standalone, serving
 from tests.services.process import still_alive
@@ -82,6 +84,31 @@ def test_an_emitted_event_goes_through_both_dags(standalone: Standalone) -> None
     assert (
         "the report is there" in standalone.run("runs", "logs", "on_report", after["run_id"]).stdout
     )
+
+
+def test_a_running_run_is_followed_until_it_ends_or_somebody_presses_ctrl_c(
+    standalone: Standalone,
+) -> None:
+    standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 60}')
+    standalone.until_running()
+    follow = standalone.command("runs", "logs", "slow", "--last", "--follow")
+    with (
+        subprocess.Popen(
+            follow, cwd=standalone.folder, env=ENVIRONMENT, stdout=subprocess.PIPE
+        ) as one,
+        subprocess.Popen(
+            follow, cwd=standalone.folder, env=ENVIRONMENT, stdout=subprocess.PIPE
+        ) as two,
+    ):
+        for command in (one, two):
+            assert command.stdout is not None
+            assert b"attempt 1" in command.stdout.readline()
+        one.send_signal(signal.SIGINT)
+        assert one.wait(30) == 130
+        standalone.json("runs", "cancel", "slow", "--last")
+        assert two.wait(60) == 0
+        assert two.stdout is not None
+        assert two.stdout.read().endswith(b": cancelled\n")
 
 
 def test_a_paused_dag_keeps_its_events_until_it_is_unpaused(standalone: Standalone) -> None:

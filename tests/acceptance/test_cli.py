@@ -205,6 +205,8 @@ def test_a_broker_that_is_away_is_a_warning_and_hides_nothing(shell: Shell) -> N
     assert [one["file"] for one in answer["warnings"]] == ["one.py"]
 
 
+ONE_RUN = [["why"], *(["runs", name] for name in ("show", "logs", "cancel", "retry", "clear"))]
+"""The commands about one run, which is named by its id or by --last."""
 LISTS = {"list", "events", "next", "plan", "backfill"}
 """The commands that print many of a kind."""
 
@@ -256,6 +258,9 @@ def test_a_list_of_commands_shows_the_whole_line_of_each_at_any_depth() -> None:
         ["dags", "backfill", "x", "--list", "--dag", "y"],
         ["dags", "backfill", "x", "--state", "done"],
         ["assets", "queued", "list", "--state", "queued"],
+        *([*command, "x"] for command in ONE_RUN),
+        *([*command, "x", "r", "--last"] for command in ONE_RUN),
+        ["runs", "logs", "x", "r", "--follow", "--json"],
         ["dags", "backfill", "x", "--partition-key", "a", "--from", "2026-01-01"],
         ["dags", "test", "x", "--event", 'a={"n":}'],
         ["db", "clean", "--before", "999999d"],
@@ -455,6 +460,28 @@ def test_the_next_runs_are_a_list_with_a_limit(migrated: Shell) -> None:
     assert len(migrated.json("dags", "next", "ends", "--limit", "0")) == 6
     assert migrated.json("dags", "next", "never") == []
     assert "'nope'" in migrated.refused("dags", "next", "nope")
+
+
+def test_the_last_run_takes_the_place_of_an_id(migrated: Shell) -> None:
+    async def seed(database: Database) -> None:
+        await add_dag(database, "d", None)
+        await add_dag(database, "new", None)
+        await add_dag(database, "other", None)
+
+    with_database(migrated.config, seed)
+    ids = [migrated.json("dags", "trigger", "d")["run_id"] for _ in range(2)]
+    migrated.json("dags", "trigger", "other")
+    assert migrated.json("runs", "show", "d", "--last")["run_id"] == ids[1]
+    assert migrated.json("why", "d", "--last")["run_id"] == ids[1]
+    assert f"the run '{ids[1]}' is queued" in migrated.refused("runs", "logs", "d", "--last")
+    cancelled = migrated.json("runs", "cancel", "d", "--last")
+    assert cancelled == {"dag_id": "d", "run_id": ids[1], "state": "cancelled"}
+    for command in ("retry", "clear"):
+        assert migrated.json("runs", command, "d", "--last")["run_id"] == ids[1]
+        migrated.json("runs", "cancel", "d", "--last")
+    for command in ONE_RUN:
+        assert "the DAG 'new' has no run" in migrated.refused(*command, "new", "--last")
+        assert "no DAG 'nope'" in migrated.refused(*command, "nope", "--last")
 
 
 def test_what_is_not_there_is_refused(migrated: Shell) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from triggerer.cli import options
 from triggerer.cli.one_line import one_line
 from triggerer.cli.output import counted, print_fields, print_json, text
+from triggerer.cli.run_choice import DagId, Last, RunId, check_choice, chosen_run
 from triggerer.cli.session import read, settings_for
 from triggerer.cli.tables import Column, Kind, print_table
 
@@ -21,19 +22,21 @@ if TYPE_CHECKING:
 
 _KEYS_SHOWN = 5
 
-DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
-
 
 def why(
-    dag_id: DagId, run_id: RunId, json: options.Json = False, config: options.Config = None
+    dag_id: DagId,
+    run_id: RunId = None,
+    last: Last = False,
+    json: options.Json = False,
+    config: options.Config = None,
 ) -> None:
     """Show what made a run: its events, and the messages behind them."""
+    check_choice(run_id, last)
 
     async def ask(session: AsyncSession) -> Why:
         from triggerer.scheduler.explaining import why as explain
 
-        return await explain(session, dag_id, run_id)
+        return await explain(session, dag_id, await chosen_run(session, dag_id, run_id))
 
     found = read(config, ask)
     run = found.run

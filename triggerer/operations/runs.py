@@ -9,11 +9,29 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempts import Repeat
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.errors import DagError, MoveRefused, UnknownRun
+from triggerer.errors import DagError, MoveRefused, TriggererError, UnknownDag, UnknownRun
 from triggerer.store.queries.execution.repeating import LockedRun, lock_run, queue_again
 from triggerer.store.queries.execution.transitions import request_cancel
-from triggerer.store.queries.listing.dag_runs import find_run
+from triggerer.store.queries.listing.dag_runs import find_run, newest_run_id
+from triggerer.store.queries.listing.definitions import list_dags
 from triggerer.store.wakeups.signals import Signal, announce
+
+
+async def newest_run(session: AsyncSession, dag_id: str) -> str:
+    """Return the id of the DAG's newest run, the first one that `runs list --dag` shows.
+
+    Raises:
+        UnknownDag: There is no such DAG.
+        TriggererError: The DAG has no run.
+    """
+    run_id = await newest_run_id(session, dag_id)
+    if run_id is None:
+        if not await list_dags(session, dag=dag_id, limit=1):
+            raise UnknownDag(dag_id)
+        raise TriggererError(
+            f"the DAG {dag_id!r} has no run", hint=f"triggerer dags trigger {dag_id} queues one"
+        )
+    return run_id
 
 
 async def cancel_run(session: AsyncSession, dag_id: str, run_id: str) -> RunState:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.views import AT, run
-from triggerer.cli import runs
+from triggerer.cli import run_logs
 from triggerer.errors import TriggererError
 from triggerer.instance_ids import new_instance_id
 
@@ -22,20 +22,20 @@ LOG = b"hello\nh\xe9llo \x1b[1mbold\n"
 def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     path = tmp_path / "run.log"
     path.write_bytes(LOG)
-    found = ([replace(run(None), log_path=str(path))], [])
-    monkeypatch.setattr(runs, "read", lambda config, ask: found)
+    found = replace(run(None), log_path=str(path))
+    monkeypatch.setattr(run_logs, "read", lambda config, ask: found)
     return path
 
 
 def test_the_log_is_printed_byte_for_byte(log: Path, capsysbinary: Any) -> None:
-    runs.logs("d", "r")
+    run_logs.logs("d", "r")
     assert capsysbinary.readouterr().out == LOG
 
 
 def test_as_json_it_is_the_text_of_one_object_whatever_the_tasks_printed(
     log: Path, capsysbinary: Any
 ) -> None:
-    runs.logs("d", "r", json=True)
+    run_logs.logs("d", "r", json=True)
     shown = json.loads(capsysbinary.readouterr().out)
     assert shown["log"] == "hello\nh\ufffdllo \x1b[1mbold\n"
     assert (shown["state"], shown["log_path"]) == ("success", str(log))
@@ -74,9 +74,9 @@ def test_why_there_is_no_log(
         executor=executor,
         log_path=str(tmp_path / "none.log"),
     )
-    monkeypatch.setattr(runs, "read", lambda config, ask: ([row], []))
+    monkeypatch.setattr(run_logs, "read", lambda config, ask: row)
     with pytest.raises(TriggererError) as refused:
-        runs.logs("d", "r", json=True)
+        run_logs.logs("d", "r", json=True)
     assert re.search(said, f"{refused.value.message}\n{refused.value.hint or ''}", re.MULTILINE)
 
 
@@ -88,6 +88,6 @@ def test_a_run_that_nobody_claimed_has_no_log(
     monkeypatch: pytest.MonkeyPatch, state: str, said: str
 ) -> None:
     row = replace(run(None), state=state, executor=None, started_at=None, log_path=None)
-    monkeypatch.setattr(runs, "read", lambda config, ask: ([row], []))
+    monkeypatch.setattr(run_logs, "read", lambda config, ask: row)
     with pytest.raises(TriggererError, match=said):
-        runs.logs("d", "r")
+        run_logs.logs("d", "r")

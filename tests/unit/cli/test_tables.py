@@ -200,7 +200,7 @@ TASK = TaskRunView("publish_to_the_warehouse", "failed", 1, AT, AT, ERROR)
         (
             runs,
             lambda: runs.show(NAME, RUN_ID),
-            ([run(ERROR)], [TASK]),
+            (run(ERROR), [TASK]),
             [NAME, RUN_ID, TASK.task_id, ERROR.splitlines()[0]],
         ),
     ],

@@ -47,7 +47,7 @@ def test_where_nobody_waits_the_list_has_no_column_for_it(
 def test_a_run_is_shown_with_what_it_waits_for_and_since_when(
     found: list[RunView], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runs, "read", lambda config, ask: (found[1:], []))
+    monkeypatch.setattr(runs, "read", lambda config, ask: (found[1], []))
     runs.show(NAME, RUN_ID)
     shown = capsys.readouterr().out
     assert "running (waiting)" in shown

@@ -67,6 +67,13 @@ async def find_run(session: AsyncSession, dag_id: str, run_id: str) -> int | Non
     return found
 
 
+async def newest_run_id(session: AsyncSession, dag_id: str) -> str | None:
+    """Return the id of the run of this DAG that was made last; None if the DAG has no run."""
+    query = select(DagRun.run_id).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc())
+    found: str | None = await session.scalar(query.limit(1))
+    return found
+
+
 async def list_task_runs(session: AsyncSession, dag_id: str, run_id: str) -> list[TaskRunView]:
     """Return the tasks of a run in the order in which they began."""
     query = (
