@@ -168,3 +168,55 @@ def test_runs_of_a_timetable_with_partition_keys_have_them() -> None:
     assert [run.partition_key for run in found.runs] == ["00", "01"]
     either = replayed(AssetOrTimeSchedule(timetable=hourly, assets=A), (A, 1.5), until=2.5)
     assert [run.partition_key for run in either.runs] == ["23", "00", None, "01"]
+
+
+@pytest.mark.parametrize(
+    "timetable",
+    [
+        CronTriggerTimetable("*/7 * * * *", timezone="UTC"),
+        CronTriggerTimetable("30 2 * * *", timezone="Europe/Paris"),
+        CronDataIntervalTimetable("0 */5 * * *", timezone="UTC"),
+        CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1, key_format="%H"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(
+    "season",
+    [
+        {},
+        {"start_date": at(3.3)},
+        {"end_date": at(12.5)},
+        {"start_date": at(-50), "end_date": at(-1)},
+    ],
+    ids=["always", "later", "over", "before"],
+)
+def test_one_look_finds_the_runs_that_looks_at_each_instant_find(
+    timetable: Any, season: dict[str, datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = replayed(timetable, until=30, **season)
+    monkeypatch.setattr(module, "_is_due_by_instants_alone", lambda _: False)
+    assert replayed(timetable, until=30, **season) == at_once
+    assert at_once.runs or season.get("end_date") == at(-1)
+
+
+def test_a_timetable_is_asked_for_each_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[datetime] = []
+    after = CronTriggerTimetable.after
+
+    def counting(self: CronTriggerTimetable, moment: datetime) -> datetime | None:
+        asked.append(moment)
+        return after(self, moment)
+
+    monkeypatch.setattr(CronTriggerTimetable, "after", counting)
+    hourly = CronTriggerTimetable("0 * * * *", timezone="UTC")
+    given = [(A, hours + 0.5) for hours in range(40)]
+    for schedule in (
+        hourly,
+        AssetOrTimeSchedule(timetable=hourly, assets=A),
+        AssetAndTimeSchedule(timetable=hourly, assets=A),
+    ):
+        asked.clear()
+        found = replayed(schedule, *given, until=40)
+        assert len(found.runs) >= 40
+        # The first run is asked for twice, to learn when it is due.
+        assert len(asked) < 50

@@ -1,0 +1,50 @@
+"""Timetables that remember their answers: a replay asks for each run several times, and cron takes its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from triggerer.domain.schedules import OnBoth, OnEither, OnTime, Schedule
+from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from triggerer.domain.timetables.ticks import HasTicks
+
+
+def asked_once(schedule: Schedule | None) -> Schedule | None:
+    """Return the schedule with a timetable that is asked for each run once, if its runs are given by instants.
+
+    Other timetables may answer by the clock, and are asked each time.
+    """
+    if isinstance(schedule, OnTime | OnEither | OnBoth) and isinstance(
+        schedule.timetable, HasTicks
+    ):
+        return replace(schedule, timetable=AskedOnce(schedule.timetable))
+    return schedule
+
+
+class AskedOnce(Timetable):
+    """Answers as another timetable does with catch-up and a start: by the last run alone, and so from memory."""
+
+    def __init__(self, timetable: HasTicks) -> None:
+        self._timetable = timetable
+        self._answers: dict[tuple[DataInterval | None, TimeRestriction], DagRunInfo | None] = {}
+        self.active_runs_limit = timetable.active_runs_limit
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        asked = (last_automated_data_interval, restriction)
+        if asked not in self._answers:
+            self._answers[asked] = self._timetable.next_dagrun_info(
+                last_automated_data_interval=last_automated_data_interval, restriction=restriction
+            )
+        return self._answers[asked]
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return self._timetable.infer_manual_data_interval(run_after=run_after)
+
+    def partition_key(self, interval: DataInterval) -> str | None:
+        return self._timetable.partition_key(interval)
