@@ -225,8 +225,8 @@ def _plan(
             Column("run", Kind.TEXT),
         ),
         lambda row: (
-            row.logical_date.isoformat(),
-            row.run_after.isoformat(),
+            row.logical_date,
+            row.run_after,
             *([row.partition_key] if has_keys else []),
             row.step,
             None if row.run_id is None else f"{row.run_id} ({row.run_state})",

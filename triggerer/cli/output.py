@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import typer
+
+from triggerer.domain.instants import readable
 
 
 def print_json(value: Any) -> None:
@@ -45,14 +46,11 @@ def print_note(message: str) -> None:
 
 
 def text(value: Any) -> str:
-    """Return a cell as people read it; instants in local time, to the second."""
+    """Return a cell as people read it; instants in UTC, to the second, see `triggerer.domain.instants`."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
-        shown = value
-        with suppress(ValueError, OverflowError):  # a TZ that is a day away, or the end of time
-            shown = value.astimezone()
-        return shown.strftime("%Y-%m-%d %H:%M:%S")
+        return readable(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict | list):

@@ -9,7 +9,7 @@ import typer
 from triggerer.cli import options, parked
 from triggerer.cli.lags import fields_of, measure, print_notes, shown_lag, with_lag
 from triggerer.cli.one_line import one_line
-from triggerer.cli.output import check_state, print_fields, print_json
+from triggerer.cli.output import check_state, print_fields, print_json, text
 from triggerer.cli.parked import split_watcher
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_table
@@ -184,12 +184,12 @@ def replay(
     if json:
         print_json(asked)
         return
-    place = "the earliest message" if asked.start is None else asked.start.isoformat()
+    place = "the earliest message" if asked.start is None else text(asked.start)
     typer.echo(f"{asked.asset_name}/{asked.watcher}: asked to read again from {place} on")
 
 
 def _place(one: PositionView) -> str:
     left = "an unknown number of" if one.behind is None else one.behind
     if one.position is None:
-        return f"{left} messages kept, since {one.since:%Y-%m-%d %H:%M:%S}"
-    return f"at {one.position[1]}, {left} messages left, since {one.since:%Y-%m-%d %H:%M:%S}"
+        return f"{left} messages kept, since {text(one.since)}"
+    return f"at {one.position[1]}, {left} messages left, since {text(one.since)}"

@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeAlias
 from triggerer.domain.airflow_names import argument_hint
 from triggerer.domain.arguments import Arguments
 from triggerer.domain.assets import checked_json
+from triggerer.domain.instants import readable
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, Schedule, schedule_of, schedule_to_json
 from triggerer.domain.source_locations import importing_location
@@ -233,7 +234,7 @@ class DAG:
         start, end = self.start_date, self.end_date
         if start is not None and end is not None and end < start:
             raise DagError(
-                f"{self!r}: end_date {end.isoformat()} lies before start_date {start.isoformat()}",
+                f"{self!r}: end_date {readable(end)} lies before start_date {readable(start)}",
                 hint="no run lies between the two; schedule=None leaves runs by hand",
             )
 

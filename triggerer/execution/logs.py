@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -105,8 +106,10 @@ class _Formatter(logging.Formatter):
 
 
 _FORMATTER: Final = _Formatter(
-    "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
+    "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
 )
+# Like the times of every command: UTC, wherever the executor runs.
+_FORMATTER.converter = time.gmtime
 _handler: Final = logging.StreamHandler()
 _handler.setFormatter(_FORMATTER)
 

@@ -18,6 +18,7 @@ from typing import Final
 import anyio
 from anyio import to_thread
 
+from triggerer.domain.instants import readable
 from triggerer.domain.logs import log_path
 from triggerer.errors import TriggererError
 from triggerer.store.engine.database import Database, database_now
@@ -97,9 +98,7 @@ async def clean(
     async with database.reading() as session:
         now = await database_now(session)
     if before > now:
-        raise TriggererError(
-            f"{before.isoformat()} is still to come: it is {now.isoformat(timespec='seconds')}"
-        )
+        raise TriggererError(f"{readable(before)} is still to come: it is {readable(now)} now")
     cleaned = Cleaned(before, dry_run)
     removed = await _clean_runs(database, cleaned)
     quiet_since = now - max(QUIET, 2 * ack_timeout)

@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from triggerer.domain.instants import readable
 from triggerer.errors import LeaseLost, StoreError
 from triggerer.runtime.clock import Clock
 
@@ -63,6 +64,6 @@ class Refusals:
         if now - self._reported_at < _QUIET_S:
             return
         self._reported_at = now
-        self._at = self._now().isoformat(" ", "seconds")
+        self._at = readable(self._now())
         _log.warning("asset event refused", trigger=self.name, error=str(error), refused=self.count)
         self._on_report()

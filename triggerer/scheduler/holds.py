@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from triggerer.domain.instants import readable
+
 _SHOWN: Final = 20
 """Assets that are named; `assets list --dag` has them all."""
 
@@ -103,7 +105,7 @@ class Hold:
 
     @classmethod
     def ended(cls, end: datetime) -> Hold:
-        return cls(HoldKind.TIME, f"its end_date, {end.isoformat()}, has passed")
+        return cls(HoldKind.TIME, f"its end_date, {readable(end)}, has passed")
 
     @classmethod
     def assets(cls, names: Sequence[str]) -> Hold:

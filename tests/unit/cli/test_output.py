@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from triggerer.cli import app as commands
 from triggerer.cli import main as command
 from triggerer.cli.dags import readable_error, readable_schedule
+from triggerer.cli.options import parse_instant
 from triggerer.cli.output import print_fields, print_json, text
 from triggerer.errors import ConfigurationError, StoreError, TriggererError
 
@@ -37,16 +38,24 @@ def test_an_error_in_a_file_is_shown_with_its_line_if_there_is_one() -> None:
     assert readable_error({"file": "a.py", "line": None, "reason": "no"}) == "a.py: no"
 
 
-def test_an_instant_that_the_zone_cannot_show_is_shown_in_utc(
+def test_an_instant_is_shown_in_utc_and_says_so_whatever_the_zone_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TZ", "UTC+24")
+    monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        assert text(datetime(2026, 11, 27, 1, tzinfo=UTC)) == "2026-11-27 01:00:00"
+        berlin = timezone(timedelta(hours=1))
+        assert text(datetime(2026, 11, 27, 1, tzinfo=UTC)) == "2026-11-27 01:00:00Z"
+        assert text(datetime(2026, 11, 27, 1, tzinfo=berlin)) == "2026-11-27 00:00:00Z"
+        assert text(datetime.max.replace(tzinfo=UTC)) == "9999-12-31 23:59:59Z"
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_an_instant_can_be_given_to_an_option_as_it_was_shown() -> None:
+    instant = datetime(2026, 11, 27, 1, 2, 3, tzinfo=UTC)
+    assert parse_instant(text(instant), "--from") == instant
 
 
 def test_json_is_one_value_with_instants_in_utc(capsysbinary: Any) -> None:

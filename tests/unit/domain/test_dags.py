@@ -131,7 +131,7 @@ def test_a_dag_may_end_at_the_moment_at_which_it_starts() -> None:
         ({"end_date": 3}, "end_date must be a datetime"),
         (
             {"start_date": datetime(2026, 1, 2, tzinfo=UTC), "end_date": datetime(2026, 1, 1)},  # noqa: DTZ001
-            "end_date 2026-01-01T00:00:00\\+00:00 lies before start_date 2026-01-02",
+            "end_date 2026-01-01 00:00:00Z lies before start_date 2026-01-02",
         ),
         ({"min_run_gap": timedelta(0)}, "min_run_gap"),
         ({"quiet_period": -1}, "quiet_period"),

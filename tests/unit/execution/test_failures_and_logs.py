@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from pathlib import Path
 
 import anyio
@@ -79,6 +80,18 @@ def test_an_error_that_cannot_be_shown_is_named(tmp_path: Path) -> None:
     record = logging.LogRecord("one", logging.ERROR, "f.py", 1, "failed", (), exc_info)
     line = logs._FORMATTER.format(record)
     assert line.endswith("failed\nSyntaxError (its traceback cannot be shown: AttributeError)")
+
+
+def test_a_line_of_a_run_says_its_time_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        record = logging.LogRecord("one", logging.INFO, "f.py", 1, "begun", (), None)
+        record.created, record.msecs = 1_790_000_000.0, 0.0
+        assert logs._FORMATTER.format(record) == "2026-09-21 14:13:20.000Z INFO one: begun"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_an_error_text_is_storable_whatever_it_holds() -> None:

@@ -25,7 +25,7 @@ async def test_a_refused_event_is_logged_and_shown_and_its_trigger_runs_on(
             service.store.complete(RowRefused("a payload is too large", hint="store it elsewhere"))
         assert service.states == [("one", "running")]
         assert one.refusals.latest == (
-            "an asset event was refused, at 2026-01-01 00:00:00+00:00: a payload is too large (store it elsewhere)"
+            "an asset event was refused, at 2026-01-01 00:00:00Z: a payload is too large (store it elsewhere)"
         )
         assert (one.state, one.error) == (HostedState.RUNNING, None)
     assert lines == [
@@ -55,7 +55,7 @@ async def test_of_many_one_is_told_in_a_second_and_all_are_counted(upstream: Ups
             ("third", 201),
         ]
         assert one.refusals.latest == (
-            "300 asset events were refused, at 2026-01-01 00:00:01+00:00: third"
+            "300 asset events were refused, at 2026-01-01 00:00:01Z: third"
         )
 
 

@@ -17,7 +17,7 @@ from triggerer.domain.timetables.base import (
 from triggerer.domain.timetables.cron import Cron
 from triggerer.domain.timetables.describing import describe_cron
 from triggerer.domain.timetables.ticks import HasTicks
-from triggerer.domain.timetables.zones import checked_zone, zone_to_json
+from triggerer.domain.timetables.zones import checked_zone, with_zone, zone_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CronDataIntervalTimetable(HasTicks):
 
     @property
     def summary(self) -> str:
-        return self.cron
+        return with_zone(self.cron, self._ticks.zone)
 
     def next_dagrun_info(
         self,

@@ -70,7 +70,7 @@ class CronPartitionTimetable(HasTicks):
 
     @property
     def summary(self) -> str:
-        return self.cron
+        return self._runs.summary
 
     def next_dagrun_info(
         self,

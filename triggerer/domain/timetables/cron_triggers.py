@@ -12,7 +12,7 @@ from triggerer.domain.timetables.cron import Cron
 from triggerer.domain.timetables.describing import describe_cron
 from triggerer.domain.timetables.durations import checked_duration, checked_interval
 from triggerer.domain.timetables.ticks import TickTimetable
-from triggerer.domain.timetables.zones import Zone, checked_zone, zone_to_json
+from triggerer.domain.timetables.zones import Zone, checked_zone, with_zone, zone_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class CronTriggerTimetable(TickTimetable):
 
     @property
     def summary(self) -> str:
-        return self.cron
+        return with_zone(self.cron, self._ticks.zone)
 
     @property
     def zone(self) -> Zone:

@@ -52,6 +52,11 @@ def zone_name(zone: Zone) -> str:
     return zone.key if isinstance(zone, ZoneInfo) else str(zone)
 
 
+def with_zone(text: str, zone: Zone) -> str:
+    """Return the text followed by its zone's name: a clock time that names no zone is UTC."""
+    return text if zone is UTC else f"{text} ({zone_name(zone)})"
+
+
 def start_of_day(day: date, zone: tzinfo) -> datetime:
     """Return the first instant of a day, in UTC: also where midnight comes twice, or is left out."""
     # Of two midnights this is the first; of none, it is the moment at which the clock is set.

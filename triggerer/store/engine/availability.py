@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
+from triggerer.domain.instants import readable
 from triggerer.errors import TriggererError
 from triggerer.logging_setup import LazyLogger
 
@@ -67,7 +68,7 @@ class Availability:
         for use in sorted(self._lasting):
             outage = self._outages[use]
             assert outage.since is not None
-            return f"the database refuses {use} since {outage.since:%H:%M:%S} UTC: {outage.reason}"
+            return f"the database refuses {use} since {readable(outage.since)}: {outage.reason}"
         return None
 
     def note_failure(self, use: Use, error: TriggererError) -> None:

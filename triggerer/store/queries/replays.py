@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.instants import readable
 from triggerer.errors import TriggererError
 from triggerer.store.engine.database import database_now
 from triggerer.store.models import Asset, Trigger, Watcher, WatcherReplay
@@ -64,13 +65,11 @@ async def ask_for_replay(
         )
     now = await database_now(session)
     if start is not None and start > now:
-        raise TriggererError(
-            f"{start.isoformat()} is still to come: it is {now.isoformat(timespec='seconds')}"
-        )
+        raise TriggererError(f"{readable(start)} is still to come: it is {readable(now)} now")
     cleaned = watcher.cleaned_before
     if cleaned is not None and not again and (start is None or start < cleaned):
         raise TriggererError(
-            f"{asset_name}/{name}: events from before {cleaned.isoformat()} were deleted, and with them the keys that "
+            f"{asset_name}/{name}: events from before {readable(cleaned)} were deleted, and with them the keys that "
             "tell a repeat",
             hint=f"--from {cleaned.isoformat()} or later; or --again, which makes all events once more",
         )

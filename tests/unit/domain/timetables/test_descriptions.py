@@ -1,12 +1,14 @@
 """Timetables in words, for `dags show`."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from triggerer.timetables import (
     AnyOf,
     CronDataIntervalTimetable,
+    CronPartitionTimetable,
     CronTriggerTimetable,
     Delayed,
     DeltaTriggerTimetable,
@@ -61,3 +63,12 @@ def test_the_others_say_what_they_add() -> None:
     noon = CronTriggerTimetable("0 12 * * *", timezone="UTC")
     assert AnyOf(noon, daily).description == f"at 12:00 (UTC), or {daily.description}"
     assert AnyOf(noon, daily).summary == "0 12 * * * or 0 0 * * *"
+
+
+@pytest.mark.parametrize(
+    "kind", [CronTriggerTimetable, CronDataIntervalTimetable, CronPartitionTimetable]
+)
+def test_a_cron_in_a_column_names_its_zone_unless_that_is_utc(kind: Any) -> None:
+    # Times in the column beside it are in UTC.
+    assert kind("0 7 * * *", timezone="Europe/Berlin").summary == "0 7 * * * (Europe/Berlin)"
+    assert kind("0 7 * * *", timezone="UTC").summary == "0 7 * * *"
