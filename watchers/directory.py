@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Collection, Hashable, Sequence
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from triggerer.abc import (
     AdvanceItem,
     BaseEventTrigger,
     DeliveryFacts,
+    Finding,
     SharedStreamProducer,
     TriggerEvent,
 )
@@ -36,6 +38,7 @@ from watchers.claiming import REJECTED, FoundFile, claim, delete, list_names, se
 logger = logging.getLogger(__name__)
 
 _MAY_CLAIM: Final = os.R_OK | os.W_OK | os.X_OK
+_GLOB: Final = frozenset("*?")
 _LET_WRITE: Final = "let the user that the service runs as write in it"
 
 
@@ -215,6 +218,7 @@ class _FileDeleteTrigger(BaseEventTrigger):
             is_acknowledged=True,
             because="a file is claimed before its event is made, and deleted after that is durable",
             key="the name under which it was claimed",
+            findings=_doubts(self._filename),
         )
 
     async def filter_shared_stream(
@@ -244,7 +248,7 @@ class DirectoryFileDeleteTrigger(_FileDeleteTrigger):
     If the directory is missing or cannot be read, they wait for it.
 
     Args:
-        filename: A name, not a pattern.
+        filename: A name. A pattern with `*` or `?` is refused: `FilePatternTrigger` takes one.
         poke_interval: Seconds between scans.
     Raises:
         DagError: An argument is not as described.
@@ -312,10 +316,30 @@ class FileDeleteTrigger(_FileDeleteTrigger):
 def _name(value: Any) -> str:
     if not isinstance(value, str) or value in ("", ".", "..") or "/" in value:
         raise DagError(f"filename must be the name of a file in the directory, not {value!r}")
+    _refuse_pattern(value, "filename")
     return value
 
 
 def _path(value: Any, what: str) -> str:
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise DagError(f"{what} must be a path, not {value!r}")
+    _refuse_pattern(os.fspath(value), what)
     return os.path.normpath(os.fspath(value))
+
+
+def _refuse_pattern(value: str | bytes, what: str) -> None:
+    """Refuse what the trigger would wait for in vain. A name with brackets may exist; see `_doubts`."""
+    text = os.fsdecode(value)
+    if not _GLOB.isdisjoint(text):
+        raise DagError(
+            f"{what} is one name, and {text!r} is a pattern: no file would match it",
+            hint="FilePatternTrigger(directory, pattern) fires for each file that matches a pattern",
+        )
+
+
+def _doubts(filename: str) -> tuple[Finding, ...]:
+    if not re.search(r"\[[^\]]+\]", filename):
+        return ()
+    text = f"it waits for a file that is literally named {filename!r}"
+    hint = "if that is a pattern, write FilePatternTrigger(directory, pattern)"
+    return (Finding(text, hint=hint),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer, check_topics
 from producers.kafka.start import Start
@@ -24,6 +24,10 @@ from triggerer.pluginkit.message_trigger import (
 
 if TYPE_CHECKING:
     from producers.kafka.settings import KafkaSettings
+
+
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""What Kafka accepts as a topic's name."""
 
 
 def _timestamp(message: BrokerMessage) -> int | None:
@@ -155,4 +159,19 @@ def _topics(value: Any) -> list[str]:
             re.compile(pattern)
         except re.error as error:
             raise DagError(f"{pattern!r} is no pattern of topics: {error}") from error
+    for name in names:
+        if not is_pattern(name) and not _TOPIC.fullmatch(name):
+            raise DagError(
+                f"{name!r} cannot be the name of a topic: it has at most 249 letters, digits, '.', '_' and '-'",
+                hint=_meant(name),
+            )
     return names
+
+
+def _meant(name: str) -> str | None:
+    if "," in name:
+        return f"write several topics as a list: {[one.strip() for one in name.split(',')]}"
+    if set("*?").isdisjoint(name):
+        return None
+    pattern = re.escape(name).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\-", "-")
+    return f"a pattern of topics is a regular expression that begins with ^, such as {'^' + pattern + '$'!r}"

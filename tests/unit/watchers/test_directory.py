@@ -447,6 +447,36 @@ def test_arguments_are_checked_and_serialised_in_one_way(tmp_path: Path) -> None
             FileDeleteTrigger(tmp_path / "a", poke_interval=interval)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DirectoryFileDeleteTrigger("/srv/inbox", "*.csv"),
+        lambda: DirectoryFileDeleteTrigger("/srv/inbox", "orders-?.csv"),
+        lambda: DirectoryFileDeleteTrigger("/srv/*/inbox", "orders.csv"),
+        lambda: FileDeleteTrigger("/srv/inbox/*.csv"),
+        lambda: FileDeleteTrigger(Path("/srv/inbox/*.csv")),
+    ],
+)
+def test_a_pattern_is_refused_and_the_trigger_that_takes_one_is_named(
+    make: Callable[[], object],
+) -> None:
+    with pytest.raises(DagError, match=r"is a pattern: no file would match it") as raised:
+        make()
+    assert raised.value.hint is not None
+    assert raised.value.hint.startswith("FilePatternTrigger(directory, pattern)")
+
+
+async def test_a_name_with_brackets_may_be_meant_and_is_warned_of() -> None:
+    trigger = DirectoryFileDeleteTrigger("/srv/inbox", "orders-[0-9].csv")
+    (finding,) = (await trigger.describe_delivery(ask=False)).findings
+    assert str(finding) == (
+        "it waits for a file that is literally named 'orders-[0-9].csv'"
+        " (if that is a pattern, write FilePatternTrigger(directory, pattern))"
+    )
+    plain = DirectoryFileDeleteTrigger("/srv/inbox", "orders.csv")
+    assert (await plain.describe_delivery(ask=False)).findings == ()
+
+
 def test_a_sighting_is_not_copied_since_a_copys_answer_reaches_nobody() -> None:
     with pytest.raises(TypeError, match="change it in place"):
         pickle.dumps(Sighting(["a"]))

@@ -206,3 +206,22 @@ def test_a_dag_file_that_uses_it_does_not_import_what_reads_its_connection() -> 
     command = [sys.executable, "-c", code]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert shown == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("topics", "hint"),
+    [
+        ("orders-*", "such as '^orders-.*$'"),
+        ("orders.?", "such as '^orders\\\\..$'"),
+        ("orders, returns", "write several topics as a list: ['orders', 'returns']"),
+        ("orders/eu", None),
+        ("a" * 250, None),
+    ],
+)
+def test_what_no_topic_can_be_called_is_refused_with_what_is_meant(
+    topics: str, hint: str | None
+) -> None:
+    with pytest.raises(DagError, match="cannot be the name of a topic") as raised:
+        KafkaEventTrigger(topics)
+    assert (hint or "") in (raised.value.hint or "")
+    assert (raised.value.hint is None) is (hint is None)

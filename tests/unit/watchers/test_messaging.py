@@ -15,7 +15,7 @@ def test_a_url_makes_the_trigger_of_its_broker() -> None:
     assert isinstance(trigger, KafkaEventTrigger)
     assert trigger.serialize() == ordinary.serialize()
     assert trigger.shared_stream_key() == ordinary.shared_stream_key()
-    assert MessageQueueTrigger("kafka:///a%20b").serialize()[1]["topics"] == ["a b"]
+    assert MessageQueueTrigger("kafka:///a%2Eb").serialize()[1]["topics"] == ["a.b"]
 
 
 def test_a_pattern_of_topics_may_have_commas() -> None:
