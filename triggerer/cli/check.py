@@ -82,7 +82,10 @@ def _find_out(
     async def look() -> tuple[ParsedFolder, CheckedSources, CheckedPromises]:
         allowed = settings.core.allowed_trigger_modules
         parsed = await parse_once(
-            folder, allowed_modules=allowed, file_timeout=settings.dag_processor.parse_timeout
+            folder,
+            allowed_modules=allowed,
+            file_timeout=settings.dag_processor.parse_timeout,
+            pools=settings.pools,
         )
         watchers = [watcher for file in parsed.files for watcher in file.watchers]
         sources = CheckedSources()

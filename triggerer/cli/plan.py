@@ -55,6 +55,7 @@ def plan(
             folder,
             allowed_modules=settings.core.allowed_trigger_modules,
             file_timeout=settings.dag_processor.parse_timeout,
+            pools=settings.pools,
         )
 
     parsed = anyio.run(parse)

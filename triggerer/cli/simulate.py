@@ -58,7 +58,9 @@ def simulate(
         samples = tuple(messages.read_bytes().splitlines())
 
     async def parse() -> ParsedFolder:
-        return await parse_once(folder, allowed_modules=settings.core.allowed_trigger_modules)
+        return await parse_once(
+            folder, allowed_modules=settings.core.allowed_trigger_modules, pools=settings.pools
+        )
 
     parsed = anyio.run(parse)
     for error in parsed.errors:

@@ -74,6 +74,7 @@ def try_(
         spark=asdict(settings.spark),
         allowed_modules=settings.core.allowed_trigger_modules,
         parse_timeout=settings.dag_processor.parse_timeout,
+        pools=settings.pools,
     )
     log: list[bytes] = []
 

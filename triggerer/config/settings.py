@@ -38,7 +38,7 @@ class Settings:
     spark: SparkSettings
     api: ApiSettings
     pools: Mapping[str, int]
-    """The slots of each pool, by name. A pool that is not here has one."""
+    """The slots of each pool, by name. A task that names another pool is an error of its file."""
     connections: Mapping[str, Mapping[str, Any]] = field(repr=False)
     file: Path | None
     sources: Mapping[tuple[str, ...], str] = field(repr=False)

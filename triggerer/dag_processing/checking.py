@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -59,10 +59,14 @@ async def parse_once(
     *,
     allowed_modules: tuple[str, ...] = (),
     file_timeout: timedelta = timedelta(seconds=30),
+    pools: Collection[str] | None = None,
 ) -> ParsedFolder:
     """Read every file, with a parser that is started for it and ended afterwards.
 
     Whatever the files do is in `errors`, and nothing is raised for it: first what cannot be read, then by file.
+
+    Args:
+        pools: The names in `[pools]`: a task that uses another pool is an error. None: a task may use any.
     """
     root = DagsFolder(dags_folder).root
     found = scan(root)
@@ -76,7 +80,9 @@ async def parse_once(
             done.set()
 
     if paths:
-        parser = Parsers(ParserSettings(root, tuple(allowed_modules), file_timeout), take)
+        known = None if pools is None else frozenset(pools)
+        settings = ParserSettings(root, tuple(allowed_modules), file_timeout, pools=known)
+        parser = Parsers(settings, take)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(parser.run)
             parser.parse_nowait(paths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +13,7 @@ import orjson
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.dag_processing.loader import LoadedFile, file_error, load_dag_file, shown_location
+from triggerer.dag_processing.mistakes import refuse_unknown_pools, uncalled_functions
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef, AssetWatcher
 from triggerer.domain.conditions import condition_to_json
 from triggerer.domain.dags import DAG
@@ -44,16 +45,26 @@ _LONGEST_REASON: Final = 10_000
 _CALLED_BACK: Final = (RunState.SUCCESS, RunState.FAILED)
 
 
-def parse_file(path: str, dags_folder: Path, allowed_modules: Iterable[str]) -> ParsedFile:
+def parse_file(
+    path: str,
+    dags_folder: Path,
+    allowed_modules: Iterable[str],
+    *,
+    pools: Collection[str] | None = None,
+) -> ParsedFile:
     """Load the file and return what it defines; never raises for what the file does.
 
     A watcher that cannot be used is an error of its own; the rest of the file stands.
+
+    Args:
+        pools: The names in `[pools]`: a task may use no other pool. None: a task may use any.
     """
     started = time.perf_counter()
     folder = DagsFolder(dags_folder)
     try:
         loaded = load_dag_file(dags_folder / path, dags_folder)
         _check_templates(loaded)
+        refuse_unknown_pools(loaded, pools)
         parsed = _describe(loaded, folder, tuple(allowed_modules), started)
         _refuse_what_no_store_takes(parsed, path)
     except BaseException as raised:  # noqa: BLE001  (whatever the file's code raises, such as KeyboardInterrupt)
@@ -121,6 +132,7 @@ def _describe(
 def _doubts(loaded: LoadedFile) -> Iterator[Problem]:
     """Yield what is allowed, and hardly meant."""
     yield from _doubted_names(loaded)
+    yield from uncalled_functions(loaded)
     for dag in loaded.dags.values():
         line = dag.defined_at.line if dag.defined_at else None
         for what, doubts in (

@@ -21,6 +21,7 @@ from triggerer.domain.conditions import AssetAll, AssetAny, leaves_of
 from triggerer.domain.dags import DAG, note_dags
 from triggerer.domain.parsed import Problem
 from triggerer.domain.schedules import condition_of
+from triggerer.domain.tasks import MadeFunction, note_task_functions
 from triggerer.errors import AssetConflict, DagError, DagFileError, TriggererError
 from triggerer.plugins import DagsFolder, install_hint
 
@@ -38,6 +39,8 @@ class LoadedFile:
     assets: tuple[Asset, ...]
     """Every asset at module level or named by a DAG; equal ones may appear several times."""
     aliases: tuple[AssetAlias, ...]
+    task_functions: tuple[MadeFunction, ...]
+    """Every function that `@task` decorated while the file was run, with the DAG in whose block that was."""
     warnings: tuple[Problem, ...]
 
 
@@ -66,7 +69,11 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
         )
     folder.forget()
     linecache.checkcache()
-    with warnings.catch_warnings(record=True) as caught, note_dags() as noted:
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        note_dags() as noted,
+        note_task_functions() as functions,
+    ):
         warnings.simplefilter("default")
         warnings.filterwarnings("always", category=UserWarning)
         try:
@@ -89,6 +96,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
         dags=dags,
         assets=assets,
         aliases=tuple(dict.fromkeys(_aliases(module, dags.values()))),
+        task_functions=tuple(functions),
         warnings=tuple(_problem(warning, folder) for warning in caught),
     )
 

@@ -1,6 +1,6 @@
 """The parser's process: `python -m triggerer.dag_processing.parser`, which the service starts.
 
-The first frame has its settings: `{"folder", "allowed_modules", "timeout_s", "at_once"}`. Each later frame
+The first frame has its settings: `{"folder", "allowed_modules", "pools", "timeout_s", "at_once"}`. Each later frame
 `{"parse": [paths]}` is answered at once by `{"accepted": n}`, and then, for each path, by `{"begun": path}` before it
 is read and by `{"path", "file": ParsedFile, "output": text}` when it is done. The service sends no frame before the
 last one was accepted. A path that is sent again before it was answered is answered once, for the later request. The
@@ -38,7 +38,12 @@ def _serve(channel: ChildChannel) -> None:
     settings = channel.receive()
     channel.send({"accepted": 0})
     folder = Path(settings["folder"])
-    parse = partial(_parse, folder=folder, allowed_modules=settings["allowed_modules"])
+    parse = partial(
+        _parse,
+        folder=folder,
+        allowed_modules=settings["allowed_modules"],
+        pools=settings["pools"],
+    )
 
     def begin(path: str) -> None:
         channel.send({"begun": path})
@@ -58,8 +63,10 @@ def _serve(channel: ChildChannel) -> None:
                 channel.send({"accepted": len(paths)})
 
 
-def _parse(path: str, *, folder: Path, allowed_modules: list[str]) -> dict[str, Any]:
-    return parse_file(path, folder, allowed_modules).to_json()
+def _parse(
+    path: str, *, folder: Path, allowed_modules: list[str], pools: list[str] | None
+) -> dict[str, Any]:
+    return parse_file(path, folder, allowed_modules, pools=pools).to_json()
 
 
 def _dead(ended: Ended, folder: Path) -> ParsedFile:

@@ -41,6 +41,8 @@ class ParserSettings:
     file_timeout: timedelta = timedelta(seconds=30)
     # More than there are cores: a file that hangs must not hold up the others.
     at_once: int = 4
+    pools: frozenset[str] | None = None
+    """The names in `[pools]`. None: they are not known, and a task may name any pool."""
 
 
 class ParserProcess:
@@ -194,6 +196,7 @@ class ParserProcess:
         return {
             "folder": str(self._settings.dags_folder),
             "allowed_modules": list(self._settings.allowed_modules),
+            "pools": None if self._settings.pools is None else sorted(self._settings.pools),
             "timeout_s": self._settings.file_timeout.total_seconds(),
             "at_once": self._settings.at_once,
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -52,6 +52,7 @@ class DagProcessor:
         wakeups: Not used: the transaction that writes a change announces it.
         min_file_process_interval: How often the folder is scanned for changes that the operating system does not
             report, as on network file systems. Only changed files are read.
+        pools: The names in `[pools]`: a file whose task uses another pool is broken. None: a task may use any.
         file_timeout: A file that takes longer to import is stopped and shown as broken. A stream that is new stays
             closed until all files have been read, for so long at most.
         removal_grace: A file that is missing for so long counts as deleted. Until then it may be being replaced.
@@ -65,6 +66,7 @@ class DagProcessor:
         dags_folder: Path,
         min_file_process_interval: timedelta = timedelta(seconds=30),
         allowed_modules: tuple[str, ...] = (),
+        pools: Collection[str] | None = None,
         file_timeout: timedelta = timedelta(seconds=30),
         removal_grace: timedelta = timedelta(seconds=10),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -75,7 +77,8 @@ class DagProcessor:
         self._file_timeout = file_timeout
         self._removal_grace = removal_grace
         self._now = now
-        settings = ParserSettings(self._folder, tuple(allowed_modules), file_timeout)
+        known = None if pools is None else frozenset(pools)
+        settings = ParserSettings(self._folder, tuple(allowed_modules), file_timeout, pools=known)
         self._parser = Parsers(settings, self._take)
         self._watch = FolderWatch(self._folder, self._look_soon, interval_s=self._interval_s)
         self._seen = Scanned({})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_SLOTS: Final = 1
-"""Of a pool that the configuration does not name."""
+"""The slots of a pool that the configuration does not name: runs may be queued that were made when it did."""
 
 
 @dataclass(frozen=True, slots=True)

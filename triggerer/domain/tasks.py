@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from triggerer.domain.dags import DAG
 
 _POOL = re.compile(r"[\w.\-]{1,100}")
+MadeFunction: TypeAlias = "tuple[TaskFunction, DAG | None]"
+_made: ContextVar[list[MadeFunction] | None] = ContextVar("triggerer_task_functions", default=None)
 Ordered: TypeAlias = "Task | Result | list[Task | Result] | tuple[Task | Result, ...]"
 
 
@@ -203,10 +207,27 @@ class SkipTask(Exception):
         self.reason = reason
 
 
+@contextmanager
+def note_task_functions() -> Iterator[list[MadeFunction]]:
+    """Give a list, to which each function is added that `@task` decorates inside, with the DAG around it, if any."""
+    noted: list[MadeFunction] = []
+    token = _made.set(noted)
+    try:
+        yield noted
+    finally:
+        _made.reset(token)
+
+
 class TaskFunction:
     """The result of `@task`: a call inside a DAG adds a task, and returns it."""
 
-    def __init__(self, function: Callable[..., Any], options: TaskOptions) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: TaskOptions,
+        *,
+        origin: TaskFunction | None = None,
+    ) -> None:
         if not callable(function):
             raise DagError(f"@task takes a function, not {function!r}")
         name = getattr(function, "__name__", repr(function))
@@ -215,7 +236,16 @@ class TaskFunction:
         self.function = function
         self.name: str = options.task_id or name.strip("<>")  # "<lambda>" is no id
         self.options = options
+        self.defined_at = calling_location()
+        self.is_called = False
+        """Whether a call has added a task, also with other options."""
+        self._origin = origin
         functools.update_wrapper(self, function)
+        if origin is None and (noted := _made.get()) is not None:
+            from triggerer.domain.dags import current_dag
+
+            # Not an attribute: whoever pickles the function would pickle the whole DAG.
+            noted.append((self, current_dag()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Task:
         """Add a task to the DAG of the `with` block.
@@ -231,13 +261,15 @@ class TaskFunction:
                 f"task {self.name!r} is called outside a DAG",
                 hint=f"call it inside `with DAG(...)`; {self.name}.function(...) runs it at once",
             )
+        (self._origin or self).is_called = True
         return dag.add_task(self.name, self.function, self.options, args, kwargs)
 
     def override(self, **options: Any) -> TaskFunction:
         """Return the same function with other options, for one call."""
         _refuse_unknown(options, f"task {self.name!r}")
         set_options = TaskOptions.checked(f"task {self.name!r}", **options)
-        return TaskFunction(self.function, set_options.over(self.options))
+        options_of_all = set_options.over(self.options)
+        return TaskFunction(self.function, options_of_all, origin=self._origin or self)
 
 
 @overload

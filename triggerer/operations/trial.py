@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -48,6 +48,7 @@ class Trial:
     Args:
         partition_key: The run's own, and that of the events.
         spark: `[spark]` as a mapping.
+        pools: The names in `[pools]`. None: the DAG may use any.
     """
 
     dag_id: str
@@ -59,6 +60,7 @@ class Trial:
     spark: Mapping[str, Any] | None = None
     allowed_modules: tuple[str, ...] = ()
     parse_timeout: timedelta = timedelta(seconds=30)
+    pools: Collection[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ async def _prepare(trial: Trial, database: Database) -> str:
         trial.dags_folder,
         allowed_modules=trial.allowed_modules,
         file_timeout=trial.parse_timeout,
+        pools=trial.pools,
     )
     _refuse_unknown(trial.dag_id, parsed)
     async with database.transaction() as session:

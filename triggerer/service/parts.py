@@ -186,6 +186,7 @@ def _dag_processor(settings: Settings, database: Database) -> Runs:
         dags_folder=settings.core.dags_folder,
         min_file_process_interval=settings.dag_processor.min_file_process_interval,
         allowed_modules=settings.core.allowed_trigger_modules,
+        pools=settings.pools,
         file_timeout=settings.dag_processor.parse_timeout,
         removal_grace=settings.dag_processor.removal_grace,
     ).run
