@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import typer
+from sqlalchemy import update
 
 from tests.acceptance.commands import ENVIRONMENT, json_of, output_of, run_command
 from tests.services.elasticmq import ElasticMqServer
@@ -24,7 +25,7 @@ from triggerer.cli.session import with_database
 from triggerer.domain.events import Fence
 from triggerer.domain.schedules import OnTime, schedule_to_json
 from triggerer.store.engine.database import Database
-from triggerer.store.models import Trigger, Watcher
+from triggerer.store.models import Dag, Trigger, Watcher
 from triggerer.timetables import CronTriggerTimetable
 from watchers.kafka import KafkaEventTrigger
 from watchers.pubsub import PubSubEventTrigger
@@ -261,6 +262,16 @@ def test_a_list_of_commands_shows_the_whole_line_of_each_at_any_depth() -> None:
         *([*command, "x"] for command in ONE_RUN),
         *([*command, "x", "r", "--last"] for command in ONE_RUN),
         ["runs", "logs", "x", "r", "--follow", "--json"],
+        ["runs", "retry"],
+        ["runs", "clear", "--dry-run"],
+        ["runs", "retry", "x", "--dry-run"],
+        ["runs", "retry", "x", "r", "--state", "failed"],
+        ["runs", "retry", "x", "--last", "--state", "failed"],
+        ["runs", "retry", "x", "--dag", "y"],
+        ["runs", "retry", "--state", "success"],
+        ["runs", "clear", "--state", "running"],
+        ["runs", "clear", "--from", "yesterday"],
+        ["runs", "clear", "--from", "2026-01-02", "--to", "2026-01-01"],
         ["dags", "backfill", "x", "--partition-key", "a", "--from", "2026-01-01"],
         ["dags", "test", "x", "--event", 'a={"n":}'],
         ["db", "clean", "--before", "999999d"],
@@ -482,6 +493,38 @@ def test_the_last_run_takes_the_place_of_an_id(migrated: Shell) -> None:
     for command in ONE_RUN:
         assert "the DAG 'new' has no run" in migrated.refused(*command, "new", "--last")
         assert "no DAG 'nope'" in migrated.refused(*command, "nope", "--last")
+
+
+def test_many_runs_are_queued_again_and_the_exit_code_says_whether_all_were(
+    migrated: Shell,
+) -> None:
+    async def seed(database: Database) -> None:
+        await add_dag(database, "d", None)
+        await add_dag(database, "gone", None)
+
+    with_database(migrated.config, seed)
+    for dag in ("d", "d", "gone"):
+        migrated.json("dags", "trigger", dag)
+        migrated.json("runs", "cancel", dag, "--last")
+
+    planned = migrated.json("runs", "retry", "d", "--state", "cancelled", "--dry-run")
+    assert (planned["dry_run"], planned["queued"], planned["refused"]) == (True, 2, 0)
+    done = migrated.json("runs", "retry", "d", "--state", "cancelled")
+    assert done["runs"] == planned["runs"]
+    assert [run["former_state"] for run in done["runs"]] == ["cancelled"] * 2
+    nothing = migrated.run("runs", "retry", "--dag", "d")
+    assert (nothing.returncode, nothing.stdout) == (0, "queued again: 0 runs\n")
+
+    async def lose(database: Database) -> None:
+        async with database.transaction() as session:
+            await session.execute(update(Dag).where(Dag.dag_id == "gone").values(is_stale=True))
+
+    with_database(migrated.config, lose)
+    refused = migrated.run("runs", "clear", "--state", "cancelled")
+    assert refused.returncode == 1
+    assert refused.stdout == "queued again: 0 runs; refused: 1 run\n"
+    assert "is left cancelled: the DAG 'gone' is gone from its file" in refused.stderr
+    assert "no DAG 'nope'" in migrated.refused("runs", "retry", "--dag", "nope")
 
 
 def test_what_is_not_there_is_refused(migrated: Shell) -> None:

@@ -94,11 +94,8 @@ async def clear_run(
         DagError: The DAG is gone from its file, or has no such task.
     """
     run = await _lock(session, dag_id, run_id)
+    check_tasks(dag_id, run.definition, tasks)
     names = [task["task_id"] for task in run.definition]
-    if unknown := sorted(set(tasks) - set(names)):
-        raise DagError(
-            f"the DAG {dag_id!r} has no task {unknown[0]!r}", hint=f"it has {', '.join(names)}"
-        )
     cleared = _with_downstream(run.definition, tasks) if tasks else set(names)
     kept = {task_id: state for task_id, state in run.tasks.items() if task_id not in cleared}
     if not tasks:
@@ -111,6 +108,31 @@ async def clear_run(
     return [task_id for task_id in names if task_id in cleared]
 
 
+def refuse_gone(dag_id: str, *, is_stale: bool, path: str) -> None:
+    """Do nothing, unless the DAG is gone from its file.
+
+    Raises:
+        DagError: It is.
+    """
+    if is_stale:
+        raise DagError(f"the DAG {dag_id!r} is gone from its file {path}")
+
+
+def check_tasks(
+    dag_id: str, definition: Sequence[Mapping[str, Any]], tasks: Collection[str]
+) -> None:
+    """Do nothing, unless the DAG lacks one of these tasks.
+
+    Raises:
+        DagError: The DAG lacks a task.
+    """
+    names = [task["task_id"] for task in definition]
+    if unknown := sorted(set(tasks) - set(names)):
+        raise DagError(
+            f"the DAG {dag_id!r} has no task {unknown[0]!r}", hint=f"it has {', '.join(names)}"
+        )
+
+
 async def _lock(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun:
     run = await lock_run(session, dag_id, run_id)
     if run is None:
@@ -119,8 +141,7 @@ async def _lock(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun:
         raise MoveRefused(
             f"the run {run_id!r} is {run.state}", hint="triggerer runs cancel ends it"
         )
-    if run.is_stale:
-        raise DagError(f"the DAG {dag_id!r} is gone from its file {run.path}")
+    refuse_gone(dag_id, is_stale=run.is_stale, path=run.path)
     return run
 
 
