@@ -381,6 +381,14 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         """Equal keys share one poll. Read once, when the trigger starts. None (the default): runs on its own."""
         return None
 
+    def describe_stream(self) -> str | None:
+        """What people call the stream, such as `kafka orders (group billing)`. None (the default): its key's parts.
+
+        Tables, logs and errors show it in place of the key. It tells all that the key covers and a person would ask
+        for, and nothing that the key leaves out: siblings give one stream one name. Asked where the key is read.
+        """
+        return None
+
     @classmethod
     def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         """Yield raw events for all subscribers; `kwargs` are those of the subscriber that opens the stream."""

@@ -274,6 +274,9 @@ class DirectoryFileDeleteTrigger(_FileDeleteTrigger):
     def shared_stream_key(self) -> Hashable:
         return ("directory", self.directory, self.poke_interval)
 
+    def describe_stream(self) -> str:
+        return f"directory {self.directory} (every {self.poke_interval:g} s)"
+
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FilesProducer:
         trigger = cls(**kwargs)
@@ -305,6 +308,9 @@ class FileDeleteTrigger(_FileDeleteTrigger):
     def shared_stream_key(self) -> Hashable:
         # It has a stream because a producer's `advance` deletes the file after the event is durable.
         return ("file", self.filepath, self.poke_interval)
+
+    def describe_stream(self) -> str:
+        return f"file {self.filepath} (every {self.poke_interval:g} s)"
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FilesProducer:

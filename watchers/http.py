@@ -11,7 +11,12 @@ from producers.http import HttpSharedStreamProducer
 from producers.http.producer import Polled, check_url
 from triggerer.abc import DeliveryFacts, Finding
 from triggerer.errors import DagError
-from triggerer.pluginkit.arguments import choice_argument, is_secret_key, text_argument
+from triggerer.pluginkit.arguments import (
+    choice_argument,
+    describe_source,
+    is_secret_key,
+    text_argument,
+)
 from triggerer.pluginkit.matching import compile_path
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -87,6 +92,10 @@ class HttpPollTrigger(MessageTrigger):
         cursor = None if self.cursor is None else (self.cursor["path"], self.cursor["param"])
         shape = (self.items, self.item_key, cursor)
         return ("http", self.connection, self.url, self.poke_interval, shape, self.first)
+
+    def describe_stream(self) -> str:
+        every = f"every {self.poke_interval:g} s"
+        return describe_source("http", self.url, every, connection=self.connection)
 
     async def check_source(self) -> None:
         await check_url(self._polled(), settings=self._settings())

@@ -12,7 +12,12 @@ from producers.kafka.start import Start
 from producers.kafka.topics import is_pattern
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.errors import DagError
-from triggerer.pluginkit.arguments import default_group, optional_text_argument, texts_argument
+from triggerer.pluginkit.arguments import (
+    default_group,
+    describe_source,
+    optional_text_argument,
+    texts_argument,
+)
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -99,6 +104,10 @@ class KafkaEventTrigger(MessageTrigger):
 
     def shared_stream_key(self) -> Hashable:
         return ("kafka", self.connection, self.group, *self.topics)
+
+    def describe_stream(self) -> str:
+        topics, group = ", ".join(self.topics), f"group {self.group}"
+        return describe_source("kafka", topics, group, connection=self.connection)
 
     async def check_source(self) -> None:
         await check_topics(self._settings(), self.topics)

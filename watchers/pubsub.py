@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag, get_connection
 from triggerer.errors import DagError
+from triggerer.pluginkit.arguments import describe_source
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -73,6 +74,9 @@ class PubSubEventTrigger(MessageTrigger):
         Else the key, which several processes compute, would depend on which of them can read it.
         """
         return ("pubsub", self.connection, self._short_name())
+
+    def describe_stream(self) -> str:
+        return describe_source("pubsub", self._short_name(), connection=self.connection)
 
     def _short_name(self) -> str:
         """The name alone of a subscription in the connection's own project, so that all ways to write it are one."""

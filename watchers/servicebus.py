@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.errors import DagError
-from triggerer.pluginkit.arguments import optional_text_argument, text_argument
+from triggerer.pluginkit.arguments import describe_source, optional_text_argument, text_argument
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -111,6 +111,11 @@ class ServiceBusEventTrigger(MessageTrigger):
             # Names of queues may have slashes: not the stream of a topic's subscription.
             path = f"queue:{path}"
         return ("servicebus", self.connection, path)
+
+    def describe_stream(self) -> str:
+        entity = self.queue or f"{self.topic}/{self.subscription}"
+        # As in the key: names of entities are not case-sensitive.
+        return describe_source("servicebus", entity.lower(), connection=self.connection)
 
     async def check_source(self) -> None:
         # Not at the top, here and below: a DAG file that is parsed needs no client library.

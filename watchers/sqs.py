@@ -10,6 +10,7 @@ from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.queue import identity, is_url
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag, get_connection
 from triggerer.errors import DagError
+from triggerer.pluginkit.arguments import describe_source
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
@@ -76,10 +77,14 @@ class SqsEventTrigger(MessageTrigger):
 
         Else the key, which several processes compute, would depend on which of them can read it.
         """
+        return ("sqs", self.connection, self._identity())
+
+    def _identity(self) -> str:
         queue = self.queue
-        if is_url(queue):
-            queue = identity(queue, get_connection(self.connection))
-        return ("sqs", self.connection, queue)
+        return identity(queue, get_connection(self.connection)) if is_url(queue) else queue
+
+    def describe_stream(self) -> str:
+        return describe_source("sqs", self._identity(), connection=self.connection)
 
     async def check_source(self) -> None:
         from producers.sqs.checking import check_queue

@@ -209,6 +209,13 @@ async def test_what_a_watcher_asks_for_is_stored_with_its_trigger(database: Data
     assert [row.guarantee for row in await rows(database, Trigger)] == ["at_least_once"]
 
 
+async def test_a_stream_is_named_as_its_trigger_describes_it_now(database: Database) -> None:
+    await sync(database, FULL)
+    renamed = replace(watcher("x"), stream_key="kafka x (group g)")
+    await sync(database, file(assets=FULL.assets, watchers=(renamed,)))
+    assert [row.key for row in await rows(database, Stream)] == ["kafka x (group g)"]
+
+
 @pytest.mark.parametrize("expires_in_s", [60, -60])
 async def test_a_stream_is_not_deleted_while_it_is_leased(
     database: Database, expires_in_s: int

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, SourceLag]:
-    """Ask the sources of these watchers, from this machine and with its settings; by stream."""
+    """Ask the sources of these watchers, from this machine and with its settings; by the id of the stream."""
     import logging
 
     import anyio
@@ -24,7 +24,7 @@ def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, So
     from triggerer.operations.lags import Asked, measure_lags
 
     settings = settings_for(config)
-    asked = [Asked(row.stream, row.trigger, row.kwargs) for row in rows]
+    asked = [Asked(row.stream_id, row.trigger, row.kwargs) for row in rows]
 
     async def ask() -> Mapping[str, SourceLag]:
         return await measure_lags(
@@ -47,11 +47,12 @@ def shown_lag(lag: SourceLag) -> Any:
     return "unknown" if lag.messages is None else lag.messages
 
 
-def print_notes(lags: Mapping[str, SourceLag]) -> None:
+def print_notes(rows: Sequence[WatcherView], lags: Mapping[str, SourceLag]) -> None:
     """Say why figures are unknown, and what they are worth."""
-    for stream, lag in lags.items():
+    names = {row.stream_id: row.stream for row in rows}
+    for stream_id, lag in lags.items():
         if lag.note is not None:
-            print_note(f"lag of {stream}: {lag.note}")
+            print_note(f"lag of {names[stream_id]}: {lag.note}")
 
 
 def fields_of(lag: SourceLag) -> Iterator[tuple[str, Any]]:
@@ -64,6 +65,6 @@ def fields_of(lag: SourceLag) -> Iterator[tuple[str, Any]]:
 
 def with_lag(row: WatcherView, lags: Mapping[str, SourceLag]) -> dict[str, Any]:
     """The row as JSON has it, with `lag`, `lag_by_part` and `lag_note`."""
-    lag = lags[row.stream]
+    lag = lags[row.stream_id]
     fields = {name: getattr(row, name) for name in row.__dataclass_fields__}
     return fields | {"lag": lag.messages, "lag_by_part": dict(lag.by_part), "lag_note": lag.note}

@@ -78,7 +78,7 @@ def list_(
                 row.name,
                 row.state,
                 row.behind if row.positions else None,
-                *(() if lags is None else (shown_lag(lags[row.stream]),)),
+                *(() if lags is None else (shown_lag(lags[row.stream_id]),)),
                 row.set_aside or None,
                 row.behind_since,
                 row.trigger.rpartition(".")[2],
@@ -92,7 +92,7 @@ def list_(
         limit=limit,
     )
     if lags is not None:
-        print_notes(lags)
+        print_notes(found, lags)
 
 
 @app.command()
@@ -137,7 +137,7 @@ def show(
             ("owner", row.owner),
             ("file", row.path),
             ("error", row.error),
-            *(() if lags is None else fields_of(lags[row.stream])),
+            *(() if lags is None else fields_of(lags[row.stream_id])),
             ("behind", row.behind if row.positions else None),
             ("behind since", row.behind_since),
             ("set aside", row.set_aside or None),

@@ -28,6 +28,7 @@ from triggerer.domain.parsed import (
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, next_info, timetable_in
 from triggerer.domain.storable import storable_text, strings_with_nul
+from triggerer.domain.stream_names import stream_name
 from triggerer.domain.tasks import Task
 from triggerer.errors import DagFileError, PluginError, TemplateError, TriggererError
 from triggerer.plugins import (
@@ -287,6 +288,7 @@ def _watcher(
         )
     _refuse_nul(kwargs)
     key = again.shared_stream_key()
+    name = classpath if key is None else stream_name(again.describe_stream(), key)
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     return ParsedWatcher(
         asset_name=asset.name,
@@ -297,7 +299,7 @@ def _watcher(
         kwargs=kwargs,
         trigger_digest=digest,
         stream_digest=f"trigger-{digest}" if key is None else stream_digest(key),
-        stream_key=classpath if key is None else repr(key),
+        stream_key=name,
         guarantee=watcher.guarantee,
     )
 

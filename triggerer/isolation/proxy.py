@@ -165,6 +165,9 @@ class _Proxy(BaseEventTrigger):
     def shared_stream_key(self) -> Hashable | None:
         return self._trigger.shared_stream_key()
 
+    def describe_stream(self) -> str | None:
+        return self._trigger.describe_stream()
+
     @classmethod
     def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         return cls.plugin.open_shared_stream(kwargs)

@@ -24,6 +24,7 @@ class Asked:
     """A trigger of a stream."""
 
     stream: str
+    """Its id."""
     classpath: str
     kwargs: dict[str, Any]
 

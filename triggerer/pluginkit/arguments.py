@@ -15,6 +15,7 @@ __all__ = [
     "argument_hint",
     "choice_argument",
     "default_group",
+    "describe_source",
     "is_secret_key",
     "optional_text_argument",
     "text_argument",
@@ -73,3 +74,13 @@ def default_group(*identity: Any) -> str:
     """The consumer group of watchers that name none: the same in every process for equal arguments (JSON)."""
     digest = hashlib.sha256(json.dumps(identity, separators=(",", ":")).encode()).hexdigest()
     return f"triggerer-{digest[:16]}"
+
+
+def describe_source(kind: str, name: str, *notes: str, connection: str) -> str:
+    """Return what `describe_stream()` calls a stream: `kafka orders (group billing, connection eu)`.
+
+    Args:
+        kind: The source's kind, which is also the id of its default connection: that goes without saying.
+    """
+    told = [*notes, *([] if connection == kind else [f"connection {connection}"])]
+    return f"{kind} {name} ({', '.join(told)})" if told else f"{kind} {name}"

@@ -83,7 +83,7 @@ class Deadlines:
 
     def _abandon(self, subscriber: Subscriber, derived: DerivedEvent) -> None:
         error = AckTimeout(
-            f"The store did not confirm an event of {subscriber.name} on the shared stream {self._state.key!r}"
+            f"The store did not confirm an event of {subscriber.name} on the shared stream {self._state.name}"
             f" within {self._timeout:g} s",
             hint="see whether the database answers",
         )
@@ -92,13 +92,13 @@ class Deadlines:
 
     def _not_advanced(self) -> BrokerUnavailable:
         return BrokerUnavailable(
-            f"advance() of the shared stream {self._state.key!r} did not return within {self._timeout:g} s",
+            f"advance() of the shared stream {self._state.name} did not return within {self._timeout:g} s",
             hint="see whether the broker answers; raise shared_stream_ack_timeout if an advance may take so long",
         )
 
     def _not_resolved(self, subscriber: Subscriber) -> AckTimeout:
         return AckTimeout(
-            f"{subscriber.name} did not resolve an event of the shared stream {self._state.key!r} within"
+            f"{subscriber.name} did not resolve an event of the shared stream {self._state.name} within"
             f" {self._timeout:g} s of its broadcast",
             hint="its filter is stuck or too slow; raise shared_stream_ack_timeout if that is its nature",
         )

@@ -232,7 +232,7 @@ class Flow:
     async def run(self) -> None:
         """Resume lanes. Not done by the poll, which pauses them: it may be waiting for the broker."""
         try:
-            with plugin_code(f"resume_lane() of the shared stream {self._state.key!r}"):
+            with plugin_code(f"resume_lane() of the shared stream {self._state.name}"):
                 await self._resume_lanes()
         except Exception:
             self._state.is_ending = True

@@ -14,6 +14,7 @@ import structlog
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, StreamState, is_acknowledged
 from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.domain.parked import ParkedStore
+from triggerer.domain.stream_names import readable_key
 from triggerer.domain.stream_states import EventsWithState
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
 from triggerer.own_lease import OwnLease
@@ -71,6 +72,7 @@ class Group:
         opener: type[BaseEventTrigger],
         kwargs: dict[str, Any],
         *,
+        name: str | None = None,
         sink: EventSink,
         clock: Clock,
         lease: OwnLease,
@@ -94,6 +96,7 @@ class Group:
         self.key = key
         self.state = GroupState(
             key,
+            name or readable_key(key),
             settings,
             clock,
             lease,
@@ -147,7 +150,7 @@ class Group:
         try:
             # Before the tasks start: a producer that cannot be created ends the group like one that fails later.
             events = await self._open()
-            _log.info(f"Shared stream group started key={key}")
+            _log.info(f"Shared stream group started key={key}", stream=state.name)
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 tasks.start_soon(self._poll, events, name=f"shared-stream-poll[{key}]")
@@ -163,7 +166,7 @@ class Group:
                     tasks.start_soon(self._keeping.run, name=f"shared-stream-keeping[{key}]")
                 tasks.start_soon(self._watch_deadlines, name=f"shared-stream-deadlines[{key}]")
             # None of the tasks returns. Plugin code may have cancelled its own task, which ends it without an error.
-            raise PluginError(f"A task of the shared stream {key!r} was cancelled by itself")
+            raise PluginError(f"A task of the shared stream {state.name} was cancelled by itself")
         except Exception as error:
             cause = _first_cause(error)
             raise self._announce_end(cause) from cause
@@ -177,7 +180,7 @@ class Group:
             await self._close_producer()
 
     async def _open(self) -> AsyncGenerator[Any, None]:
-        opening = plugin_code(f"Opening the shared stream {self.key!r}")
+        opening = plugin_code(f"Opening the shared stream {self.state.name}")
         if self.state.is_acknowledged:
             with opening:
                 producer = self._opener.create_shared_stream_producer(dict(self._kwargs))
@@ -228,7 +231,7 @@ class Group:
     def _announce_end(self, cause: BaseException) -> GroupEnded:
         """End every subscriber with what `run` is going to raise."""
         self.state.is_ending = True
-        ended = GroupEnded(f"The shared stream {self.key!r} ended: {cause}", key=self.key)
+        ended = GroupEnded(f"The shared stream {self.state.name} ended: {cause}", key=self.key)
         ended.__cause__ = cause
         self.subscribers.end(ended)
         return ended
@@ -261,17 +264,17 @@ class Group:
         timeout = self.state.settings.close_timeout
         with anyio.move_on_after(timeout, shield=True) as scope:
             try:
-                with plugin_code(f"aclose() of the shared stream {self.key!r}"):
+                with plugin_code(f"aclose() of the shared stream {self.state.name}"):
                     await producer.aclose()
             except Exception:
                 # The group is over either way; the log says what could not be given back.
-                _log.exception("closing a producer failed", key=str(self.key))
+                _log.exception("closing a producer failed", stream=self.state.name)
         if scope.cancelled_caught:
-            _log.error("closing a producer timed out", key=str(self.key), seconds=timeout)
+            _log.error("closing a producer timed out", stream=self.state.name, seconds=timeout)
 
     async def _run_producer(self, producer: SharedStreamProducer) -> None:
         try:
-            with plugin_code(f"run() of the shared stream {self.key!r}"):
+            with plugin_code(f"run() of the shared stream {self.state.name}"):
                 await producer.run()
             raise PluginError(f"run() of {type(producer).__qualname__} returned")
         except Exception:
@@ -282,7 +285,7 @@ class Group:
 
     async def _poll(self, events: AsyncGenerator[Any, None]) -> None:
         try:
-            with plugin_code(f"The poll of the shared stream {self.key!r}"):
+            with plugin_code(f"The poll of the shared stream {self.state.name}"):
                 async with aclosing(events):
                     if self.state.is_acknowledged:
                         await self._fan_out_acknowledged(events)
@@ -341,7 +344,9 @@ class Group:
             if get_size is not None:
                 size_bytes = get_size(payload)
                 if size_bytes < 0:
-                    raise PluginError(f"get_size() of the shared stream {self.key!r} is negative")
+                    raise PluginError(
+                        f"get_size() of the shared stream {self.state.name} is negative"
+                    )
             ledger.broadcast_in_lane(event, payload, get_lane(payload), now, size_bytes)
             if keeps_messages:
                 ledger.entries[-1].event = event

@@ -15,6 +15,7 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource
 from triggerer.domain.lane_positions import LanePosition, ReplayRequest
 from triggerer.domain.parked import KeptLane
+from triggerer.domain.stream_names import stream_name as name_of_stream
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
 from triggerer.runtime.context import RuntimeContext
@@ -85,6 +86,8 @@ class HostedTrigger:
         self.trigger: BaseEventTrigger | None = None
         self.subscriber: Subscriber | None = None
         self.key: Hashable | None = None
+        self.stream_name = ""
+        """What people read in place of the key; empty until the key has been read."""
         self.is_keyed = False
         """Whether the key has been read, which happens when the trigger is first made."""
         self.is_absent = False
@@ -155,6 +158,7 @@ class HostedTrigger:
             with named_task(self.task_name), plugin_code(f"Making {self.name}"):
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
+                stream_name = name_of_stream(trigger.describe_stream(), key)
                 # If what the runtime is going to use raises, it raises here, where it harms nobody else.
                 hash(key)
                 repr(key)
@@ -174,6 +178,7 @@ class HostedTrigger:
             return False
         self.trigger = trigger
         self.key = key
+        self.stream_name = stream_name
         self.is_keyed = True
         return True
 

@@ -32,7 +32,7 @@ class Pump:
         self._state = state
         self._turns = Turns()
         self._task_name = f"shared-stream-pump[{state.key}]"
-        self._what = f"advance() of the shared stream {state.key!r}"
+        self._what = f"advance() of the shared stream {state.name}"
         self._awaited: Sequence[AdvanceItem] | None = None
         # Where lanes advance side by side.
         self._awaited_beside: dict[Lane, Sequence[AdvanceItem]] = {}

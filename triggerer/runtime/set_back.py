@@ -136,7 +136,7 @@ class SetBack:
             self._on_stored(GroupEnded("the group ended before", key=self._state.key))
             return
         try:
-            with plugin_code(f"get_position() of the shared stream {self._state.key!r}"):
+            with plugin_code(f"get_position() of the shared stream {self._state.name}"):
                 self._enter_unless_overtaken(new)
         except Exception as raised:
             # In the task that stores the positions of all streams: it ends only this. The request's row stays.

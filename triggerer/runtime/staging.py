@@ -99,7 +99,7 @@ class Staging:
             return
         producer = self._state.producer
         assert producer is not None
-        with plugin_code(f"state_after() of the shared stream {self._state.key!r}"):
+        with plugin_code(f"state_after() of the shared stream {self._state.name}"):
             value = producer.state_after(passed)
         change = self._stored.change_ahead(value, self._note_done)
         staged, self._staged = self._staged, []

@@ -64,6 +64,8 @@ class GroupState:
     """
 
     key: Hashable
+    name: str
+    """What people read in place of the key."""
     settings: RuntimeSettings
     clock: Clock
     lease: OwnLease

@@ -8,6 +8,7 @@ from functools import partial
 import anyio
 import structlog
 
+from triggerer.domain.stream_names import readable_key
 from triggerer.errors import GroupEnded
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
@@ -44,6 +45,12 @@ class SharedStream:
         self._all_left = AutoResetEvent()
         self._is_emptied = False
         self._is_draining = False
+
+    @property
+    def name(self) -> str:
+        """What people read in place of the key."""
+        named = (member.stream_name for member in self.members if member.stream_name)
+        return next(named, "") or readable_key(self.key)
 
     # Membership
 
@@ -125,7 +132,7 @@ class SharedStream:
             delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
             _log.warning(
                 "shared stream restarts",
-                key=str(self.key),
+                stream=self.name,
                 delay_s=round(delay, 2),
                 error=str(error.__cause__ or error),
             )
@@ -162,6 +169,7 @@ class SharedStream:
             self.key,
             type(opener),
             made[0].spec.kwargs,
+            name=self.name,
             sink=self._context.sink,
             clock=self._context.clock,
             lease=self._context.lease,

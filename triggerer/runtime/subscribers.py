@@ -73,7 +73,7 @@ class Subscribers:
         """
         state = self._state
         if state.is_ending:
-            raise GroupEnded(f"The shared stream {state.key!r} is ending", key=state.key)
+            raise GroupEnded(f"The shared stream {state.name} is ending", key=state.key)
         subscriber = Subscriber(
             state,
             trigger,

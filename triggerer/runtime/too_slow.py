@@ -89,7 +89,7 @@ class TooSlow:
         ledger = self._state.ledger
         error = SubscriberOverflow(
             f"{subscriber.name} fell {ledger.head - min(subscriber.done, ledger.head)} events"
-            f" behind the shared stream {self._state.key!r}, and {reason}",
+            f" behind the shared stream {self._state.name}, and {reason}",
             hint="make its filter faster, or raise shared_stream_subscriber_queue_size",
         )
         self._subscribers.fail(subscriber, error)
@@ -98,7 +98,7 @@ class TooSlow:
 
     async def run(self) -> None:
         try:
-            with plugin_code(f"get_position() of the shared stream {self._state.key!r}"):
+            with plugin_code(f"get_position() of the shared stream {self._state.name}"):
                 while True:
                     await self._needed.wait()
                     await self._look_while_needed()

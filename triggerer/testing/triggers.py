@@ -161,10 +161,12 @@ class TriggerConformance:
 
     @case()
     async def test_siblings_share_its_stream_and_strangers_do_not(self) -> None:
-        key = self.new_trigger().shared_stream_key()
+        trigger = self.new_trigger()
+        key, name = trigger.shared_stream_key(), trigger.describe_stream()
         for sibling in self.siblings():
             assert key is not None
             assert sibling.shared_stream_key() == key, sibling.serialize()
+            assert sibling.describe_stream() == name, "one stream has one name"
             assert stream_digest(sibling.shared_stream_key()) == stream_digest(key)
         for stranger in self.strangers():
             other = stranger.shared_stream_key()

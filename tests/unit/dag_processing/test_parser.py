@@ -186,7 +186,7 @@ async def test_a_class_that_a_dag_file_defines_can_drive_watchers(tmp_path: Path
     )
     assert parsed.errors == ()
     one, other = (watcher for watcher, _ in parsed.folder.watchers.values())
-    assert (one.classpath, one.kwargs, one.stream_key) == ("mine.Mine", {"n": 1}, "('mine', 1)")
+    assert (one.classpath, one.kwargs, one.stream_key) == ("mine.Mine", {"n": 1}, "mine 1")
     assert one.trigger_digest != other.trigger_digest
     assert one.stream_digest == other.stream_digest
 

@@ -241,6 +241,10 @@ class RaisesAnywhere(Acking):
         self.fail_at("key")
         return (type(self).__name__, self.upstream)
 
+    def describe_stream(self) -> str | None:
+        self.fail_at("describe_stream")
+        return super().describe_stream()
+
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
@@ -293,6 +297,7 @@ class RaisingProducer(Producer):
     [
         "constructor",
         "key",
+        "describe_stream",
         "filter",
         "create_shared_stream_producer",
         "open_stream",

@@ -191,7 +191,16 @@ def state_of(lanes: Lanes, lags: Lags) -> GroupState:
     lease = OwnLease(timedelta(seconds=60), margin=0.0, clock=clock.monotonic)
     settings = RuntimeSettings()
     state = GroupState(
-        "key", settings, clock, lease, lanes, Ledger(lanes), lags, lambda _: None, lambda: NOW
+        "key",
+        "key",
+        settings,
+        clock,
+        lease,
+        lanes,
+        Ledger(lanes),
+        lags,
+        lambda _: None,
+        lambda: NOW,
     )
     state.producer = OfPositions()
     return state

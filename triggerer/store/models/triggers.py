@@ -72,6 +72,7 @@ class Stream(Base):
     Or "trigger-" and the trigger's digest for one that runs on its own.
     """
     key: Mapped[str] = mapped_column(Text)
+    """What people read: `describe_stream()`, or the parts of the key."""
     """The key, for people."""
     owner: Mapped[str | None] = mapped_column(String(80))
     epoch: Mapped[int] = mapped_column(BigId, default=0)

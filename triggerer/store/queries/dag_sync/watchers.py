@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from datetime import datetime
 
-from sqlalchemy import and_, delete, exists, select
+from sqlalchemy import and_, delete, exists, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.merging import AssetKey, Folder
@@ -102,13 +102,20 @@ async def _ensure_triggers(
     session: AsyncSession, watchers: Iterable[ParsedWatcher], triggers: dict[str, Trigger]
 ) -> set[str]:
     """Return the digests of the streams that had to be made."""
-    streams = set(await session.scalars(select(Stream.digest)))
+    watchers = list(watchers)
+    named = await session.execute(select(Stream.digest, Stream.key))
+    streams = {row.digest: row.key for row in named}
     new_streams = set[str]()
     for watcher in watchers:
         if watcher.stream_digest not in streams:
-            streams.add(watcher.stream_digest)
+            streams[watcher.stream_digest] = watcher.stream_key
             new_streams.add(watcher.stream_digest)
             session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
+        elif streams[watcher.stream_digest] != watcher.stream_key:
+            # Its trigger describes it in other words now: an update of a plugin, or of ours.
+            streams[watcher.stream_digest] = watcher.stream_key
+            renamed = update(Stream).where(Stream.digest == watcher.stream_digest)
+            await session.execute(renamed.values(key=watcher.stream_key))
     await session.flush()
     for watcher in watchers:
         row = triggers.get(watcher.trigger_digest)

@@ -204,6 +204,7 @@ async def list_watchers(
             trigger=trigger.classpath,
             guarantee=trigger.guarantee,
             stream=redact_text(key),
+            stream_id=trigger.stream_digest,
             error=None if row.error is None else redact_text(row.error),
             traceback=None if row.traceback is None else redact_text(row.traceback),
             kwargs=redact("", trigger.kwargs),

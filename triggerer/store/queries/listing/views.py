@@ -171,6 +171,9 @@ class WatcherView:
     name: str
     trigger: str
     stream: str
+    """What people call it; two may have one name."""
+    stream_id: str
+    """Its digest."""
     state: str
     error: str | None
     owner: str | None
