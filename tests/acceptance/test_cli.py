@@ -257,6 +257,8 @@ def test_a_list_of_commands_shows_the_whole_line_of_each_at_any_depth() -> None:
         ["dags", "backfill", "x", "--reprocess", "some"],
         ["dags", "backfill", "--list", "--state", "queued"],
         ["dags", "backfill", "x", "--list", "--dag", "y"],
+        ["dags", "backfill", "--list", "--params", "{}"],
+        ["dags", "backfill", "x", "--partition-key", "a", "--params", "[]"],
         ["dags", "backfill", "x", "--state", "done"],
         ["assets", "queued", "list", "--state", "queued"],
         *([*command, "x"] for command in ONE_RUN),

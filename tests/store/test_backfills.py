@@ -33,6 +33,7 @@ from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row
 from triggerer.store.engine.script import Step as StoreStep
 from triggerer.store.models import Dag, DagRun
+from triggerer.store.queries.backfills import advance
 from triggerer.store.queries.listing.views import BackfillView
 from triggerer.store.queries.scheduling.due_moments import renew_due_moments
 from triggerer.store.queries.scheduling.new_runs import CreateRuns
@@ -451,3 +452,31 @@ async def test_the_runs_of_a_backfill_are_shown_also_once_a_later_one_has_repeat
             {"success": 2},
             {"success": 3},
         ]
+
+
+async def test_its_runs_have_its_parameters_new_ones_and_those_that_it_repeats(
+    daily: Database,
+) -> None:
+    await _add_run(daily, 3, "failed")
+    async with daily.transaction() as session:
+        await session.execute(update(DagRun).values(params={"p": 9, "own": True}))
+    given = {"p": 2, "q": "x"}
+    started = await _start(daily, 3, 5, reprocess=Reprocess.FAILED, max_active=2, params=given)
+    assert started.params == given
+    await _end(daily, 3, 4)
+    # The third one is made by the scheduler, later.
+    async with daily.transaction() as session:
+        await advance(session, started.id)
+    repeated, *made = sorted(await runs_of(daily, "d"), key=lambda run: run.run_after)
+    assert repeated.params == {"p": 2, "own": True, "q": "x"}
+    assert [run.params for run in made] == [given, given]
+
+
+async def test_without_parameters_a_repeated_run_keeps_its_own(daily: Database) -> None:
+    await _add_run(daily, 3, "success")
+    async with daily.transaction() as session:
+        await session.execute(update(DagRun).values(params={"own": True}))
+    started = await _start(daily, 3, 4, reprocess=Reprocess.ALL)
+    assert started.params is None
+    runs = sorted(await runs_of(daily, "d"), key=lambda run: run.run_after)
+    assert [run.params for run in runs] == [{"own": True}, {"p": 1}]

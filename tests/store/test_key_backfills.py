@@ -70,6 +70,17 @@ async def test_keys_are_run_in_order_and_so_many_at_a_time(database: Database) -
     )
 
 
+async def test_runs_of_keys_have_the_parameters_of_the_backfill(database: Database) -> None:
+    await daily(database, is_paused=True, params={"p": 1, "own": True})
+    await _start(database, DAYS[:1])
+    await end(database, *await runs_of(database, "daily"))
+    await _start(database, DAYS[:2], reprocess=Reprocess.ALL, params={"p": 2})
+    assert [run.params for run in await runs_of(database, "daily")] == [
+        {"p": 2, "own": True},
+        {"p": 2, "own": True},
+    ]
+
+
 async def test_what_waits_for_a_key_goes_on_waiting_and_its_run_comes_all_the_same(
     database: Database,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,6 +49,12 @@ def backfill(
         int,
         typer.Option("--max-active", min=1, help="At most so many of its runs at a time."),
     ] = 10,
+    params: Annotated[
+        str | None,
+        typer.Option(
+            "--params", "--conf", metavar="JSON", help="An object; wins over the runs' own."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List backfills.")] = False,
     cancel: Annotated[
@@ -70,6 +76,9 @@ def backfill(
     """
     if reprocess not in _REPROCESS:
         wrong_use(f"--reprocess is one of {', '.join(_REPROCESS)}, not {reprocess!r}")
+    values = options.parse_object(params, "--params")
+    if values is not None and (list_ or cancel is not None):
+        wrong_use("--params does not go with --list and --cancel")
     if list_:
         check_state(state, _STATES)
         if None not in (dag_id, dag) and dag_id != dag:
@@ -95,7 +104,9 @@ def backfill(
         if dry_run and keys:
             show_plan(config, dag_id, keys, reprocess, limit, json=json)
             return
-        found = start_keys(config, dag_id, keys, reprocess=reprocess, max_active=max_active)
+        found = start_keys(
+            config, dag_id, keys, reprocess=reprocess, max_active=max_active, params=values
+        )
         _show([found], json=json)
         return
     assert start is not None
@@ -104,7 +115,9 @@ def backfill(
         _plan(config, dag_id, start, end, reprocess, limit, json=json)
         return
 
-    found = _start(config, dag_id, start, end, reprocess=reprocess, max_active=max_active)
+    found = _start(
+        config, dag_id, start, end, reprocess=reprocess, max_active=max_active, params=values
+    )
     _show([found], json=json)
 
 
@@ -116,13 +129,20 @@ def _start(
     *,
     reprocess: str,
     max_active: int,
+    params: dict[str, Any] | None,
 ) -> BackfillView:
     async def change(session: AsyncSession) -> BackfillView:
         from triggerer.domain.backfills import Reprocess
         from triggerer.operations.backfills import start_backfill
 
         return await start_backfill(
-            session, dag_id, start, end, reprocess=Reprocess(reprocess), max_active=max_active
+            session,
+            dag_id,
+            start,
+            end,
+            reprocess=Reprocess(reprocess),
+            max_active=max_active,
+            params=params,
         )
 
     return write(config, change)
@@ -166,6 +186,7 @@ def _list(
         return await list_backfills(session, limit=limit, dag=dag_id, asset=asset, state=state)
 
     found = read(config, ask)
+    have_params = any(row.params for row in found)
     print_list(
         found,
         (
@@ -178,6 +199,7 @@ def _list(
             Column("max active", Kind.MINOR),
             Column("intervals or keys", Kind.TEXT),
             Column("runs", Kind.TEXT),
+            *([Column("params", Kind.TEXT)] if have_params else []),
         ),
         lambda row: (
             row.id,
@@ -189,6 +211,7 @@ def _list(
             row.max_active,
             _told(row.partition_keys or row.intervals),
             _told(row.runs),
+            *([row.params] if have_params else []),
         ),
         json=json,
         empty="No backfills.",

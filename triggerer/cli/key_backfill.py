@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_list
@@ -33,7 +33,13 @@ def keys_in_range(
 
 
 def start_keys(
-    config: Path | None, dag_id: str, keys: Sequence[str], *, reprocess: str, max_active: int
+    config: Path | None,
+    dag_id: str,
+    keys: Sequence[str],
+    *,
+    reprocess: str,
+    max_active: int,
+    params: dict[str, Any] | None,
 ) -> BackfillView:
     """Begin the backfill."""
 
@@ -42,7 +48,12 @@ def start_keys(
         from triggerer.operations.key_backfills import start_key_backfill
 
         return await start_key_backfill(
-            session, dag_id, keys, reprocess=Reprocess(reprocess), max_active=max_active
+            session,
+            dag_id,
+            keys,
+            reprocess=Reprocess(reprocess),
+            max_active=max_active,
+            params=params,
         )
 
     return write(config, change)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -79,6 +80,7 @@ async def start_backfill(
     *,
     reprocess: Reprocess = Reprocess.NONE,
     max_active: int = 10,
+    params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
     """Begin a backfill: its first runs are queued at once, the others by a scheduler as those end.
 
@@ -86,6 +88,7 @@ async def start_backfill(
 
     Args:
         max_active: At most so many of its runs are queued or running.
+        params: They replace the DAG's parameters of the same names, and those of a run that is run again.
     Raises:
         MoveRefused: The DAG has a backfill that has not ended.
         Others as `plan_backfill`.
@@ -106,6 +109,7 @@ async def start_backfill(
         to_date=to_date,
         reprocess=reprocess,
         max_active=max_active,
+        params=params,
     )
     await queries.advance(session, backfill_id)
     return await find_backfill(session, backfill_id)

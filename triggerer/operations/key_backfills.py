@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -91,6 +92,7 @@ async def start_key_backfill(
     *,
     reprocess: Reprocess = Reprocess.NONE,
     max_active: int = 10,
+    params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
     """Begin a backfill of these keys, in order: its first runs are queued at once, the others as those end.
 
@@ -100,6 +102,7 @@ async def start_key_backfill(
     Args:
         keys: One that is named twice counts once.
         max_active: At most so many of its runs are queued or running.
+        params: They replace the DAG's parameters of the same names, and those of a run that is run again.
     Raises:
         UnknownDag: There is no such DAG.
         DagError: It is gone from its file; or there are no keys, or one that its timetable does not give, or not yet.
@@ -120,10 +123,11 @@ async def start_key_backfill(
             to_date=max(dates),
             reprocess=reprocess,
             max_active=max_active,
+            params=params,
         )
     else:
         backfill_id = await queries.insert_key_backfill(
-            session, dag_id, checked, reprocess=reprocess, max_active=max_active
+            session, dag_id, checked, reprocess=reprocess, max_active=max_active, params=params
         )
     await queries.advance(session, backfill_id)
     return await find_backfill(session, backfill_id)

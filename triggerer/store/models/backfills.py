@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from triggerer.store.models.base import Base, BigId, UtcDateTime
+from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
 
 _PENDING = text("state = 'pending'")
 
@@ -31,6 +32,8 @@ class Backfill(Base):
     """At most so many of its runs are queued or running."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     cancelled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    params: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """They replace those of the same names in each run that it makes or repeats; None: it has none."""
 
 
 class BackfillInterval(Base):

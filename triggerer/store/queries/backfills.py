@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import func, insert, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -40,6 +40,7 @@ async def insert_backfill(
     to_date: datetime,
     reprocess: Reprocess,
     max_active: int,
+    params: Mapping[str, Any] | None = None,
 ) -> int:
     """Write a backfill with its intervals, none of which has begun; return its id.
 
@@ -52,6 +53,7 @@ async def insert_backfill(
         to_date=to_date,
         reprocess=reprocess.value,
         max_active=max_active,
+        params=None if params is None else dict(params),
         created_at=await database_now(session),
     )
     session.add(row)
@@ -82,6 +84,7 @@ async def insert_key_backfill(
     *,
     reprocess: Reprocess,
     max_active: int,
+    params: Mapping[str, Any] | None = None,
 ) -> int:
     """Write a backfill with its partition keys, none of which has begun; return its id."""
     now = await database_now(session)
@@ -91,6 +94,7 @@ async def insert_key_backfill(
         to_date=now,
         reprocess=reprocess.value,
         max_active=max_active,
+        params=None if params is None else dict(params),
         created_at=now,
     )
     session.add(row)
@@ -259,6 +263,7 @@ async def list_backfills(
                 to_date=None if keys else row.to_date,
                 reprocess=row.reprocess,
                 max_active=row.max_active,
+                params=row.params,
                 created_at=row.created_at,
                 cancelled_at=row.cancelled_at,
                 intervals=intervals,
@@ -303,13 +308,13 @@ async def _begin(
             create_run(
                 backfill.dag_id,
                 run_type=RunType.BACKFILL,
-                params=dag.params,
+                params={**dag.params, **(backfill.params or {})},
                 run_after=interval.run_after,
             ),
         )
         run_pk = created.pk
     else:
-        run_pk = await _repeat(session, backfill.dag_id, existing)
+        run_pk = await _repeat(session, backfill, existing)
     values = {
         "logical_date": at,
         "data_interval_start": interval.data_interval_start,
@@ -336,23 +341,29 @@ async def _begin_key(session: AsyncSession, backfill: Backfill, dag: Dag, key: B
         return False
     if existing is None:
         script = create_run(
-            backfill.dag_id, run_type=RunType.BACKFILL, params=dag.params, partition_key=name
+            backfill.dag_id,
+            run_type=RunType.BACKFILL,
+            params={**dag.params, **(backfill.params or {})},
+            partition_key=name,
         )
         run_pk = (await perform(session, script)).pk
     else:
-        run_pk = await _repeat(session, backfill.dag_id, existing)
+        run_pk = await _repeat(session, backfill, existing)
     values = {"queued_at": await database_now(session), "backfill_id": backfill.id}
     await session.execute(update(DagRun).where(DagRun.id == run_pk).values(values))
     key.state, key.run_pk = _STARTED, run_pk
     return True
 
 
-async def _repeat(session: AsyncSession, dag_id: str, existing: LockedRun) -> int:
-    """Queue a run that has ended again, from its beginning; return its key."""
+async def _repeat(session: AsyncSession, backfill: Backfill, existing: LockedRun) -> int:
+    """Queue a run that has ended again, from its beginning, with the backfill's parameters; return its key."""
     names = {*existing.tasks, *(task["task_id"] for task in existing.definition)}
     counts = {name: existing.repeat.cleared.get(name, 0) + 1 for name in names}
     await queue_again(session, existing.pk, Repeat({}, counts, existing.attempt))
-    announce(session, Signal.RUNS_QUEUED, dag_id)
+    if backfill.params:
+        run = await session.get_one(DagRun, existing.pk)
+        run.params = {**run.params, **backfill.params}
+    announce(session, Signal.RUNS_QUEUED, backfill.dag_id)
     return existing.pk
 
 

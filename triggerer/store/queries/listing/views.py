@@ -66,6 +66,8 @@ class BackfillView:
     to_date: datetime | None
     reprocess: str
     max_active: int
+    params: dict[str, Any] | None
+    """What its runs have in place of the DAG's parameters of the same names; None: nothing."""
     created_at: datetime
     cancelled_at: datetime | None
     intervals: dict[str, int]
