@@ -566,7 +566,7 @@ def test_every_command_says_the_same_of_a_dag_that_is_not_there(migrated: Shell)
 def test_the_hint_for_what_cannot_be_emitted_knows_of_no_filter(migrated: Shell) -> None:
     said = migrated.refused("assets", "emit", "x-orders", "--extra", r'{"a": "\u0000"}')
     assert "NUL character" in said
-    assert said.endswith("hint: remove it from the payload\n")
+    assert said.endswith("hint: remove the NUL character\n")
 
 
 def test_lists_without_rows_are_empty_arrays(migrated: Shell) -> None:

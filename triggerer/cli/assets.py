@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triggerer.cli import options, queued
-from triggerer.cli.output import check_state, print_answer, text, wrong_use
+from triggerer.cli.output import check_state, print_answer, text
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_list
 
@@ -105,7 +105,7 @@ def emit(
     config: options.Config = None,
 ) -> None:
     """Emit an event. An asset that nobody declares is created, with a warning."""
-    values = _parse_extra(extra)
+    values = {} if extra is None else options.parse_extra(extra, "--extra")
 
     async def change(session: AsyncSession) -> dict[str, Any]:
         from triggerer.operations.emitting import emit_event
@@ -114,19 +114,6 @@ def emit(
 
     emitted = write(config, change)
     print_answer(emitted, f"{emitted['asset_name']}: emitted event {emitted['id']}", json=json)
-
-
-def _parse_extra(extra: str | None) -> dict[str, Any]:
-    if extra is None:
-        return {}
-    import orjson
-
-    try:
-        value = orjson.loads(extra)
-    except orjson.JSONDecodeError as error:
-        wrong_use(f"--extra is not JSON: {error}")
-    # As a trigger's payload does (contract, §2).
-    return value if isinstance(value, dict) else {"payload": value}
 
 
 def _source(row: AssetEventView) -> str | None:

@@ -78,16 +78,39 @@ def _instant(text: str) -> datetime:
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
+def parse_json(text: str, option: str) -> Any:
+    """Return a JSON value with all digits of its numbers; ends with exit code 2 if the text is not JSON.
+
+    The store refuses an integer of more than 64 bits. A faster parser would make another number of it, silently.
+    """
+    import json
+    from math import isinf
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"JSON has no {constant}")
+
+    def number(digits: str) -> float:
+        if isinf(value := float(digits)):
+            raise ValueError(f"the number {digits} is too large")
+        return value
+
+    try:
+        return json.loads(text, parse_constant=refuse, parse_float=number)
+    except (ValueError, RecursionError) as error:
+        wrong_use(f"{option} is not JSON: {error}")
+
+
+def parse_extra(text: str, option: str) -> dict[str, Any]:
+    """Return what an event carries: the JSON object, or `{"payload": value}`, as of a trigger (contract, §2)."""
+    value = parse_json(text, option)
+    return value if isinstance(value, dict) else {"payload": value}
+
+
 def parse_object(text: str | None, option: str) -> dict[str, Any] | None:
     """Return a JSON object; ends with exit code 2 if it is none."""
     if text is None:
         return None
-    import orjson
-
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        wrong_use(f"{option} is not JSON: {error}")
+    value = parse_json(text, option)
     if not isinstance(value, dict):
         wrong_use(f"{option} has to be a JSON object")
     return value
