@@ -52,6 +52,10 @@ class UnknownDag(DagError):
         self.dag_id = dag_id
 
 
+class UnknownAsset(DagError):
+    """There is no asset of this name or URI, or no DAG file declares it."""
+
+
 class UnknownRun(TriggererError):
     """The DAG has no run of this id."""
 

@@ -383,8 +383,8 @@ def test_config_show_names_the_origin_and_hides_secrets(shell: Shell) -> None:
 
 def test_events_are_emitted_and_listed_with_the_fields_of_the_contract(migrated: Shell) -> None:
     emitted = migrated.json(
-        "assets", "emit", "x-orders", "--extra", '{"n": 1}', "--partition-key", "2026-01-01"
-    )
+        "assets", "emit", "x-orders", "--create", "--extra", '{"n": 1}', "--partition-key", "2026-01-01"
+    )  # fmt: skip
     assert list(emitted) == [
         "id",
         "asset_name",
@@ -400,7 +400,7 @@ def test_events_are_emitted_and_listed_with_the_fields_of_the_contract(migrated:
     ]
     assert emitted["partition_key"] == "2026-01-01"
     assert (emitted["asset_uri"], emitted["extra"]) == ("x-orders", {"n": 1})
-    migrated.ok("assets", "emit", "x-orders", "--extra", "[1, 2]")
+    migrated.ok("assets", "emit", "x-orders", "--create", "--extra", "[1, 2]")
     events = migrated.json("assets", "events")
     assert [event["extra"] for event in events] == [{"payload": [1, 2]}, {"n": 1}]
     assert len(migrated.json("assets", "events", "--limit", "1")) == 1
@@ -410,7 +410,7 @@ def test_events_are_emitted_and_listed_with_the_fields_of_the_contract(migrated:
 def test_an_asset_that_nobody_declares_is_made_with_a_warning_on_standard_error(
     migrated: Shell,
 ) -> None:
-    done = migrated.run("assets", "emit", "x-new", "--json")
+    done = migrated.run("assets", "emit", "x-new", "--create", "--json")
     assert json.loads(done.stdout)["asset_name"] == "x-new"
     assert "no DAG declares" in done.stderr
 
@@ -418,7 +418,7 @@ def test_an_asset_that_nobody_declares_is_made_with_a_warning_on_standard_error(
 def test_plan_shows_what_a_folder_would_change_and_fails_for_a_broken_file(
     migrated: Shell,
 ) -> None:
-    migrated.ok("assets", "emit", "x-orders")
+    migrated.ok("assets", "emit", "x-orders", "--create")
     folder = migrated.folder / "new"
     folder.mkdir()
     (folder / "one.py").write_text(
@@ -539,7 +539,7 @@ def test_what_is_not_there_is_refused(migrated: Shell) -> None:
     assert "no DAG 'nope'" in migrated.refused("dags", "backfill", "nope", "--partition-key", "a")
     assert "'w'" in migrated.refused("watchers", "show", "nope", "w")
     assert "'w'" in migrated.refused("watchers", "replay", "nope/w", "--from", "earliest")
-    assert "ASCII" in migrated.refused("assets", "emit", "sché")
+    assert "ASCII" in migrated.refused("assets", "emit", "sché", "--create")
 
 
 @pytest.mark.parametrize(
@@ -564,7 +564,7 @@ def test_every_command_says_the_same_of_a_dag_that_is_not_there(migrated: Shell)
 
 
 def test_the_hint_for_what_cannot_be_emitted_knows_of_no_filter(migrated: Shell) -> None:
-    said = migrated.refused("assets", "emit", "x-orders", "--extra", r'{"a": "\u0000"}')
+    said = migrated.refused("assets", "emit", "x-orders", "--create", "--extra", r'{"a": "\u0000"}')
     assert "NUL character" in said
     assert said.endswith("hint: remove the NUL character\n")
 

@@ -101,16 +101,20 @@ def emit(
     partition_key: Annotated[
         str | None, typer.Option("--partition-key", metavar="KEY", help="Of which partition it is.")
     ] = None,
+    create: Annotated[
+        bool,
+        typer.Option("--create", help="Also of an asset that no DAG declares; it is created."),
+    ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Emit an event. An asset that nobody declares is created, with a warning."""
+    """Emit an event of an asset that a DAG declares."""
     values = {} if extra is None else options.parse_extra(extra, "--extra")
 
     async def change(session: AsyncSession) -> dict[str, Any]:
         from triggerer.operations.emitting import emit_event
 
-        return await emit_event(session, asset, values, partition_key=partition_key)
+        return await emit_event(session, asset, values, partition_key=partition_key, create=create)
 
     emitted = write(config, change)
     print_answer(emitted, f"{emitted['asset_name']}: emitted event {emitted['id']}", json=json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.errors import DagError, UnknownDag
+from triggerer.errors import DagError, UnknownAsset, UnknownDag
 from triggerer.store.queries.listing import queued_events as queries
 from triggerer.store.queries.listing.definitions import list_assets, list_dags
 from triggerer.store.queries.listing.views import QueuedEventView
@@ -37,12 +37,13 @@ async def delete_queued_events(
 
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: There is no such asset; or neither is given.
+        UnknownAsset: There is no such asset.
+        DagError: Neither is given.
     """
     if dag is None and asset is None:
         raise DagError("neither a DAG nor an asset is named", hint="that would be every queue")
     if dag is not None and not await list_dags(session, dag=dag, limit=1):
         raise UnknownDag(dag)
     if asset is not None and not await list_assets(session, asset=asset, limit=1):
-        raise DagError(f"there is no asset {asset!r}", hint="triggerer assets list")
+        raise UnknownAsset(f"there is no asset {asset!r}", hint="triggerer assets list")
     return await queries.delete_queued_events(session, dag=dag, asset=asset)
