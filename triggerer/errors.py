@@ -68,7 +68,7 @@ class UnknownRun(TriggererError):
 
 
 class MoveRefused(TriggererError):
-    """A run, or a backfill, is not in a state in which this can be asked of it. Nothing was changed."""
+    """A run, a backfill, a DAG or an asset is in a state in which this cannot be asked of it. Nothing was changed."""
 
 
 class DagFileError(DagError):

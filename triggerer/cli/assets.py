@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triggerer.cli import options, queued
+from triggerer.cli.deleting import delete_asset
 from triggerer.cli.output import check_state, print_answer, text
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_list
@@ -20,6 +21,7 @@ _ASSET_STATES = ("declared", "undeclared")
 _EVENT_STATES = ("queued", "consumed", "unused")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.command("delete")(delete_asset)
 app.add_typer(queued.app, name="queued", help="Events that wait for DAGs.")
 
 
