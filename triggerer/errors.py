@@ -6,7 +6,10 @@ what to do next where something can be done.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from typing import Self
+
+from triggerer.nearest import hint
 
 
 class TriggererError(Exception):
@@ -41,34 +44,63 @@ class AssetConflict(DagError):
     """Two names for one URI, or two URIs for one name; the message names both places."""
 
 
-class UnknownDag(DagError):
+class UnknownName(TriggererError):
+    """Nothing has the name that somebody gave. The hint says where to look, until `suggest` knows better."""
+
+    def __init__(self, message: str, name: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.name = name
+        self.has_suggestion = False
+
+    def suggest(self, known: Iterable[str]) -> Self:
+        """Suggest the known name that is probably meant, or list the known names if they are few."""
+        self.hint = hint(self.name, known) or self.hint
+        self.has_suggestion = True
+        return self
+
+
+class UnknownDag(UnknownName, DagError):
     """There is no DAG of this id: nobody wrote it, or its file could not be read yet."""
 
     def __init__(self, dag_id: str) -> None:
         super().__init__(
             f"there is no DAG {dag_id!r}",
+            dag_id,
             hint="triggerer dags list shows what was found, triggerer check what could not be read",
         )
         self.dag_id = dag_id
 
 
-class UnknownAsset(DagError):
-    """There is no asset of this name or URI, or no DAG file declares it."""
-
-
-class UnknownRun(TriggererError):
+class UnknownRun(UnknownName):
     """The DAG has no run of this id."""
 
     def __init__(self, dag_id: str, run_id: str) -> None:
-        super().__init__(
-            f"the DAG {dag_id!r} has no run {run_id!r}", hint=f"triggerer runs list --dag {dag_id}"
-        )
+        where = f"triggerer runs list --dag {dag_id}"
+        super().__init__(f"the DAG {dag_id!r} has no run {run_id!r}", run_id, hint=where)
         self.dag_id = dag_id
         self.run_id = run_id
 
 
+class UnknownAsset(UnknownName, DagError):
+    """There is no asset with this name or URI."""
+
+    def __init__(self, asset: str) -> None:
+        super().__init__(f"there is no asset {asset!r}", asset, hint="triggerer assets list")
+        self.asset = asset
+
+
+class UnknownWatcher(UnknownName):
+    """The asset has no watcher of this name."""
+
+    def __init__(self, asset: str, watcher: str) -> None:
+        said = f"the asset {asset!r} has no watcher {watcher!r}"
+        super().__init__(said, watcher, hint="triggerer watchers list")
+        self.asset = asset
+        self.watcher = watcher
+
+
 class MoveRefused(TriggererError):
-    """A run, a backfill, a DAG or an asset is in a state in which this cannot be asked of it. Nothing was changed."""
+    """A run, or a backfill, is not in a state in which this can be asked of it. Nothing was changed."""
 
 
 class DagFileError(DagError):

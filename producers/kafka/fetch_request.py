@@ -32,9 +32,6 @@ from aiokafka.protocol.types import (
 from producers.kafka.protocol import Uuid
 
 _UNKNOWN = -1
-_NO_SESSION = 0
-_WITHOUT_SESSION = -1
-"""The epoch of a fetch that asks for no session (KIP-227)."""
 _DIVERGING_EPOCH = 0
 """The tag of the field that says where the broker's log parts from what was fetched."""
 
@@ -117,6 +114,17 @@ WantedTopics = dict[bytes, list[WantedPartition]]
 """By the topics' ids."""
 
 
+class SessionFetch(NamedTuple):
+    """What one fetch says in a session of the broker."""
+
+    session_id: int
+    epoch: int
+    topics: WantedTopics
+    """New in the session, or wanted from another offset than before."""
+    forgotten: dict[bytes, list[int]]
+    """No longer wanted."""
+
+
 class _WantedPartition(AbstractType[WantedPartition]):  # type: ignore[misc]
     """The same as bytes.
 
@@ -173,7 +181,7 @@ class FetchByIdRequest_v13(RequestStruct):  # type: ignore[misc]  # noqa: N801 -
 
 
 class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
-    """One of aiokafka's fetch requests, with the topics named by their ids, outside any fetch session.
+    """One of aiokafka's fetch requests, with the topics named by their ids, in a session of the broker.
 
     Raises, when it is sent:
         NotImplementedError: The broker is older than Kafka 3.1.
@@ -181,14 +189,17 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
 
     API_KEY = 1
 
-    def __init__(self, request: FetchRequest, wanted: WantedTopics) -> None:
+    def __init__(self, request: FetchRequest, part: SessionFetch) -> None:
         self._request: Any = request
-        self._wanted = wanted
+        self._part = part
 
     def build(self, request_struct_class: type[FetchByIdRequest_v13]) -> FetchByIdRequest_v13:
-        request = self._request
+        request, part = self._request, self._part
         topics: list[tuple[Any, ...]] = [
-            (topic_id, partitions, {}) for topic_id, partitions in self._wanted.items()
+            (topic_id, partitions, {}) for topic_id, partitions in part.topics.items()
+        ]
+        forgotten: list[tuple[Any, ...]] = [
+            (topic_id, numbers, {}) for topic_id, numbers in part.forgotten.items()
         ]
         return request_struct_class(
             _UNKNOWN,  # replica_id: a consumer
@@ -196,10 +207,10 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
             request._min_bytes,  # noqa: SLF001
             request._max_bytes,  # noqa: SLF001
             request._isolation_level,  # noqa: SLF001
-            _NO_SESSION,
-            _WITHOUT_SESSION,
+            part.session_id,
+            part.epoch,
             topics,
-            [],  # partitions that a session forgets
+            forgotten,
             request._rack_id,  # noqa: SLF001
             {},
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from triggerer.cli.completing import VARIABLE
 from triggerer.errors import TriggererError
 from triggerer.redaction import redact_text
 
@@ -68,6 +70,10 @@ COMMANDS: Final = {
     ),
     "db": ("triggerer.cli.database:app", "The database: migrate, check, clean."),
     "config": ("triggerer.cli.config:app", "The configuration in force."),
+    "completion": (
+        "triggerer.cli.completion:completion",
+        "Print a script that makes a shell complete commands, DAG ids, run ids, assets and watchers.",
+    ),
 }
 """By name: where a function, or a Typer with a group of commands, is found, and its line in `triggerer --help`."""
 
@@ -118,7 +124,8 @@ app = typer.Typer(
     no_args_is_help=True,
     # A TriggererError is one line on standard error; any other error is ours, with its traceback.
     pretty_exceptions_enable=False,
-    add_completion=False,
+    # Typer makes its classes for shells known by this. Only a shell that asks for completions needs them.
+    add_completion=VARIABLE in os.environ,
     # Typer's boxes cost more to import than all the rest of `triggerer --help`.
     rich_markup_mode=None,
 )

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triggerer.cli import options, queued
-from triggerer.cli.deleting import delete_asset
+from triggerer.cli import completing, options, queued
 from triggerer.cli.output import check_state, print_answer, text
-from triggerer.cli.session import read, write
+from triggerer.cli.session import read_list, write
 from triggerer.cli.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ _ASSET_STATES = ("declared", "undeclared")
 _EVENT_STATES = ("queued", "consumed", "unused")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.command("delete")(delete_asset)
 app.add_typer(queued.app, name="queued", help="Events that wait for DAGs.")
 
 
@@ -45,7 +43,7 @@ def list_(
 
         return await list_assets(session, limit=limit, asset=asset, dag=dag, state=state)
 
-    found = read(config, ask)
+    found = read_list(config, ask, dag=dag, asset=asset)
     print_list(
         found,
         (
@@ -83,7 +81,7 @@ def events(
 
         return await list_asset_events(session, limit=limit, asset=asset, dag=dag, state=state)
 
-    found = read(config, ask)
+    found = read_list(config, ask, dag=dag, asset=asset)
     print_list(
         found,
         ("id", "asset", "timestamp", Column("source", Kind.TEXT), Column("extra", Kind.TEXT)),
@@ -96,30 +94,39 @@ def events(
 
 @app.command()
 def emit(
-    asset: Annotated[str, typer.Argument(metavar="ASSET", help="Its name or its URI.")],
+    asset: Annotated[
+        str,
+        typer.Argument(
+            metavar="ASSET", help="Its name or its URI.", autocompletion=completing.asset_names
+        ),
+    ],
     extra: Annotated[
         str | None, typer.Option("--extra", metavar="JSON", help="What the event carries.")
     ] = None,
     partition_key: Annotated[
         str | None, typer.Option("--partition-key", metavar="KEY", help="Of which partition it is.")
     ] = None,
-    create: Annotated[
-        bool,
-        typer.Option("--create", help="Also of an asset that no DAG declares; it is created."),
-    ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Emit an event of an asset that a DAG declares."""
-    values = {} if extra is None else options.parse_extra(extra, "--extra")
+    """Emit an event. An asset that nobody declares is created, with a warning."""
+    values = _parse_extra(extra)
 
     async def change(session: AsyncSession) -> dict[str, Any]:
         from triggerer.operations.emitting import emit_event
 
-        return await emit_event(session, asset, values, partition_key=partition_key, create=create)
+        return await emit_event(session, asset, values, partition_key=partition_key)
 
     emitted = write(config, change)
     print_answer(emitted, f"{emitted['asset_name']}: emitted event {emitted['id']}", json=json)
+
+
+def _parse_extra(extra: str | None) -> dict[str, Any]:
+    if extra is None:
+        return {}
+    value = options.parse_json(extra, "--extra")
+    # As a trigger's payload does (contract, §2).
+    return value if isinstance(value, dict) else {"payload": value}
 
 
 def _source(row: AssetEventView) -> str | None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triggerer.cli import options
+from triggerer.cli import completing, options
 from triggerer.cli.key_backfill import keys_in_range, show_plan, start_keys
 from triggerer.cli.output import check_state, counted, print_json, text, wrong_use
-from triggerer.cli.session import read, write
+from triggerer.cli.session import read, read_list, write
 from triggerer.cli.tables import Column, Kind, print_list
+from triggerer.nearest import ending
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -25,7 +26,9 @@ _STATES = ("running", "done", "cancelled")
 
 
 def backfill(
-    dag_id: Annotated[str | None, typer.Argument(metavar="DAG_ID")] = None,
+    dag_id: Annotated[
+        str | None, typer.Argument(metavar="DAG_ID", autocompletion=completing.dag_ids)
+    ] = None,
     from_: Annotated[
         str | None,
         typer.Option("--from", metavar="TIME", help="The first logical date; ISO 8601."),
@@ -75,7 +78,8 @@ def backfill(
     --dag, --asset (DAGs that wait for it) and --state (running, done, cancelled) go with --list.
     """
     if reprocess not in _REPROCESS:
-        wrong_use(f"--reprocess is one of {', '.join(_REPROCESS)}, not {reprocess!r}")
+        meant = ending(reprocess, _REPROCESS)
+        wrong_use(f"--reprocess is one of {', '.join(_REPROCESS)}, not {reprocess!r}{meant}")
     values = options.parse_object(params, "--params")
     if values is not None and (list_ or cancel is not None):
         wrong_use("--params does not go with --list and --cancel")
@@ -185,7 +189,7 @@ def _list(
 
         return await list_backfills(session, limit=limit, dag=dag_id, asset=asset, state=state)
 
-    found = read(config, ask)
+    found = read_list(config, ask, dag=dag_id, asset=asset)
     have_params = any(row.params for row in found)
     print_list(
         found,

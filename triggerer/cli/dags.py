@@ -9,7 +9,6 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.backfill import backfill
-from triggerer.cli.deleting import delete_dag
 from triggerer.cli.output import (
     check_state,
     print_answer,
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command("test")(try_)
 app.command()(backfill)
-app.command("delete")(delete_dag)
-DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
+DagId = options.DagId
 _MOST_NEXT_RUNS: Final = 10_000
 """As a rule a timetable asks for runs without an end."""
 
@@ -51,8 +49,11 @@ def list_(
 
     async def ask(session: AsyncSession) -> tuple[list[DagView], list[DagFileView]]:
         from triggerer.store.queries.listing.definitions import list_broken_files, list_dags
+        from triggerer.store.queries.listing.unknown import refuse_unknown
 
         found = await list_dags(session, limit=limit, dag=dag, asset=asset, state=state)
+        if not found:
+            await refuse_unknown(session, dag=dag, asset=asset)
         return found, await list_broken_files(session)
 
     found, broken = read(config, ask)
@@ -94,11 +95,12 @@ def show(dag_id: DagId, json: options.Json = False, config: options.Config = Non
     async def ask(session: AsyncSession) -> list[DagView]:
         from triggerer.store.queries.listing.definitions import list_dags
 
-        return await list_dags(session, dag=dag_id)
+        found = await list_dags(session, dag=dag_id)
+        if not found:
+            raise UnknownDag(dag_id)
+        return found
 
     found = read(config, ask)
-    if not found:
-        raise UnknownDag(dag_id)
     row = found[0]
     if json:
         print_json(row)

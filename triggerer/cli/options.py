@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from triggerer.cli import completing
 from triggerer.cli.output import wrong_use
 
 if TYPE_CHECKING:
@@ -23,9 +25,21 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")]
-Dag = Annotated[str | None, typer.Option("--dag", metavar="DAG_ID", help="Only of this DAG.")]
+DagId = Annotated[str, typer.Argument(metavar="DAG_ID", autocompletion=completing.dag_ids)]
+Dag = Annotated[
+    str | None,
+    typer.Option(
+        "--dag", metavar="DAG_ID", help="Only of this DAG.", autocompletion=completing.dag_ids
+    ),
+]
 Asset = Annotated[
-    str | None, typer.Option("--asset", metavar="ASSET", help="Only of this asset (name or URI).")
+    str | None,
+    typer.Option(
+        "--asset",
+        metavar="ASSET",
+        help="Only of this asset (name or URI).",
+        autocompletion=completing.asset_names,
+    ),
 ]
 State = Annotated[str | None, typer.Option("--state", help="Only in this state.")]
 DAG_STATES = ("active", "paused", "stale")
@@ -78,39 +92,42 @@ def _instant(text: str) -> datetime:
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
-def parse_json(text: str, option: str) -> Any:
-    """Return a JSON value with all digits of its numbers; ends with exit code 2 if the text is not JSON.
-
-    The store refuses an integer of more than 64 bits. A faster parser would make another number of it, silently.
-    """
-    import json
-    from math import isinf
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"JSON has no {constant}")
-
-    def number(digits: str) -> float:
-        if isinf(value := float(digits)):
-            raise ValueError(f"the number {digits} is too large")
-        return value
-
-    try:
-        return json.loads(text, parse_constant=refuse, parse_float=number)
-    except (ValueError, RecursionError) as error:
-        wrong_use(f"{option} is not JSON: {error}")
-
-
-def parse_extra(text: str, option: str) -> dict[str, Any]:
-    """Return what an event carries: the JSON object, or `{"payload": value}`, as of a trigger (contract, §2)."""
-    value = parse_json(text, option)
-    return value if isinstance(value, dict) else {"payload": value}
-
-
 def parse_object(text: str | None, option: str) -> dict[str, Any] | None:
     """Return a JSON object; ends with exit code 2 if it is none."""
     if text is None:
         return None
-    value = parse_json(text, option)
+    value = parse_json(text, option, what="a JSON object")
     if not isinstance(value, dict):
-        wrong_use(f"{option} has to be a JSON object")
+        wrong_use(f"{option} takes a JSON object such as {_example(text)}, not {text!r}")
     return value
+
+
+def parse_json(text: str, option: str, *, what: str = "JSON") -> Any:
+    """Return a JSON value; ends with exit code 2 if it is none.
+
+    Args:
+        what: The name of such a value, for the message.
+    """
+    import orjson
+
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        # The parser's words help only a user who has written JSON.
+        detail = f": {error}" if text.lstrip().startswith(("{", "[", '"')) else ""
+        wrong_use(f"{option} takes {what} such as {_example(text)}, not {text!r}{detail}")
+
+
+def _example(text: str) -> str:
+    """Return the object that is meant by `a=1` or `a=1,b=x`, quoted for a shell; for another text, any object."""
+    from json import dumps, loads
+
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, sign, value = (one.strip() for one in part.partition("="))
+        if not sign or not name.isidentifier():
+            return shlex.quote(dumps({"name": "value"}))
+        found[name] = value
+        with suppress(ValueError):
+            found[name] = loads(value)
+    return shlex.quote(dumps(found))

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import typer
 
 from triggerer.domain.instants import readable
+from triggerer.nearest import ending
 
 
 def print_json(value: Any) -> None:
@@ -80,5 +81,6 @@ def wrong_use(message: str) -> NoReturn:
 
 def check_state(state: str | None, known: Iterable[str]) -> None:
     """End with exit code 2 where `--state` names none of these."""
-    if state is not None and state not in (states := tuple(known)):
-        wrong_use(f"--state is one of {', '.join(states)}, not {state!r}")
+    if state is not None and state not in (states := [str(one) for one in known]):
+        meant = ending(state, states)
+        wrong_use(f"--state is one of {', '.join(states)}, not {state!r}{meant}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triggerer.cli import options
+from triggerer.cli import completing, options
 from triggerer.cli.one_line import one_line
 from triggerer.cli.output import (
     check_state,
@@ -18,7 +18,7 @@ from triggerer.cli.output import (
     print_json,
     wrong_use,
 )
-from triggerer.cli.session import read, write
+from triggerer.cli.session import read, read_list, write
 from triggerer.cli.tables import Column, Kind, print_list
 from triggerer.errors import TriggererError
 
@@ -32,7 +32,12 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Their numbers.")]
 OfWatcher = Annotated[
     str | None,
-    typer.Option("--watcher", metavar="ASSET/NAME", help="All of this watcher."),
+    typer.Option(
+        "--watcher",
+        metavar="ASSET/NAME",
+        help="All of this watcher.",
+        autocompletion=completing.watcher_names,
+    ),
 ]
 OfAll = Annotated[bool, typer.Option("--all", help="All of all watchers.")]
 
@@ -65,7 +70,7 @@ def list_(
             session, limit=limit, asset=of_asset, dag=dag, watcher=name, state=state
         )
 
-    found = read(config, ask)
+    found = read_list(config, ask, dag=dag, asset=of_asset, watcher=name)
     print_list(
         found,
         (

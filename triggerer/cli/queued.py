@@ -8,7 +8,7 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.output import check_state, counted, print_answer, wrong_use
-from triggerer.cli.session import read, write
+from triggerer.cli.session import read_list, write
 from triggerer.cli.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def list_(
 
         return await list_queued_events(session, limit=limit, dag=dag, asset=asset, state=state)
 
-    found = read(config, ask)
+    found = read_list(config, ask, dag=dag, asset=asset)
     print_list(
         found,
         (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triggerer.cli import options
+from triggerer.cli import completing, options
 from triggerer.cli.output import print_answer, wrong_use
 from triggerer.cli.repeating_many import ManyRuns, repeat_many
 from triggerer.cli.run_choice import Last, RunId, check_choice, chosen_run
@@ -17,12 +17,18 @@ from triggerer.cli.session import write
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-DagId = Annotated[str | None, typer.Argument(metavar="DAG_ID")]
+DagId = Annotated[str | None, typer.Argument(metavar="DAG_ID", autocompletion=completing.dag_ids)]
 State = Annotated[
     str | None, typer.Option("--state", help="Many runs: those that ended in this state.")
 ]
 Dag = Annotated[
-    str | None, typer.Option("--dag", metavar="DAG_ID", help="Many runs: those of this DAG.")
+    str | None,
+    typer.Option(
+        "--dag",
+        metavar="DAG_ID",
+        help="Many runs: those of this DAG.",
+        autocompletion=completing.dag_ids,
+    ),
 ]
 From = Annotated[
     str | None,

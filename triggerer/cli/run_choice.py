@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from triggerer.cli import completing, options
 from triggerer.cli.output import wrong_use
 
 if TYPE_CHECKING:
@@ -13,9 +14,14 @@ if TYPE_CHECKING:
 
     from triggerer.store.queries.listing.views import RunView
 
-DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
+DagId = options.DagId
 RunId = Annotated[
-    str | None, typer.Argument(metavar="RUN_ID", help="Required, unless --last takes its place.")
+    str | None,
+    typer.Argument(
+        metavar="RUN_ID",
+        help="Required, unless --last takes its place.",
+        autocompletion=completing.run_ids,
+    ),
 ]
 Last = Annotated[bool, typer.Option("--last", help="The newest run of the DAG, without RUN_ID.")]
 

@@ -12,7 +12,7 @@ from triggerer.cli.output import check_state, elapsed, print_fields, print_json,
 from triggerer.cli.repeating import clear, retry
 from triggerer.cli.run_choice import DagId, Last, RunId, check_choice, chosen_run, find
 from triggerer.cli.run_logs import logs
-from triggerer.cli.session import read, write
+from triggerer.cli.session import read, read_list, write
 from triggerer.cli.tables import Column, Kind, print_list, print_table
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def list_(
             session, limit=limit, dag=dag, asset=asset, state=state, with_events=json
         )
 
-    found = read(config, ask)
+    found = read_list(config, ask, dag=dag, asset=asset)
     someone_waits = any(row.waiting_for for row in found)
     has_keys = any(row.partition_key is not None for row in found)
     print_list(

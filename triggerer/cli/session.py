@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from triggerer.cli.gc_pause import gc_paused
+from triggerer.errors import UnknownName
 
 # What a command imports is the greater part of its time: what reads the settings and the database is imported
 # where that is done, so that help and wrong use wait for neither.
@@ -46,14 +47,48 @@ def folder_of(settings: Settings) -> Path:
     return settings.get_dags_folder()
 
 
-def read(config: Path | None, ask: Callable[[AsyncSession], Awaitable[_T]]) -> _T:
-    """Ask the database one thing. Takes no lock that a running service would notice."""
+def read(
+    config: Path | None,
+    ask: Callable[[AsyncSession], Awaitable[_T]],
+    *,
+    patience_s: float | None = None,
+) -> _T:
+    """Ask the database one thing. Takes no lock that a running service would notice.
+
+    Raises:
+        TimeoutError: No answer came within `patience_s`.
+    """
 
     async def asking(database: Database) -> _T:
         async with database.reading() as session:
             return await ask(session)
 
-    return with_database(config, asking)
+    return with_database(config, asking, patience_s=patience_s)
+
+
+def read_list(
+    config: Path | None,
+    ask: Callable[[AsyncSession], Awaitable[list[_T]]],
+    *,
+    dag: str | None = None,
+    asset: str | None = None,
+    watcher: str | None = None,
+) -> list[_T]:
+    """Ask the database for a list. If it is empty because a filter names nothing that exists, that is an error.
+
+    Raises:
+        UnknownDag, UnknownAsset, UnknownWatcher: The hint suggests the nearest name.
+    """
+
+    async def asking(session: AsyncSession) -> list[_T]:
+        found = await ask(session)
+        if not found and (dag, asset) != (None, None):
+            from triggerer.store.queries.listing.unknown import refuse_unknown
+
+            await refuse_unknown(session, dag=dag, asset=asset, watcher=watcher)
+        return found
+
+    return read(config, asking)
 
 
 def write(config: Path | None, change: Callable[[AsyncSession], Awaitable[_T]]) -> _T:
@@ -68,9 +103,17 @@ def write(config: Path | None, change: Callable[[AsyncSession], Awaitable[_T]]) 
 
 @gc_paused()
 def with_database(
-    config: Path | None, work: Callable[[Database], Awaitable[_T]], *, create: bool = False
+    config: Path | None,
+    work: Callable[[Database], Awaitable[_T]],
+    *,
+    create: bool = False,
+    patience_s: float | None = None,
 ) -> _T:
-    """Open the configured database for one piece of work; `create` makes SQLite's file where it is missing."""
+    """Open the configured database for one piece of work; `create` makes SQLite's file where it is missing.
+
+    Raises:
+        TimeoutError: The database was not opened, or the work not done, within `patience_s`.
+    """
     import anyio
 
     settings = settings_for(config)
@@ -82,13 +125,26 @@ def with_database(
 
         set_up_logging_when_used(quiet)
 
-        async with open_database(
-            settings.database.url,
-            home=settings.core.home,
-            create=create,
-            commit_timeout=settings.database.commit_timeout,
-        ) as database:
-            database.availability.is_silent = True
-            return await work(database)
+        with anyio.fail_after(patience_s):
+            async with open_database(
+                settings.database.url,
+                home=settings.core.home,
+                create=create,
+                commit_timeout=settings.database.commit_timeout,
+            ) as database:
+                database.availability.is_silent = True
+                return await _suggest(work, database)
 
     return anyio.run(run)
+
+
+async def _suggest(work: Callable[[Database], Awaitable[_T]], database: Database) -> _T:
+    """Do the work. Its error about an unknown name gets the nearest name, found after the transaction has ended."""
+    try:
+        return await work(database)
+    except UnknownName as error:
+        from triggerer.store.queries.listing.unknown import with_suggestion
+
+        async with database.reading() as session:
+            explained = await with_suggestion(session, error)
+        raise explained from error

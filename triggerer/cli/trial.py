@@ -27,7 +27,7 @@ Events = Annotated[
 
 
 def try_(
-    dag_id: Annotated[str, typer.Argument(metavar="DAG_ID")],
+    dag_id: options.DagId,
     event: Events = None,
     logical_date: Annotated[
         str | None, typer.Option("--logical-date", metavar="TIME", help="ISO 8601; default: none.")
@@ -103,10 +103,10 @@ def _parse_event(given: str) -> GivenEvent:
         if sign != "=":
             continue
         try:
-            orjson.loads(given[at + 1 :])
+            value = orjson.loads(given[at + 1 :])
         except orjson.JSONDecodeError:
             continue
-        return GivenEvent(given[:at], options.parse_extra(given[at + 1 :], "--event"))
+        return GivenEvent(given[:at], value if isinstance(value, dict) else {"payload": value})
     if given.endswith("}"):
         wrong_use(f"--event {given}: what stands after the = is not JSON")
     return GivenEvent(given, {})

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triggerer.cli import options, parked
+from triggerer.cli import completing, options, parked
 from triggerer.cli.lags import fields_of, measure, print_notes, shown_lag, with_lag
 from triggerer.cli.one_line import one_line
 from triggerer.cli.output import check_state, print_fields, print_json, text
 from triggerer.cli.parked import split_watcher
-from triggerer.cli.session import read, write
+from triggerer.cli.session import read, read_list, write
 from triggerer.cli.tables import Column, Kind, print_table
-from triggerer.errors import TriggererError
+from triggerer.errors import UnknownWatcher
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -53,7 +53,7 @@ def list_(
 
         return await list_watchers(session, limit=limit, asset=asset, dag=dag, state=state)
 
-    found = read(config, ask)
+    found = read_list(config, ask, dag=dag, asset=asset)
     lags = measure(config, found) if lag else None
     if json:
         print_json(found if lags is None else [with_lag(row, lags) for row in found])
@@ -98,7 +98,12 @@ def list_(
 @app.command()
 def show(
     asset: Annotated[
-        str, typer.Argument(metavar="ASSET", help="Its name or its URI; or ASSET/WATCHER.")
+        str,
+        typer.Argument(
+            metavar="ASSET",
+            help="Its name or its URI; or ASSET/WATCHER.",
+            autocompletion=completing.watcher_names,
+        ),
     ],
     name: Annotated[str | None, typer.Argument(metavar="WATCHER")] = None,
     lag: Lag = False,
@@ -112,13 +117,12 @@ def show(
     async def ask(session: AsyncSession) -> list[WatcherView]:
         from triggerer.store.queries.listing.definitions import list_watchers
 
-        return await list_watchers(session, asset=asset, name=name)
+        found = await list_watchers(session, asset=asset, name=name)
+        if not found:
+            raise UnknownWatcher(asset, name)
+        return found
 
     found = read(config, ask)
-    if not found:
-        raise TriggererError(
-            f"the asset {asset!r} has no watcher {name!r}", hint="triggerer watchers list"
-        )
     row = found[0]
     lags = measure(config, found) if lag else None
     if json:
@@ -149,7 +153,14 @@ def show(
 
 @app.command()
 def replay(
-    watcher: Annotated[str, typer.Argument(metavar="ASSET/NAME", help="Split at the last slash.")],
+    watcher: Annotated[
+        str,
+        typer.Argument(
+            metavar="ASSET/NAME",
+            help="Split at the last slash.",
+            autocompletion=completing.watcher_names,
+        ),
+    ],
     start: Annotated[
         str,
         typer.Option(

@@ -163,7 +163,7 @@ def _parts(runs: Sequence[OldRun], events: Mapping[int, int]) -> Iterator[list[O
 
 async def _clean_logs(runs: Sequence[OldRun], cleaned: Cleaned) -> None:
     paths = [log_path(run.log_home, run.dag_id, run.run_id) for run in runs if run.log_home]
-    found = await to_thread.run_sync(_count if cleaned.dry_run else delete_logs, paths)
+    found = await to_thread.run_sync(_count if cleaned.dry_run else _unlink, paths)
     cleaned.logs += found
     cleaned.logs_elsewhere += len(paths) - found
 
@@ -172,12 +172,7 @@ def _count(paths: Sequence[str]) -> int:
     return sum(map(os.path.exists, paths))
 
 
-def delete_logs(paths: Sequence[str]) -> int:
-    """Delete the logs that are on this machine; return how many there were.
-
-    Raises:
-        TriggererError: One cannot be deleted.
-    """
+def _unlink(paths: Sequence[str]) -> int:
     gone = 0
     for path in paths:
         try:
@@ -187,7 +182,7 @@ def delete_logs(paths: Sequence[str]) -> int:
         except OSError as error:
             raise TriggererError(
                 f"the log {path} cannot be deleted: {error.strerror}",
-                hint="repeat the command as the user of the executor",
+                hint="clean as the user of the executor",
             ) from error
         gone += 1
     return gone

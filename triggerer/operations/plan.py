@@ -39,6 +39,7 @@ from triggerer.scheduler.replay import (
 from triggerer.store.engine.database import database_now
 from triggerer.store.queries.dag_sync import show_incumbents
 from triggerer.store.queries.listing.history import PastEvent, alias_members, newest_events
+from triggerer.store.queries.listing.unknown import dag_ids
 from triggerer.store.queries.scheduling.reading import CLOCK_STEP
 
 _LOOKED_BACK: Final = timedelta(days=7)
@@ -136,7 +137,7 @@ async def plan_folder(
     present = await present_dags(session, files, dag=dag)
     ids = sorted({*present, *files} if dag is None else {dag} & {*present, *files})
     if dag is not None and not ids:
-        raise UnknownDag(dag)
+        raise UnknownDag(dag).suggest([*await dag_ids(session), *files])
     plans = []
     for dag_id in ids:
         new, old = files.get(dag_id), present.get(dag_id)

@@ -37,13 +37,12 @@ async def delete_queued_events(
 
     Raises:
         UnknownDag: There is no such DAG.
-        UnknownAsset: There is no such asset.
-        DagError: Neither is given.
+        DagError: There is no such asset; or neither is given.
     """
     if dag is None and asset is None:
         raise DagError("neither a DAG nor an asset is named", hint="that would be every queue")
     if dag is not None and not await list_dags(session, dag=dag, limit=1):
         raise UnknownDag(dag)
     if asset is not None and not await list_assets(session, asset=asset, limit=1):
-        raise UnknownAsset(f"there is no asset {asset!r}", hint="triggerer assets list")
+        raise UnknownAsset(asset)
     return await queries.delete_queued_events(session, dag=dag, asset=asset)

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.attempts import Repeat
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import DagError, MoveRefused, TriggererError, UnknownDag, UnknownRun
+from triggerer.nearest import hint
 from triggerer.store.queries.execution.repeating import LockedRun, lock_run, queue_again
 from triggerer.store.queries.execution.transitions import request_cancel
 from triggerer.store.queries.listing.dag_runs import find_run, newest_run_id
@@ -129,7 +130,7 @@ def check_tasks(
     names = [task["task_id"] for task in definition]
     if unknown := sorted(set(tasks) - set(names)):
         raise DagError(
-            f"the DAG {dag_id!r} has no task {unknown[0]!r}", hint=f"it has {', '.join(names)}"
+            f"the DAG {dag_id!r} has no task {unknown[0]!r}", hint=hint(unknown[0], names)
         )
 
 

@@ -124,7 +124,7 @@ async def _prepare(trial: Trial, database: Database) -> str:
         await sync_folder(session, parsed.folder, files, now=await database_now(session))
         key = trial.partition_key
         events = [
-            await emit_event(session, one.asset, dict(one.extra), partition_key=key, create=True)
+            await emit_event(session, one.asset, dict(one.extra), partition_key=key)
             for one in trial.events
         ]
         run_id = await trigger_dag(
@@ -150,7 +150,7 @@ def _refuse_unknown(dag_id: str, parsed: ParsedFolder) -> None:
             file=first.file,
             line=first.line,
         )
-    raise UnknownDag(dag_id)
+    raise UnknownDag(dag_id).suggest(parsed.folder.dags)
 
 
 async def _execute(

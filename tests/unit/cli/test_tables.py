@@ -216,7 +216,8 @@ def test_at_every_width_what_one_copies_is_whole(
     whole: list[str],
     width: int,
 ) -> None:
-    monkeypatch.setattr(module, "read", lambda config, ask: found)
+    for name in ("read", "read_list"):
+        monkeypatch.setattr(module, name, lambda config, ask, **_: found, raising=False)
     printed = terminal(width)
     command()
     shown = printed()

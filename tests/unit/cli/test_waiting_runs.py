@@ -27,7 +27,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[RunView]:
 def test_the_list_tells_it_from_those_that_work(
     found: list[RunView], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runs, "read", lambda config, ask: found)
+    monkeypatch.setattr(runs, "read_list", lambda config, ask, **_: found)
     runs.list_()
     head, works, waits = capsys.readouterr().out.splitlines()
     assert head.endswith("waiting for")
@@ -39,7 +39,7 @@ def test_the_list_tells_it_from_those_that_work(
 def test_where_nobody_waits_the_list_has_no_column_for_it(
     found: list[RunView], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runs, "read", lambda config, ask: found[:1])
+    monkeypatch.setattr(runs, "read_list", lambda config, ask, **_: found[:1])
     runs.list_()
     assert "waiting" not in capsys.readouterr().out
 
@@ -58,7 +58,7 @@ def test_a_run_is_shown_with_what_it_waits_for_and_since_when(
 def test_as_json_the_state_is_the_contracts_and_the_wait_has_fields_of_its_own(
     found: list[RunView], monkeypatch: pytest.MonkeyPatch, capsysbinary: Any
 ) -> None:
-    monkeypatch.setattr(runs, "read", lambda config, ask: found)
+    monkeypatch.setattr(runs, "read_list", lambda config, ask, **_: found)
     runs.list_(json=True)
     shown = json.loads(capsysbinary.readouterr().out)
     assert [(row["state"], row["waiting_for"], row["waiting_since"]) for row in shown] == [

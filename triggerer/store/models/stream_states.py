@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import String, Text
+from typing import Any
+
+from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from triggerer.store.models.base import Base, BigId
+from triggerer.store.models.base import Base, BigId, Json
 
 
 class StreamState(Base):
@@ -16,5 +18,4 @@ class StreamState(Base):
     stream_digest: Mapped[str] = mapped_column(String(80), primary_key=True)
     epoch: Mapped[int] = mapped_column(BigId)
     """Of the lease under which it was written."""
-    value: Mapped[str] = mapped_column(Text)
-    """JSON text. It may be a single number, for which `Json` is no type."""
+    value: Mapped[Any] = mapped_column(Json)

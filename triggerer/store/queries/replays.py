@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.instants import readable
-from triggerer.errors import TriggererError
+from triggerer.errors import TriggererError, UnknownWatcher
 from triggerer.store.engine.database import database_now
 from triggerer.store.models import Asset, Trigger, Watcher, WatcherReplay
 from triggerer.store.queries.listing.filters import is_asset
@@ -55,9 +55,7 @@ async def ask_for_replay(
     )
     found = rows.first()
     if found is None:
-        raise TriggererError(
-            f"the asset {asset!r} has no watcher {name!r}", hint="triggerer watchers list"
-        )
+        raise UnknownWatcher(asset, name)
     watcher, asset_name, stream_digest = found
     if stream_digest.startswith(_ON_ITS_OWN):
         raise TriggererError(

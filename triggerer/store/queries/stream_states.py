@@ -9,7 +9,6 @@ from sqlalchemy import delete, exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
-from triggerer.domain.json_text import load_json
 from triggerer.domain.stream_states import StateChange
 from triggerer.store.engine.script import Script
 from triggerer.store.engine.statement import ParameterRows, Statement, parameter_rows
@@ -23,7 +22,7 @@ SAVE: Final = Statement(
     "WHERE EXISTS (SELECT 1 FROM trigger t WHERE t.stream_digest = g.digest) "
     "ON CONFLICT (stream_digest) DO UPDATE SET epoch = excluded.epoch, value = excluded.value "
     "WHERE stream_state.epoch <= excluded.epoch",
-    STATES=parameter_rows(digest="text", epoch="bigint", value="text"),
+    STATES=parameter_rows(digest="text", epoch="bigint", value="jsonb"),
 )
 
 
@@ -52,8 +51,7 @@ def save_states(changes: Sequence[StateChange]) -> Script[None]:
 async def load_state(session: AsyncSession, stream_digest: str) -> Any:
     """Return the value that was stored last for a stream; None if there is none."""
     query = select(StreamState.value).where(StreamState.stream_digest == stream_digest)
-    text = await session.scalar(query)
-    return None if text is None else load_json(text)
+    return await session.scalar(query)
 
 
 async def drop_states_without_watchers(session: AsyncSession) -> None:

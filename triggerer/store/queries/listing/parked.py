@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.parked import ParkedState
-from triggerer.errors import TriggererError
+from triggerer.errors import TriggererError, UnknownWatcher
 from triggerer.redaction import redact_text
 from triggerer.store.engine.script import perform
 from triggerer.store.models import Asset, ParkedBody, ParkedMessage, Trigger, Watcher
@@ -96,9 +96,7 @@ async def choose_parked(
     if asset is not None and not found:
         known = select(Watcher.id).join(Asset, Asset.id == Watcher.asset_id)
         if await session.scalar(known.where(is_asset(asset), Watcher.name == watcher)) is None:
-            raise TriggererError(
-                f"the asset {asset!r} has no watcher {watcher!r}", hint="triggerer watchers list"
-            )
+            raise UnknownWatcher(asset, watcher or "")
     if missing := sorted(set(ids).difference(found)):
         numbers = ", ".join(map(str, missing))
         raise TriggererError(

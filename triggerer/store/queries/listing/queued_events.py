@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -31,7 +29,6 @@ async def list_queued_events(
     Args:
         state: Of the DAG: `active`, `paused` or `stale`.
     """
-    of_asset = None if asset is None else await asset_ids(session, asset)
     found: list[QueuedEventView] = []
     for entry, key in (
         (QueuedAssetEvent, AssetEvent.partition_key),
@@ -43,7 +40,7 @@ async def list_queued_events(
             )
             .join(Asset, Asset.id == entry.asset_id)
             .join(AssetEvent, AssetEvent.id == entry.asset_event_id)
-            .where(*_waiting(entry, dag, of_asset))
+            .where(*await _waiting(session, entry, dag, asset))
             .order_by(entry.dag_id, entry.asset_event_id, key)
         )
         if state is not None:
@@ -58,19 +55,11 @@ async def delete_queued_events(
 ) -> int:
     """Take what waits out of the queues, for good: no run will get it. Return how many entries that were.
 
-    The events themselves stay. A scheduler that is planning for one of these DAGs notices, and plans again.
+    The events themselves stay. A scheduler that is planning for one of these DAGs notices: it plans anew.
     """
-    of_asset = None if asset is None else await asset_ids(session, asset)
-    return await empty_queues(session, dag=dag, assets=of_asset)
-
-
-async def empty_queues(
-    session: AsyncSession, *, dag: str | None = None, assets: Sequence[int] | None = None
-) -> int:
-    """As `delete_queued_events`, for assets that are named by their ids; None: all assets."""
-    of_keys = _waiting(DagPartitionEvent, dag, assets)
+    of_keys = await _waiting(session, DagPartitionEvent, dag, asset)
     keyed = select(DagPartitionEvent.dag_id).where(*of_keys).distinct()
-    waiting = _waiting(QueuedAssetEvent, dag, assets)
+    waiting = await _waiting(session, QueuedAssetEvent, dag, asset)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
     # Sorted, so that two of these cannot deadlock. Whoever plans locks the row, or goes by its version.
@@ -88,14 +77,15 @@ async def empty_queues(
     return len(gone.all())
 
 
-def _waiting(
+async def _waiting(
+    session: AsyncSession,
     entry: type[QueuedAssetEvent] | type[DagPartitionEvent],
     dag: str | None,
-    assets: Sequence[int] | None,
+    asset: str | None,
 ) -> list[ColumnElement[bool]]:
     wanted: list[ColumnElement[bool]] = [entry.run_pk.is_(None)]
     if dag is not None:
         wanted.append(entry.dag_id == dag)
-    if assets is not None:
-        wanted.append(entry.asset_id.in_(assets))
+    if asset is not None:
+        wanted.append(entry.asset_id.in_(await asset_ids(session, asset)))
     return wanted

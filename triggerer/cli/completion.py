@@ -1,0 +1,78 @@
+"""`triggerer completion` prints scripts by which shells complete commands, ids and names."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.output import wrong_use
+from triggerer.nearest import ending
+
+_BASH: Final = r"""# Typer's own script takes the words as bash divides them, also at the colons of run ids and URIs.
+_triggerer_completion() {
+    local line="${COMP_LINE:0:COMP_POINT}" word before
+    local -a words
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    local IFS=$'\n'
+    COMPREPLY=($(IFS=' '; env COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) \
+        _TRIGGERER_COMPLETE=complete_bash "$1" 2>/dev/null))
+    # Bash replaces only what follows the last colon.
+    word="${words[${#words[@]} - 1]}"
+    if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
+        before="${word%"${word##*:}"}"
+        COMPREPLY=("${COMPREPLY[@]#"$before"}")
+    fi
+}
+complete -o default -F _triggerer_completion triggerer
+"""
+_ZSH: Final = r"""#compdef triggerer
+_triggerer_completion() {
+    eval $(env _TYPER_COMPLETE_ARGS="${words[1,$CURRENT]}" _TRIGGERER_COMPLETE=complete_zsh triggerer 2>/dev/null)
+}
+compdef _triggerer_completion triggerer
+"""
+_FISH: Final = r"""function __triggerer_completion
+    env _TYPER_COMPLETE_ARGS=(commandline -cp) _TYPER_COMPLETE_FISH_ACTION=$argv[1] \
+        _TRIGGERER_COMPLETE=complete_fish triggerer 2>/dev/null
+end
+complete --command triggerer --no-files --arguments "(__triggerer_completion get-args)" \
+    --condition "__triggerer_completion is-args"
+"""
+_SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+"""They ask by the variables that Typer's own scripts set."""
+
+
+def completion(
+    shell: Annotated[
+        str | None,
+        typer.Argument(metavar="SHELL", help="bash, zsh or fish; default: from $SHELL."),
+    ] = None,
+    config: options.Config = None,
+) -> None:
+    """Print a script that makes a shell complete commands, DAG ids, run ids, assets and watchers.
+
+    For bash: source <(triggerer completion bash), in ~/.bashrc. For zsh: the same with zsh, in ~/.zshrc, behind
+    compinit. For fish: triggerer completion fish > ~/.config/fish/completions/triggerer.fish
+
+    With --config, names come from the database of that file. Without, the typed command's own configuration counts.
+    """
+    chosen = shell or Path(os.environ.get("SHELL", "")).name
+    if chosen not in _SCRIPTS:
+        wrong_use(
+            f"SHELL is one of {', '.join(_SCRIPTS)}, not {chosen!r}{ending(chosen, _SCRIPTS)}"
+        )
+    typer.echo(_with_config(_SCRIPTS[chosen], config), nl=False)
+
+
+def _with_config(script: str, config: Path | None) -> str:
+    if config is None:
+        return script
+    from triggerer.config import CONFIG_VARIABLE
+
+    return script.replace("env ", f"env {CONFIG_VARIABLE}={shlex.quote(str(config.resolve()))} ")
