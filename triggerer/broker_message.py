@@ -6,7 +6,6 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field
 from datetime import datetime
-from functools import cache
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -14,29 +13,6 @@ import orjson
 _T = TypeVar("_T")
 
 _NOT_DECODED: Final = object()
-
-become: Final[Callable[[object, type], None]] = vars(object)["__class__"].__set__
-"""Changes the class of an object, also of one that is frozen."""
-
-
-@cache
-def thawed(frozen: type[BrokerMessage]) -> Any:
-    """Return a subclass whose instances can be set up, and then `become` frozen.
-
-    A frozen dataclass sets each field by a call of a method, which takes most of the time in which a message is made.
-    """
-    # The first two together, or Python does not see that assignments are ordinary ones, and is as slow.
-    methods = {
-        "__setattr__": object.__setattr__,
-        "__delattr__": object.__delattr__,
-        "forget_decoded": _forget,
-    }
-    return type(f"Thawed{frozen.__name__}", (frozen,), {"__slots__": (), **methods})
-
-
-def _forget(message: Any) -> None:
-    message._json = _NOT_DECODED  # noqa: SLF001  (as `BrokerMessage.forget_decoded`, but faster)
-    message._decoded = None  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -70,17 +46,14 @@ class BrokerMessage:
         published_at: datetime | None = None,
         deliveries: int | None = None,
     ) -> None:
-        kind: Any = type(self)
-        become(self, _Thawed if kind is BrokerMessage else thawed(kind))
-        message: Any = self
-        message.value = value
-        message.key = key
-        message.attributes = {} if attributes is None else attributes
-        message.position = {} if position is None else position
-        message.published_at = published_at
-        message.deliveries = deliveries
-        message.forget_decoded()
-        message.__class__ = kind
+        store = object.__setattr__
+        store(self, "value", value)
+        store(self, "key", key)
+        store(self, "attributes", {} if attributes is None else attributes)
+        store(self, "position", {} if position is None else position)
+        store(self, "published_at", published_at)
+        store(self, "deliveries", deliveries)
+        self.forget_decoded()
 
     def __post_init__(self) -> None:
         """Called of a subclass that is a dataclass, instead of the constructor above."""
@@ -179,7 +152,6 @@ def _refuse_change(message: BrokerMessage, name: str) -> None:
 BrokerMessage.__setattr__ = _set  # type: ignore[assignment,method-assign]
 BrokerMessage.__delattr__ = _delete  # type: ignore[assignment,method-assign]
 
-_Thawed: Final = thawed(BrokerMessage)
 # What is decoded later is kept with the message, although that is frozen.
 _set_json: Final = vars(BrokerMessage)["_json"].__set__
 _set_decoded: Final = vars(BrokerMessage)["_decoded"].__set__

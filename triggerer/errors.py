@@ -82,11 +82,18 @@ class UnknownRun(UnknownName):
 
 
 class UnknownAsset(UnknownName, DagError):
-    """There is no asset with this name or URI."""
+    """There is no asset with this name or URI, or no DAG file declares it.
 
-    def __init__(self, asset: str) -> None:
-        super().__init__(f"there is no asset {asset!r}", asset, hint="triggerer assets list")
+    Args:
+        message: None: that there is none. Another message has a hint that stays.
+    """
+
+    def __init__(
+        self, asset: str, message: str | None = None, *, hint: str = "triggerer assets list"
+    ) -> None:
+        super().__init__(message or f"there is no asset {asset!r}", asset, hint=hint)
         self.asset = asset
+        self.has_suggestion = message is not None
 
 
 class UnknownWatcher(UnknownName):
@@ -100,7 +107,7 @@ class UnknownWatcher(UnknownName):
 
 
 class MoveRefused(TriggererError):
-    """A run, or a backfill, is not in a state in which this can be asked of it. Nothing was changed."""
+    """A run, a backfill, a DAG or an asset is in a state in which this cannot be asked of it. Nothing was changed."""
 
 
 class DagFileError(DagError):

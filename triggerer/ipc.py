@@ -7,7 +7,6 @@ users' code.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 import sys
@@ -208,14 +207,6 @@ class ChildChannel:
 
     def send_bytes(self, body: bytes) -> None:
         self._socket.sendall(_frame(body))
-
-    def has_more(self, *, within_s: float) -> bool:
-        """Wait until a frame begins, or none will come; return False if neither is so in time."""
-        if self._received:
-            return True
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(within_s * 1000))
 
     def receive(self) -> Any:
         """Wait for one frame.

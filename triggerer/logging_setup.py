@@ -15,6 +15,7 @@ from functools import cached_property
 from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from triggerer.logging_terminal import Brief, TerminalRenderer
 from triggerer.redaction import redact, redact_text
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _FEW: Final = 10
 
 
 def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None:
-    """Send everything to `stream` (standard error): for people on a terminal, as JSON elsewhere.
+    """Send everything to `stream` (standard error): short lines on a terminal, whole ones, as JSON, elsewhere.
 
     Called once, by the process that owns the streams; a library never calls it.
     """
@@ -84,11 +85,13 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_renderers(as_json, stream),
+                *_renderers(as_json, stream, is_whole=level <= logging.DEBUG),
             ],
         )
     )
     handler.addFilter(SeldomRepeats(_QUIET))
+    if not as_json and stream.isatty() and level > logging.DEBUG:
+        handler.addFilter(Brief())
     _in_force[:] = [(handler, level, structlog.get_config())]
     root = logging.getLogger()
     root.handlers = [handler]
@@ -186,15 +189,17 @@ class SeldomRepeats(logging.Filter):
         return True
 
 
-def _renderers(as_json: bool, stream: TextIO) -> Sequence[Processor]:
+def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Processor]:
     import structlog
 
+    if not as_json and stream.isatty():
+        render = TerminalRenderer(stream, is_whole=is_whole)
+        # After it: the text of an exception may hold a secret too.
+        return [_redact, lambda *line: redact_text(render(*line))]
     # Both would print every local variable, and with them secrets and messages.
     if not as_json:
         plain = structlog.dev.plain_traceback
-        console = structlog.dev.ConsoleRenderer(
-            colors=stream.isatty(), exception_formatter=_redacted(plain)
-        )
+        console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_redacted(plain))
         return [_redact, console]
     as_dict = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     return [

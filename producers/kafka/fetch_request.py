@@ -32,6 +32,9 @@ from aiokafka.protocol.types import (
 from producers.kafka.protocol import Uuid
 
 _UNKNOWN = -1
+_NO_SESSION = 0
+_WITHOUT_SESSION = -1
+"""The epoch of a fetch that asks for no session (KIP-227)."""
 _DIVERGING_EPOCH = 0
 """The tag of the field that says where the broker's log parts from what was fetched."""
 
@@ -114,17 +117,6 @@ WantedTopics = dict[bytes, list[WantedPartition]]
 """By the topics' ids."""
 
 
-class SessionFetch(NamedTuple):
-    """What one fetch says in a session of the broker."""
-
-    session_id: int
-    epoch: int
-    topics: WantedTopics
-    """New in the session, or wanted from another offset than before."""
-    forgotten: dict[bytes, list[int]]
-    """No longer wanted."""
-
-
 class _WantedPartition(AbstractType[WantedPartition]):  # type: ignore[misc]
     """The same as bytes.
 
@@ -181,7 +173,7 @@ class FetchByIdRequest_v13(RequestStruct):  # type: ignore[misc]  # noqa: N801 -
 
 
 class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
-    """One of aiokafka's fetch requests, with the topics named by their ids, in a session of the broker.
+    """One of aiokafka's fetch requests, with the topics named by their ids, outside any fetch session.
 
     Raises, when it is sent:
         NotImplementedError: The broker is older than Kafka 3.1.
@@ -189,17 +181,14 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
 
     API_KEY = 1
 
-    def __init__(self, request: FetchRequest, part: SessionFetch) -> None:
+    def __init__(self, request: FetchRequest, wanted: WantedTopics) -> None:
         self._request: Any = request
-        self._part = part
+        self._wanted = wanted
 
     def build(self, request_struct_class: type[FetchByIdRequest_v13]) -> FetchByIdRequest_v13:
-        request, part = self._request, self._part
+        request = self._request
         topics: list[tuple[Any, ...]] = [
-            (topic_id, partitions, {}) for topic_id, partitions in part.topics.items()
-        ]
-        forgotten: list[tuple[Any, ...]] = [
-            (topic_id, numbers, {}) for topic_id, numbers in part.forgotten.items()
+            (topic_id, partitions, {}) for topic_id, partitions in self._wanted.items()
         ]
         return request_struct_class(
             _UNKNOWN,  # replica_id: a consumer
@@ -207,10 +196,10 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
             request._min_bytes,  # noqa: SLF001
             request._max_bytes,  # noqa: SLF001
             request._isolation_level,  # noqa: SLF001
-            part.session_id,
-            part.epoch,
+            _NO_SESSION,
+            _WITHOUT_SESSION,
             topics,
-            forgotten,
+            [],  # partitions that a session forgets
             request._rack_id,  # noqa: SLF001
             {},
         )

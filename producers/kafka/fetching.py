@@ -4,20 +4,16 @@ aiokafka's own requests name a topic by its name alone. Of a topic that was dele
 messages at the offsets that were next in the deleted one. And if the log was cut (an unclean leader election), they
 get other messages at offsets that were read before, or go on with those that follow them.
 
-And takes what was fetched without a copy of each record. For both it replaces what aiokafka has for itself; a test of
-each fails if a later version has it no more.
+`Fetching` replaces the `send` of aiokafka's client. A test fails if a later version has no such attribute.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as sdk
-from aiokafka.consumer.fetcher import FetchResult, PartitionRecords
 from aiokafka.protocol.fetch import FetchRequest
 
 from producers.kafka.fetch_request import (
@@ -26,7 +22,6 @@ from producers.kafka.fetch_request import (
     WantedTopics,
     divergence,
 )
-from producers.kafka.fetch_session import FetchSession
 
 if TYPE_CHECKING:
     from producers.kafka.cluster import TopicDescription
@@ -64,41 +59,14 @@ class Reader(Protocol):
     """Set when a broker does not know the id of one."""
 
 
-class _ParsedRecords(PartitionRecords):  # type: ignore[misc]
-    """Gives the records as aiokafka has parsed them.
-
-    It would copy each into another form, whose fields are the same: a tenth of what a message costs altogether.
-    """
-
-    def __iter__(self) -> Iterator[Any]:
-        found: Iterator[Any] = self._records_iterator
-        return found
-
-    def _consumer_record(self, tp: TopicPartition, record: Any) -> Any:
-        return record
-
-
-class _Fetched(OrderedDict[TopicPartition, Any]):
-    """What aiokafka's fetcher has fetched and not handed out."""
-
-    def __setitem__(self, partition: TopicPartition, fetched: Any) -> None:
-        if isinstance(fetched, FetchResult):
-            fetched._partition_records.__class__ = _ParsedRecords  # noqa: SLF001 - see the module's docstring
-        super().__setitem__(partition, fetched)
-
-
 class Fetching:
     """Stands between aiokafka's fetcher and its client."""
 
     def __init__(self, consumer: AIOKafkaConsumer, reader: Reader) -> None:
         client: Any = consumer._client  # noqa: SLF001 - see the module's docstring
-        fetcher: Any = consumer._fetcher  # noqa: SLF001 - as above
-        fetcher._records = _Fetched()  # noqa: SLF001 - as above
         self._send = client.send
         self._reader = reader
         self._by_id = True
-        self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
-        """By the node of the broker."""
         client.send = self.send
 
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
@@ -114,23 +82,12 @@ class Fetching:
                     await asyncio.sleep(_LOOK_AGAIN_AFTER_S)
                     return _Answer([])
                 try:
-                    response = await self._fetch(node_id, request, topics)
+                    response = await self._send(node_id, FetchByIdRequest(request, topics))
                 except NotImplementedError:
                     self._by_id = False
                 else:
                     return await self._answer(response, names, lanes)
         return await self._send(node_id, request, **arguments)
-
-    async def _fetch(self, node_id: int, request: FetchRequest, topics: WantedTopics) -> Any:
-        session = self._sessions[node_id]
-        part = session.next(topics)
-        try:
-            response = await self._send(node_id, FetchByIdRequest(request, part))
-        except BaseException:
-            session.reset()
-            raise
-        session.note(part, response)
-        return response
 
     def _set_wait(self, request: Any) -> None:
         # A follower may learn of new messages late, and answers then at the end of the wait.

@@ -14,7 +14,6 @@ from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
 from triggerer.abc import BrokerMessage
-from triggerer.pluginkit.thawing import become, thawed
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME_MS: Final = 253_402_300_800_000
@@ -71,17 +70,15 @@ class KafkaMessage(BrokerMessage):
     offset: int
 
     def __init__(self, record: Record, lane: Lane, delivery: int) -> None:
-        become(self, _Thawed)
-        message: Any = self
-        message.record = record
-        message.lane = lane
-        message.delivery = delivery
-        message.offset = record.offset
-        message.key = record.key
+        store = object.__setattr__
+        store(self, "record", record)
+        store(self, "lane", lane)
+        store(self, "delivery", delivery)
+        store(self, "offset", record.offset)
+        store(self, "key", record.key)
         # None: a tombstone.
-        message.value = record.value
-        message.forget_decoded()
-        message.__class__ = KafkaMessage
+        store(self, "value", record.value)
+        self.forget_decoded()
 
     # The base class is compared by its fields, which are not kept here.
     __eq__ = object.__eq__
@@ -180,9 +177,6 @@ class KafkaMessage(BrokerMessage):
 
     def __repr__(self) -> str:
         return f"<KafkaMessage {self.topic}[{self.partition}]@{self.offset}>"
-
-
-_Thawed: Final = thawed(KafkaMessage)
 
 
 def _from_another_process(

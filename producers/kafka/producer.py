@@ -77,6 +77,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._advancing: Advancing | None = None
         self._dead_letters = DeadLetters(settings, group)
         self._paused = False
+        self._is_unanswered = False
+        """Whether the broker did not answer when it was asked last, which has been logged."""
 
     @property
     def _what(self) -> str:
@@ -196,10 +198,15 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             return False
         except BrokerUnavailable as error:
             # The client reconnects by itself. The stream ends only if that takes too long.
-            logger.warning("%s: %s", self._what, error)
+            if not self._is_unanswered:
+                logger.warning("%s: %s", self._what, error)
+            self._is_unanswered = True
             return False
         if recreated is not None:
             raise recreated
+        if self._is_unanswered:
+            self._is_unanswered = False
+            logger.info("%s: the broker answers again", self._what)
         return True
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:

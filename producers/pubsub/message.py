@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from triggerer.abc import BrokerMessage
 from triggerer.pluginkit.texts import text_of, texts_of
-from triggerer.pluginkit.thawing import thawed
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,6 +58,23 @@ class PubSubMessage(BrokerMessage):
     subscription: str
     published_s: int
     published_ns: int
+
+    def __init__(
+        self, raw: Any, attributes: dict[str, str | bytes], attempt: int, subscription: str
+    ) -> None:
+        """Take what the service sent as `raw`, a protobuf `PubsubMessage`."""
+        published = raw.publish_time
+        store = object.__setattr__
+        # A message without data has attributes alone.
+        store(self, "value", raw.data or None)
+        store(self, "attributes", attributes)
+        store(self, "message_id", raw.message_id)
+        store(self, "ordering_key", raw.ordering_key)
+        store(self, "attempt", attempt)
+        store(self, "subscription", subscription)
+        store(self, "published_s", published.seconds)
+        store(self, "published_ns", published.nanos)
+        self.forget_decoded()
 
     # The base class is compared by its fields, which are not kept here.
     __eq__ = object.__eq__
@@ -142,11 +158,6 @@ class Delivery:
         return f"<Delivery {self.message_id} {self.state.name.lower()}>"
 
 
-_Thawed: Final = thawed(PubSubMessage)
-_new_message = PubSubMessage.__new__
-_new_delivery = Delivery.__new__
-
-
 def read_delivery(received: Any, subscription: str) -> Delivery:
     """Read what the service has sent.
 
@@ -154,39 +165,16 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
         received: A protobuf `ReceivedMessage`.
         subscription: Its full path.
     """
-    # One function without constructors, since it runs for every message: they would be half of its cost.
     raw = received.message
-    published = raw.publish_time
-    message: Any = _new_message(_Thawed)
-    value = raw.data
-    # A message without data has attributes alone.
-    message.value = value or None
-    message.message_id = message_id = raw.message_id
-    message.ordering_key = key = raw.ordering_key
-    message.attempt = received.delivery_attempt
-    message.subscription = subscription
-    message.published_s = published.seconds
-    message.published_ns = published.nanos
-    message.forget_decoded()
-    size = len(value)
+    size = len(raw.data)
     attributes: dict[str, str | bytes] = {}
     if given := raw.attributes:
-        # Its own methods are Python's generic ones, which take twice as long.
+        # The protobuf mapping's own methods are Python's generic ones, which take twice as long.
         for name in given:
             attributes[name] = text = given[name]
             size += len(name) + len(text)
-    message.attributes = attributes
-    message.__class__ = PubSubMessage
-    delivery = _new_delivery(Delivery)
-    delivery.message = message
-    delivery.message_id = message_id
-    delivery.ack_id = received.ack_id
-    delivery.key = key
-    if key:
-        size += len(key.encode())
-        delivery.lane = f"key:{key}"
-    else:
-        delivery.lane = f"message:{message_id}"
-    delivery.size = size
-    delivery.state = READY
-    return delivery
+    message = PubSubMessage(raw, attributes, received.delivery_attempt, subscription)
+    message_id, key = message.message_id, message.ordering_key
+    size += len(key.encode())
+    lane = f"key:{key}" if key else f"message:{message_id}"
+    return Delivery(message, message_id, received.ack_id, key, lane, size)

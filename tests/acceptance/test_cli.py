@@ -385,8 +385,8 @@ def test_config_show_names_the_origin_and_hides_secrets(shell: Shell) -> None:
 
 def test_events_are_emitted_and_listed_with_the_fields_of_the_contract(migrated: Shell) -> None:
     emitted = migrated.json(
-        "assets", "emit", "x-orders", "--extra", '{"n": 1}', "--partition-key", "2026-01-01"
-    )
+        "assets", "emit", "x-orders", "--create", "--extra", '{"n": 1}', "--partition-key", "2026-01-01"
+    )  # fmt: skip
     assert list(emitted) == [
         "id",
         "asset_name",
@@ -402,7 +402,7 @@ def test_events_are_emitted_and_listed_with_the_fields_of_the_contract(migrated:
     ]
     assert emitted["partition_key"] == "2026-01-01"
     assert (emitted["asset_uri"], emitted["extra"]) == ("x-orders", {"n": 1})
-    migrated.ok("assets", "emit", "x-orders", "--extra", "[1, 2]")
+    migrated.ok("assets", "emit", "x-orders", "--create", "--extra", "[1, 2]")
     events = migrated.json("assets", "events")
     assert [event["extra"] for event in events] == [{"payload": [1, 2]}, {"n": 1}]
     assert len(migrated.json("assets", "events", "--limit", "1")) == 1
@@ -412,15 +412,68 @@ def test_events_are_emitted_and_listed_with_the_fields_of_the_contract(migrated:
 def test_an_asset_that_nobody_declares_is_made_with_a_warning_on_standard_error(
     migrated: Shell,
 ) -> None:
-    done = migrated.run("assets", "emit", "x-new", "--json")
+    done = migrated.run("assets", "emit", "x-new", "--create", "--json")
     assert json.loads(done.stdout)["asset_name"] == "x-new"
     assert "no DAG declares" in done.stderr
+
+
+def test_an_asset_that_nobody_declares_is_refused_or_made_and_can_be_deleted(
+    migrated: Shell,
+) -> None:
+    said = migrated.refused("assets", "emit", "x-new")
+    assert said.startswith("triggerer: no DAG file declares the asset 'x-new'\n")
+    assert "--create" in said
+    for _ in range(2):
+        migrated.ok("assets", "emit", "x-new", "--create")
+    assert migrated.json("assets", "delete", "x-new") == {
+        "asset_name": "x-new",
+        "asset_uri": "x-new",
+        "asset_events": 2,
+        "queued_events": 0,
+    }
+    assert migrated.json("assets", "list") == migrated.json("assets", "events") == []
+    assert "no asset 'x-new'" in migrated.refused("assets", "delete", "x-new")
+
+
+def test_a_dag_is_deleted_only_once_it_is_stale_and_the_user_has_said_yes(migrated: Shell) -> None:
+    async def seed(database: Database) -> None:
+        await add_dag(database, "declared", None)
+        await add_dag(database, "d", None, is_stale=True)
+
+    with_database(migrated.config, seed)
+    assert "not stale" in migrated.refused("dags", "delete", "declared", "--yes")
+    said = migrated.refused("dags", "delete", "d")
+    assert "the DAG 'd' would be deleted, with 0 runs, and nobody can be asked" in said
+    assert migrated.json("dags", "delete", "d", "--yes") == {
+        "dag_id": "d",
+        "runs": 0,
+        "logs": 0,
+        "logs_elsewhere": 0,
+    }
+    assert "no DAG 'd'" in migrated.refused("dags", "delete", "d", "--yes")
+
+
+def test_numbers_in_json_are_kept_or_refused(migrated: Shell) -> None:
+    extra = '{"large": 1e20, "whole": 1e16, "zero": -0.0, "one": 1.0, "int": 1}'
+    migrated.ok("assets", "emit", "x-a", "--create", "--extra", extra)
+    shown = migrated.ok("assets", "events", "--json")
+    for part in ('"large": 1e+20', '"whole": 1e+16', '"zero": -0.0', '"one": 1.0', '"int": 1'):
+        assert part in shown
+    for given, code, said in (
+        ("18446744073709551616", 1, "an integer of more than 64 bits"),
+        ("1e400", 2, "the number 1e400 is too large"),
+        ("NaN", 2, "JSON has no NaN"),
+    ):
+        refused = migrated.refused(
+            "assets", "emit", "x-a", "--create", "--extra", f'{{"n": {given}}}', code=code
+        )
+        assert said in refused
 
 
 def test_plan_shows_what_a_folder_would_change_and_fails_for_a_broken_file(
     migrated: Shell,
 ) -> None:
-    migrated.ok("assets", "emit", "x-orders")
+    migrated.ok("assets", "emit", "x-orders", "--create")
     folder = migrated.folder / "new"
     folder.mkdir()
     (folder / "one.py").write_text(
@@ -541,7 +594,7 @@ def test_what_is_not_there_is_refused(migrated: Shell) -> None:
     assert "no DAG 'nope'" in migrated.refused("dags", "backfill", "nope", "--partition-key", "a")
     assert "'w'" in migrated.refused("watchers", "show", "nope", "w")
     assert "'w'" in migrated.refused("watchers", "replay", "nope/w", "--from", "earliest")
-    assert "ASCII" in migrated.refused("assets", "emit", "sché")
+    assert "ASCII" in migrated.refused("assets", "emit", "sché", "--create")
 
 
 @pytest.mark.parametrize(
@@ -566,9 +619,9 @@ def test_every_command_says_the_same_of_a_dag_that_is_not_there(migrated: Shell)
 
 
 def test_the_hint_for_what_cannot_be_emitted_knows_of_no_filter(migrated: Shell) -> None:
-    said = migrated.refused("assets", "emit", "x-orders", "--extra", r'{"a": "\u0000"}')
+    said = migrated.refused("assets", "emit", "x-orders", "--create", "--extra", r'{"a": "\u0000"}')
     assert "NUL character" in said
-    assert said.endswith("hint: remove it from the payload\n")
+    assert said.endswith("hint: remove the NUL character\n")
 
 
 def test_lists_without_rows_are_empty_arrays(migrated: Shell) -> None:

@@ -271,6 +271,11 @@ def test_a_standalone_executes_a_run_as_nobody_and_stops_in_order(
         for one in (service, *service.children(recursive=True)):
             assert set(one.uids()) == {NOBODY}
             assert set(one.gids()) == {NOBODY}
+        wait_for(
+            lambda: json.loads(container.run("assets", "list", "--state", "declared", "--json")),
+            what="its DAG file was not read",
+            log=log,
+        )
         container.run("assets", "emit", "orders")
 
         def ended() -> list[dict[str, Any]]:

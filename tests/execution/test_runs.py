@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from tests.execution.conftest import House
 from triggerer.cli.one_line import one_line
@@ -47,6 +48,27 @@ async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_hous
     assert "hello from the task" in log
     assert "got {'n': 20, 'a': 1, 'b': 3}" in log
     assert "to stderr" in log
+
+
+async def test_who_watches_the_service_reads_that_a_run_failed_and_why(house: House) -> None:
+    await house.add_dag(
+        "fails",
+        """
+        with DAG("fails"):
+            @task
+            def fail():
+                raise ValueError("no such column: amount")
+
+            fail()
+        """,
+    )
+    with capture_logs() as logs:
+        async with house.executor():
+            (pk,) = await house.queue("fails")
+            (run,) = await house.ended(pk)
+    (said,) = [log for log in logs if log["event"] == "run failed"]
+    assert (said["dag_id"], said["run_id"], said["log_level"]) == ("fails", run.run_id, "warning")
+    assert said["error"] == "ValueError: no such column: amount"
 
 
 async def test_a_task_prints_what_the_locale_has_no_characters_for(

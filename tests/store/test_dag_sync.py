@@ -196,9 +196,9 @@ async def test_a_stream_keeps_its_state_as_long_as_it_has_a_watcher(database: Da
     assets = (asset("x"), asset("y"))
     await sync(database, file(assets=assets, watchers=(watcher("x"), watcher("y", args="2"))))
     async with database.transaction() as session:
-        session.add(StreamState(stream_digest="s", epoch=1, value={"n": 1}))
+        session.add(StreamState(stream_digest="s", epoch=1, value='{"n": 1}'))
     await sync(database, file(assets=assets, watchers=(watcher("y", args="2"),)))
-    assert [row.value for row in await rows(database, StreamState)] == [{"n": 1}]
+    assert [row.value for row in await rows(database, StreamState)] == ['{"n": 1}']
     await sync(database, file(assets=assets))
     assert await rows(database, StreamState) == []
 

@@ -281,6 +281,10 @@ BAD: list[tuple[str, Any]] = [
     ("no JSON at all", {"thing": object()}),
     ("a number beyond 64 bits", {"n": 2**70}),
     ("half of a surrogate pair", {"text": "\ud800"}),
+    ("NaN", {"price": math.nan}),
+    ("an infinity among nulls", {"none": None, "rows": [{"price": (1.0, -math.inf)}]}),
+    ("NaN as it is", math.nan),
+    ("NaN as a key", {1: {math.nan: "x"}}),
 ]
 
 
@@ -304,7 +308,7 @@ async def test_a_payload_that_cannot_be_stored_fails_alone(
 
 async def test_what_looks_like_an_escaped_nul_is_stored(database: Database) -> None:
     await _one_dag(database)
-    payload = {"text": "a backslash and u0000: \\u0000", "nothing": math.nan, "set": {2, 1}}
+    payload = {"text": "a backslash and u0000: \\u0000", "nothing": None, "set": {2, 1}}
     async with recording(database) as recorder:
         event = Event(payload)
         await record(recorder, event)

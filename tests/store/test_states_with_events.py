@@ -20,6 +20,7 @@ from triggerer.abc import (
     TriggerEvent,
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.json_text import load_json
 from triggerer.domain.stream_states import StateChange, Submission
 from triggerer.errors import LeaseLost, RowRefused, StoreError, StoreUnavailable
 from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
@@ -38,7 +39,8 @@ async def stored(database: Database) -> tuple[list[Any], Any]:
     """The payloads of the events, and the state."""
     async with database.reading() as session:
         states = list(await session.scalars(select(StoredRow.value)))
-    return [event.extra["n"] for event in await events_in(database)], states[0] if states else None
+    state = load_json(states[0]) if states else None
+    return [event.extra["n"] for event in await events_in(database)], state
 
 
 def events(*numbers: int, source: EventSource = SOURCE) -> list[Event]:

@@ -102,7 +102,7 @@ async def test_the_state_ends_with_the_last_watcher_and_is_not_saved_after_it(
 async def test_a_state_that_is_no_json_or_too_large_is_refused(watched: Database) -> None:
     async with writing(watched, []) as writer:
         state = await opened(writer)
-        with pytest.raises(PluginError, match="must be JSON"):
+        with pytest.raises(PluginError, match="the state of a stream is not JSON"):
             await state.save(object())
         with pytest.raises(PluginError, match="1048576 are allowed"):
             await state.save("x" * 1_048_576)

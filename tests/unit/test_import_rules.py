@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 OURS = ("triggerer", "producers", "watchers")
 
 # Libraries that compute and do nothing else: no clock, no file, no socket, no task.
-PURE = {"croniter"}
+PURE = {"croniter", "orjson"}
 # The standard library's way to the clock's ticking, to other tasks and to the outside.
 IMPURE_STDLIB = {
     "asyncio", "concurrent", "http", "logging", "multiprocessing", "os", "pathlib", "queue", "selectors",

@@ -66,24 +66,11 @@ async def test_a_child_that_goes_in_the_middle_of_a_frame_closes_the_channel(the
     await channel.aclose()
 
 
-def test_a_child_sees_that_a_frame_has_come_also_if_it_came_with_the_last_one() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, ChildChannel(theirs) as child:
-        assert not child.has_more(within_s=0)
-        ours.sendall(_frame(b"one") + _frame(b"two"))
-        assert child.has_more(within_s=10)
-        assert child.receive_bytes() == b"one"
-        assert child.has_more(within_s=0)
-        assert child.receive_bytes() == b"two"
-        assert not child.has_more(within_s=0)
-
-
 @pytest.mark.parametrize("there", [1, 8, 9])
 def test_a_child_is_told_that_the_service_went_in_the_middle_of_a_frame(there: int) -> None:
     ours, theirs = socket.socketpair()
     with ChildChannel(theirs) as child:
         with ours:
             ours.sendall(_frame(b"body")[:there])
-        assert child.has_more(within_s=0)
         with pytest.raises(EOFError, match="in the middle"):
             child.receive_bytes()

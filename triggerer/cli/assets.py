@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triggerer.cli import completing, options, queued
+from triggerer.cli.deleting import delete_asset
 from triggerer.cli.output import check_state, print_answer, text
 from triggerer.cli.session import read_list, write
 from triggerer.cli.tables import Column, Kind, print_list
@@ -20,6 +21,7 @@ _ASSET_STATES = ("declared", "undeclared")
 _EVENT_STATES = ("queued", "consumed", "unused")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.command("delete")(delete_asset)
 app.add_typer(queued.app, name="queued", help="Events that wait for DAGs.")
 
 
@@ -106,27 +108,23 @@ def emit(
     partition_key: Annotated[
         str | None, typer.Option("--partition-key", metavar="KEY", help="Of which partition it is.")
     ] = None,
+    create: Annotated[
+        bool,
+        typer.Option("--create", help="Also of an asset that no DAG declares; it is created."),
+    ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Emit an event. An asset that nobody declares is created, with a warning."""
-    values = _parse_extra(extra)
+    """Emit an event of an asset that a DAG declares."""
+    values = {} if extra is None else options.parse_extra(extra, "--extra")
 
     async def change(session: AsyncSession) -> dict[str, Any]:
         from triggerer.operations.emitting import emit_event
 
-        return await emit_event(session, asset, values, partition_key=partition_key)
+        return await emit_event(session, asset, values, partition_key=partition_key, create=create)
 
     emitted = write(config, change)
     print_answer(emitted, f"{emitted['asset_name']}: emitted event {emitted['id']}", json=json)
-
-
-def _parse_extra(extra: str | None) -> dict[str, Any]:
-    if extra is None:
-        return {}
-    value = options.parse_json(extra, "--extra")
-    # As a trigger's payload does (contract, §2).
-    return value if isinstance(value, dict) else {"payload": value}
 
 
 def _source(row: AssetEventView) -> str | None:

@@ -9,6 +9,7 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.backfill import backfill
+from triggerer.cli.deleting import delete_dag
 from triggerer.cli.output import (
     check_state,
     print_answer,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command("test")(try_)
 app.command()(backfill)
+app.command("delete")(delete_dag)
 DagId = options.DagId
 _MOST_NEXT_RUNS: Final = 10_000
 """As a rule a timetable asks for runs without an end."""

@@ -92,6 +92,42 @@ def _instant(text: str) -> datetime:
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
+def parse_json(text: str, option: str, *, what: str = "JSON") -> Any:
+    """Return a JSON value with all digits of its numbers; ends with exit code 2 if the text is not JSON.
+
+    The store refuses an integer of more than 64 bits. A faster parser would make another number of it, silently.
+
+    Args:
+        what: The name of such a value, for the message.
+    """
+    import json
+    from math import isinf
+    from string import digits
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"JSON has no {constant}")
+
+    def number(text: str) -> float:
+        if isinf(value := float(text)):
+            raise ValueError(f"the number {text} is too large")
+        return value
+
+    try:
+        return json.loads(text, parse_constant=refuse, parse_float=number)
+    except (ValueError, RecursionError) as error:
+        # Where somebody has tried to write JSON, the parser knows what is wrong with it; else it does not help.
+        detail = (
+            f": {error}" if text.lstrip()[:1] in {"{", "[", '"', "-", "N", "I", *digits} else ""
+        )
+        wrong_use(f"{option} takes {what} such as {_example(text)}, not {text!r}{detail}")
+
+
+def parse_extra(text: str, option: str) -> dict[str, Any]:
+    """Return what an event carries: the JSON object, or `{"payload": value}`, as of a trigger (contract, §2)."""
+    value = parse_json(text, option)
+    return value if isinstance(value, dict) else {"payload": value}
+
+
 def parse_object(text: str | None, option: str) -> dict[str, Any] | None:
     """Return a JSON object; ends with exit code 2 if it is none."""
     if text is None:
@@ -100,22 +136,6 @@ def parse_object(text: str | None, option: str) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         wrong_use(f"{option} takes a JSON object such as {_example(text)}, not {text!r}")
     return value
-
-
-def parse_json(text: str, option: str, *, what: str = "JSON") -> Any:
-    """Return a JSON value; ends with exit code 2 if it is none.
-
-    Args:
-        what: The name of such a value, for the message.
-    """
-    import orjson
-
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        # The parser's words help only a user who has written JSON.
-        detail = f": {error}" if text.lstrip().startswith(("{", "[", '"')) else ""
-        wrong_use(f"{option} takes {what} such as {_example(text)}, not {text!r}{detail}")
 
 
 def _example(text: str) -> str:

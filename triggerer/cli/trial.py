@@ -103,10 +103,10 @@ def _parse_event(given: str) -> GivenEvent:
         if sign != "=":
             continue
         try:
-            value = orjson.loads(given[at + 1 :])
+            orjson.loads(given[at + 1 :])
         except orjson.JSONDecodeError:
             continue
-        return GivenEvent(given[:at], value if isinstance(value, dict) else {"payload": value})
+        return GivenEvent(given[:at], options.parse_extra(given[at + 1 :], "--event"))
     if given.endswith("}"):
         wrong_use(f"--event {given}: what stands after the = is not JSON")
     return GivenEvent(given, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
@@ -9,14 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from triggerer.abc import BaseEventTrigger
 from triggerer.dag_processing.loader import LoadedFile, file_error, load_dag_file, shown_location
 from triggerer.dag_processing.mistakes import refuse_unknown_pools, uncalled_functions
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef, AssetWatcher
 from triggerer.domain.conditions import condition_to_json
 from triggerer.domain.dags import DAG
+from triggerer.domain.json_text import dump_json
 from triggerer.domain.parsed import (
     ParsedAsset,
     ParsedDag,
@@ -27,10 +27,10 @@ from triggerer.domain.parsed import (
 )
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, next_info, timetable_in
-from triggerer.domain.storable import storable_text, strings_with_nul
+from triggerer.domain.storable import storable_text
 from triggerer.domain.stream_names import stream_name
 from triggerer.domain.tasks import Task
-from triggerer.errors import DagFileError, PluginError, TemplateError, TriggererError
+from triggerer.errors import DagFileError, PluginError, RowRefused, TemplateError, TriggererError
 from triggerer.plugins import (
     DagsFolder,
     canonical_kwargs,
@@ -280,13 +280,12 @@ def _watcher(
     if trigger_digest(*_serialized(trigger)) != digest:
         raise PluginError("serialize() returned two different things when called twice")
     kind = load_trigger_class(classpath, dags_folder=folder.root, allowed_modules=allowed_modules)
-    kwargs = orjson.loads(canonical_kwargs(kwargs))
+    kwargs = _kept(kwargs)
     again = kind(**kwargs)
     if trigger_digest(*_serialized(again)) != digest:
         raise PluginError(
             f"{classpath} made again from serialize()'s arguments serialises differently"
         )
-    _refuse_nul(kwargs)
     key = again.shared_stream_key()
     name = classpath if key is None else stream_name(again.describe_stream(), key)
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
@@ -304,6 +303,21 @@ def _watcher(
     )
 
 
+def _kept(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a trigger's arguments as the store gives them back.
+
+    Raises:
+        PluginError: The store cannot hold them.
+    """
+    arguments = json.loads(canonical_kwargs(kwargs))
+    try:
+        dump_json(arguments, "an argument of the trigger")
+    except RowRefused as error:
+        raise PluginError(error.message, hint=error.hint) from error
+    assert isinstance(arguments, dict)
+    return arguments
+
+
 def _serialized(trigger: BaseEventTrigger | Any) -> tuple[str, dict[str, Any]]:
     match trigger.serialize():
         case (str(classpath), dict(kwargs)):
@@ -319,13 +333,6 @@ def _complaint(asset: Asset, watcher: AssetWatcher, error: Exception) -> str:
 
 def _refuse_what_no_store_takes(parsed: ParsedFile, path: str) -> None:
     try:
-        as_json = parsed.to_json()
-        orjson.dumps(as_json)
-        _refuse_nul(as_json)
-    except (TypeError, PluginError) as error:
-        raise DagFileError(f"the store cannot hold what it defines: {error}", file=path) from error
-
-
-def _refuse_nul(document: object) -> None:
-    for text in strings_with_nul(document):
-        raise PluginError(f"{text!r} holds a NUL character")
+        dump_json(parsed.to_json(), "what the file defines")
+    except RowRefused as error:
+        raise DagFileError(error.message, file=path, hint=error.hint) from error

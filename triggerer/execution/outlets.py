@@ -11,7 +11,8 @@ import orjson
 
 from triggerer.domain.assets import Asset, AssetAlias, Metadata
 from triggerer.domain.attempts import EmittedEvent
-from triggerer.domain.storable import check_partition_key, strings_with_nul
+from triggerer.domain.json_text import dump_json, load_json
+from triggerer.domain.storable import check_partition_key
 from triggerer.errors import RowRefused
 
 
@@ -129,8 +130,8 @@ class _Found:
 def _digest(extra: Mapping[str, Any]) -> Hashable:
     """The same for equal extras. What JSON cannot hold is equal to nothing; `checked` refuses it."""
     try:
-        return orjson.dumps(extra, option=orjson.OPT_SORT_KEYS)
-    except TypeError:
+        return dump_json(extra, "an extra", option=orjson.OPT_SORT_KEYS)
+    except RowRefused:
         return object()
 
 
@@ -138,15 +139,9 @@ def checked(asset: Asset, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of `extra`, as the store will give it back.
 
     Raises:
-        RowRefused: It is no mapping, JSON cannot hold it, or it has a NUL character.
+        RowRefused: It is no mapping, or JSON or the store cannot hold all of it, as NaN or a NUL character.
     """
     if not isinstance(extra, Mapping):
         raise RowRefused(f"the extra of {asset.uri} is no mapping: {extra!r}")
-    try:
-        text = orjson.dumps(dict(extra))
-    except TypeError as error:
-        raise RowRefused(f"the extra of {asset.uri} cannot be written as JSON: {error}") from error
-    copy: dict[str, Any] = orjson.loads(text)
-    if b"\\u0000" in text and any(strings_with_nul(copy)):
-        raise RowRefused(f"the extra of {asset.uri} has a NUL character, which no database keeps")
+    copy: dict[str, Any] = load_json(dump_json(dict(extra), f"the extra of {asset.uri}"))
     return copy

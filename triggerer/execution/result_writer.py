@@ -267,12 +267,12 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self, group: Sequence[AttemptUpdate], held: Mapping[int, HeldRun]
     ) -> None:
         # Also if the end was written before, perhaps by a commit whose outcome was unknown.
-        ended = {
-            update.order.dag_id
-            for update in group
-            if update.end is not None and _is_held(update.order, held)
-        }
-        if ended:
+        ends = [
+            update for update in group if update.end is not None and _is_held(update.order, held)
+        ]
+        for update in ends:
+            _log_failure(update)
+        if ended := {update.order.dag_id for update in ends}:
             await self._database.announce_here({Signal.RUNS_ENDED: ended})
 
     def _is_ours(self, update: AttemptUpdate, held: Mapping[int, HeldRun]) -> bool:
@@ -311,3 +311,14 @@ def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
         tasks=tuple(task.failed(error) for task in update.tasks),
         end=end and replace(end, state=RunState.FAILED, error=error),
     )
+
+
+def _log_failure(update: AttemptUpdate) -> None:
+    """Tell who watches the service that a run failed; `runs show` has the whole error."""
+    order, end = update.order, update.end
+    if end is None or end.state is not RunState.FAILED:
+        return
+    first, *_ = (end.error or "").split("\n\n", 1)
+    lines = first.strip().splitlines() or [""]
+    error = lines[-1] if "Traceback (most recent" in lines[0] else lines[0]
+    _log.warning("run failed", dag_id=order.dag_id, run_id=order.run_id, error=error)

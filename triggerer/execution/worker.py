@@ -21,7 +21,7 @@ from triggerer.errors import RunFailed
 from triggerer.execution.failures import WorkerStopped, storable
 from triggerer.execution.logs import Output, set_up_logging
 from triggerer.execution.protocol import message
-from triggerer.execution.reporter import START_IS_TOLD_AFTER_S, Reporter
+from triggerer.execution.reporter import Reporter
 from triggerer.execution.session import SparkHolder
 from triggerer.ipc import ChildChannel, connect_to_parent
 from triggerer.lifelines import kill_own_group
@@ -145,12 +145,8 @@ class Worker:
         self._reporter.send(message("waiting", run=run_pk, wait=wait))
 
     def _listen(self) -> None:
-        holds_starts = False
         while True:
             try:
-                if holds_starts and not self._channel.has_more(within_s=START_IS_TOLD_AFTER_S):
-                    holds_starts = False
-                    self._reporter.tell_starts()
                 frame = self._channel.receive()
             except (EOFError, OSError):
                 # The executor is gone. Nobody will take results: end now, with the JVM and all
@@ -163,9 +159,6 @@ class Worker:
                 if waiting is not None:
                     waiting.put(frame)
             else:
-                if frame["type"] == "run":
-                    self._reporter.hold_starts()
-                    holds_starts = True
                 self._orders.put(frame)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

@@ -163,7 +163,7 @@ def _parts(runs: Sequence[OldRun], events: Mapping[int, int]) -> Iterator[list[O
 
 async def _clean_logs(runs: Sequence[OldRun], cleaned: Cleaned) -> None:
     paths = [log_path(run.log_home, run.dag_id, run.run_id) for run in runs if run.log_home]
-    found = await to_thread.run_sync(_count if cleaned.dry_run else _unlink, paths)
+    found = await to_thread.run_sync(_count if cleaned.dry_run else delete_logs, paths)
     cleaned.logs += found
     cleaned.logs_elsewhere += len(paths) - found
 
@@ -172,7 +172,12 @@ def _count(paths: Sequence[str]) -> int:
     return sum(map(os.path.exists, paths))
 
 
-def _unlink(paths: Sequence[str]) -> int:
+def delete_logs(paths: Sequence[str]) -> int:
+    """Delete the logs that are on this machine; return how many there were.
+
+    Raises:
+        TriggererError: One cannot be deleted.
+    """
     gone = 0
     for path in paths:
         try:
@@ -182,7 +187,7 @@ def _unlink(paths: Sequence[str]) -> int:
         except OSError as error:
             raise TriggererError(
                 f"the log {path} cannot be deleted: {error.strerror}",
-                hint="clean as the user of the executor",
+                hint="repeat the command as the user of the executor",
             ) from error
         gone += 1
     return gone

@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.assets import Asset
+from triggerer.errors import UnknownAsset
+from triggerer.nearest import ending
 from triggerer.store.queries.listing.asset_events import list_asset_events
 from triggerer.store.queries.listing.definitions import list_assets
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
@@ -20,17 +22,23 @@ async def emit_event(
     extra: dict[str, Any],
     *,
     partition_key: str | None = None,
+    create: bool = False,
 ) -> dict[str, Any]:
     """Record one event of the asset with this name or URI; queue it for the DAGs that wait.
 
+    Args:
+        create: Accept an asset that no DAG file declares, and create it if it does not exist.
     Returns:
         The event, with the field names of the contract's §9.
     Raises:
+        UnknownAsset: No DAG file declares the asset, and `create` is false.
         DagError: No asset is called that, and it is no valid URI either.
         RowRefused: The extra or the partition key cannot be stored.
     """
     found = await list_assets(session, asset=asset, limit=2)
     exact = [row for row in found if row.uri == asset] or found
+    if not create and not (exact and exact[0].declared_in):
+        raise await _unknown(session, asset)
     wanted = exact[0] if exact else Asset(asset)
     stored = await ensure_asset(session, name=wanted.name, uri=wanted.uri)
     (event_id,) = await record_events(
@@ -38,3 +46,13 @@ async def emit_event(
     )
     (event,) = await list_asset_events(session, event_id=event_id)
     return asdict(event)
+
+
+async def _unknown(session: AsyncSession, asset: str) -> UnknownAsset:
+    declared = await list_assets(session, state="declared", limit=0)
+    known = {text for row in declared for text in (row.name, row.uri)}
+    return UnknownAsset(
+        asset,
+        f"no DAG file declares the asset {asset!r}{ending(asset, known)}",
+        hint="to emit an event of an undeclared asset, add --create",
+    )

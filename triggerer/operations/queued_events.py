@@ -37,7 +37,8 @@ async def delete_queued_events(
 
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: There is no such asset; or neither is given.
+        UnknownAsset: There is no such asset.
+        DagError: Neither is given.
     """
     if dag is None and asset is None:
         raise DagError("neither a DAG nor an asset is named", hint="that would be every queue")

@@ -124,7 +124,7 @@ async def _prepare(trial: Trial, database: Database) -> str:
         await sync_folder(session, parsed.folder, files, now=await database_now(session))
         key = trial.partition_key
         events = [
-            await emit_event(session, one.asset, dict(one.extra), partition_key=key)
+            await emit_event(session, one.asset, dict(one.extra), partition_key=key, create=True)
             for one in trial.events
         ]
         run_id = await trigger_dag(

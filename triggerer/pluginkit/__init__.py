@@ -13,5 +13,4 @@ bring pydantic.
 - `delivery`: what an outcome means for a message, and when it is delivered again.
 - `reporting`: of the lanes of one call, those that are done before the others.
 - `dumping`: a message as bytes, and back.
-- `thawing`: how a message class of one's own sets its frozen messages up.
 """

@@ -50,6 +50,11 @@ class DerivedEvent:
     next: DerivedEvent | None
     """The subscriber's next one; None once this one and all before it are complete."""
 
+    def __init__(self, subscriber: Deriver, entry: Entry | None) -> None:
+        self.subscriber = subscriber
+        self.entry = entry
+        self.next = None
+
     @property
     def overdue_since(self) -> float:
         """When its message was broadcast; infinite if no message waits for it."""

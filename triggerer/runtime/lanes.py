@@ -12,10 +12,6 @@ from triggerer.abc import AdvanceItem, AdvanceOutcome
 _EMPTY_LANES: Final = 128
 """How many empty lanes a group keeps, at 100 bytes each: most are needed again at once."""
 
-_new_item = tuple.__new__
-"""Makes an `AdvanceItem` without the named tuple's constructor, which is a Python function."""
-_new_object = object.__new__
-
 
 class OutcomeCounts:
     """How many subscribers answer for an event, for how many it has failed, and how many of these had not pulled it."""
@@ -104,6 +100,14 @@ class Entry:
     nacks: Nacks | None
     next: Entry | None
 
+    def __init__(self, seq: int, payload: Any, broadcast_at: float, size_bytes: int) -> None:
+        self.seq = seq
+        self.payload = payload
+        self.broadcast_at = broadcast_at
+        self.size_bytes = size_bytes
+        self.unresolved = 1
+        self.nacks = self.next = None
+
     @property
     def is_taken(self) -> bool:
         return self.lane is None
@@ -164,6 +168,14 @@ class Lane:
     is_scheduled: bool
     """Queued for the next advance, or being advanced."""
 
+    def __init__(self, key: Hashable, first: Entry) -> None:
+        self.key = key
+        self.head = self.tail = first
+        self.outstanding = 1
+        self.outstanding_bytes = self.in_flight = self.in_flight_bytes = 0
+        self.taken_to = self.clean_to = 0
+        self.has_failed = self.is_scheduled = False
+
     @property
     def is_ready(self) -> bool:
         return self.head is not None and not self.head.unresolved
@@ -187,7 +199,7 @@ class Lane:
                 if outcome.failed and not self.has_failed:
                     self.has_failed = True
                     self.clean_to = 0 if last is None else last.seq + 1
-            batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
+            batch.append(AdvanceItem(entry.payload, outcome))
             size_bytes += entry.size_bytes
             # An event derived from it may still refer to this entry, and must not keep those behind it alive.
             entry.lane = None
@@ -263,25 +275,12 @@ class Lanes:
         self, key: Hashable, seq: int, payload: Any, now: float, size_bytes: int = 0
     ) -> Entry:
         """Add the next event to its lane."""
-        # What a constructor would do. There is one entry for each event, and the call would be most of its cost.
-        entry = _new_object(Entry)
-        entry.seq = seq
-        entry.payload = payload
-        entry.broadcast_at = now
-        entry.size_bytes = size_bytes
-        entry.unresolved = 1
-        entry.nacks = entry.next = None
+        entry = Entry(seq, payload, now, size_bytes)
         self.outstanding += 1
         lane = self._lanes.get(key)
         if lane is None:
-            # Likewise: where each message is a lane, this runs for each.
-            lane = self._lanes[key] = _new_object(Lane)
-            lane.key = key
-            lane.head = lane.tail = entry
-            lane.outstanding_bytes = lane.in_flight = lane.in_flight_bytes = 0
-            lane.taken_to = lane.clean_to = 0
-            lane.has_failed = lane.is_scheduled = False
-            outstanding = lane.outstanding = 1
+            lane = self._lanes[key] = Lane(key, entry)
+            outstanding = 1
         else:
             tail = lane.tail
             if tail is None:
@@ -386,7 +385,7 @@ class Lanes:
                     head.size_bytes,
                     head.seq + 1,
                 )
-                batch = [_new_item(AdvanceItem, (head.payload, head.counts.outcome))]
+                batch = [AdvanceItem(head.payload, head.counts.outcome)]
             else:
                 batch = lane.take(limit_of_lane, decide, decides_all=lane.key in decided_lanes)
             if batch:

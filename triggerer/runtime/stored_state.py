@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import anyio
-import orjson
 
 from triggerer.abc import SharedStreamProducer, StreamState
 from triggerer.domain.events import Fence
+from triggerer.domain.json_text import dump_json, load_json
 from triggerer.domain.stream_states import MAX_STATE_BYTES, StateChange, StateStore
-from triggerer.errors import PluginError
+from triggerer.errors import PluginError, RowRefused
 
 
 def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
@@ -85,7 +85,7 @@ class StoredState(StreamState):
 
     def _note_stored(self, encoded: bytes) -> None:
         self._stored = encoded
-        self._value = orjson.loads(encoded)
+        self._value = load_json(encoded)
 
     @property
     def value(self) -> Any:
@@ -123,9 +123,9 @@ def encode_state(value: Any) -> bytes:
         PluginError: It is none, or is too large.
     """
     try:
-        encoded = orjson.dumps(value)
-    except TypeError as error:
-        raise PluginError(f"the state of a stream must be JSON: {error}") from error
+        encoded = dump_json(value, "the state of a stream")
+    except RowRefused as error:
+        raise PluginError(error.message, hint=error.hint) from error
     if len(encoded) > MAX_STATE_BYTES:
         raise PluginError(
             f"the state of a stream has {len(encoded)} bytes, {MAX_STATE_BYTES} are allowed",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
+from typing import Final
 
 import anyio
 import structlog
 
+from triggerer.backoff import is_worth_a_line
 from triggerer.domain.stream_names import readable_key
 from triggerer.errors import GroupEnded
 from triggerer.runtime.context import RuntimeContext
@@ -19,6 +21,8 @@ from triggerer.runtime.watchers_behind import WatchersBehind
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
+_LASTS_S: Final = 5.0
+"""A source that is away ends a group at once, or within a few seconds."""
 
 
 class SharedStream:
@@ -45,6 +49,10 @@ class SharedStream:
         self._all_left = AutoResetEvent()
         self._is_emptied = False
         self._is_draining = False
+        self._warned_of = ""
+        """The error with which it was restarted last."""
+        self._is_restarting = False
+        """Whether it has failed, and has not lasted since."""
 
     @property
     def name(self) -> str:
@@ -130,13 +138,22 @@ class SharedStream:
                 # The members have ended. If there are any, they joined while the group was ending.
                 continue
             delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
-            _log.warning(
-                "shared stream restarts",
-                stream=self.name,
-                delay_s=round(delay, 2),
-                error=str(error.__cause__ or error),
-            )
+            self._log_restart(str(error.__cause__ or error), delay)
             await self._context.clock.sleep_until(self._context.clock.monotonic() + delay)
+
+    def _log_restart(self, error: str, delay: float) -> None:
+        """Warn of another error at once, and of one that stays at growing distances."""
+        is_news = error != self._warned_of or is_worth_a_line(self._backoff.failures)
+        self._warned_of, self._is_restarting = error, True
+        log = _log.warning if is_news else _log.debug
+        log("shared stream restarts", stream=self.name, delay_s=round(delay, 2), error=error)
+
+    async def _log_recovery(self) -> None:
+        """Tell that a stream which had failed is read again, once it has lasted."""
+        clock = self._context.clock
+        await clock.sleep_until(clock.monotonic() + _LASTS_S)
+        self._warned_of, self._is_restarting = "", False
+        _log.info("shared stream is read again", stream=self.name)
 
     async def drain(self) -> None:
         """Pull nothing more. Wait until all is advanced or the group has ended, and the store has answered.
@@ -225,6 +242,8 @@ class SharedStream:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, name=f"shared-stream[{self.key}]")
+            if self._is_restarting:
+                tasks.start_soon(self._log_recovery, name=f"shared-stream-recovery[{self.key}]")
             while True:
                 await self._all_left.wait()
                 if self.members:

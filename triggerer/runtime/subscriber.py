@@ -30,8 +30,6 @@ from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.selection import selector_of
 from triggerer.runtime.state import GroupState
 
-_new_derived = object.__new__
-
 
 class Subscriber(Deriver):
     """A member of a group, with the stream that its filter reads.
@@ -388,11 +386,7 @@ class Subscriber(Deriver):
                 # The filter goes on although it was ended. Its message is redelivered, or its watcher is gone.
                 continue
             entry = self.open_entry
-            # What a constructor would do; calling one would take longer than all of this.
-            derived = _new_derived(DerivedEvent)
-            derived.subscriber = self
-            derived.entry = entry
-            derived.next = None
+            derived = DerivedEvent(self, entry)
             if self.pulled != open_at:
                 open_at, ordinal = self.pulled, 0
             if entry is not None:

@@ -32,6 +32,7 @@ from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.urls import parse_database_url
 from triggerer.store.leases import forget_instances
 from triggerer.store.migrate import upgrade
+from triggerer.store.queries.listing.definitions import count_definitions
 from triggerer.store.wakeups.listening import check_announcements, listen
 
 _log = structlog.get_logger(__name__)
@@ -186,6 +187,8 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                     gc.freeze()
                     _log.info(
                         "started",
+                        summary=await start(lambda: _summary(database)),
+                        hint="look with: triggerer dags list, watchers list, runs list",
                         parts=[part.value for part in sorted(parts)],
                         database=database.name,
                     )
@@ -211,6 +214,18 @@ async def _prepare(database: Database) -> None:
         # The lock proves that whoever is registered is dead: nothing has to expire first.
         async with database.transaction() as session:
             await forget_instances(session)
+
+
+async def _summary(database: Database) -> str:
+    """Say what there is to run and to watch."""
+    async with database.reading() as session:
+        found = await count_definitions(session)
+    dags = f"{found.dags} {'DAG' if found.dags == 1 else 'DAGs'}"
+    watchers = f"{found.watchers} {'watcher' if found.watchers == 1 else 'watchers'}"
+    if not found.broken_files:
+        return f"{dags}, {watchers}"
+    files = "1 file has" if found.broken_files == 1 else f"{found.broken_files} files have"
+    return f"{dags}, {watchers}; {files} errors: triggerer check"
 
 
 def _refuse_separate_services_on_sqlite(settings: Settings, parts: frozenset[Part]) -> None:

@@ -202,7 +202,7 @@ async def test_a_class_that_a_dag_file_defines_can_drive_watchers(tmp_path: Path
         ("def f():\n    f()\nf()\n", 2, "RecursionError"),
         ("from triggerer import Asset\nAsset('s3:///key')\n", 2, "names no bucket"),
         ("from triggerer import DAG\nd = DAG('d', description='\\0')\n", None, "NUL character"),
-        ("from triggerer import DAG\nd = DAG('d', params={'n': 1 << 70})\n", None, "64-bit"),
+        ("from triggerer import DAG\nd = DAG('d', params={'n': 1 << 70})\n", None, "64 bits"),
         ("\nraise KeyboardInterrupt\n", 2, "KeyboardInterrupt"),
         ("import asyncio\nraise asyncio.CancelledError('late')\n", 2, "CancelledError: late"),
         # As of a name that is not UTF-8.

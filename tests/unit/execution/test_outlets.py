@@ -1,5 +1,7 @@
 """What a task says about its outlets becomes its events."""
 
+import math
+
 import pytest
 
 from triggerer.domain.assets import Asset, AssetAlias, Metadata
@@ -59,6 +61,9 @@ def test_what_is_not_declared_is_refused() -> None:
         ([1], "no mapping"),
         ({1: 2}, "JSON"),
         ({"surrogate": "\ud800"}, "JSON"),
+        ({"price": math.nan}, "NaN at price"),
+        ({"rows": [{"price": None}, {"price": -math.inf}]}, r"-Infinity at rows\[1\].price"),
+        ({"n": 2**64}, "integer of more than 64 bits"),
     ],
 )
 def test_an_extra_that_no_store_keeps_is_refused_with_its_asset(extra: object, reason: str) -> None:
@@ -66,6 +71,18 @@ def test_an_extra_that_no_store_keeps_is_refused_with_its_asset(extra: object, r
     outlets[A].extra = extra  # type: ignore[assignment]
     with pytest.raises(RowRefused, match=f"x-a .*{reason}"):
         outlets.emitted()
+
+
+def test_nan_is_refused_however_a_task_gives_it() -> None:
+    given = {"price": math.nan}
+    by_metadata, by_alias, by_both = OutletEvents([A]), OutletEvents([ALIAS]), OutletEvents([ALIAS])
+    by_metadata.apply(Metadata(A, given))
+    by_alias[ALIAS].add(A, {"price": None})
+    by_alias[ALIAS].add(A, given)  # not the same as null
+    by_both.apply(Metadata(A, given, alias=ALIAS))
+    for outlets in (by_metadata, by_alias, by_both):
+        with pytest.raises(RowRefused, match="the extra of x-a has NaN at price"):
+            outlets.emitted()
 
 
 def test_text_that_only_looks_like_a_nul_is_kept() -> None:

@@ -796,3 +796,24 @@ async def test_the_events_of_a_message_have_its_key_and_count_from_zero(
         upstream.put("a", "b")
         await service.settle_down()
     assert identities == [(f"0/{value}", ordinal) for value in "ab" for ordinal in range(3)]
+
+
+async def test_an_outage_is_told_at_growing_distances_and_its_end_once(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.Random.uniform", lambda self, low, high: high)
+    async with supervised() as service:
+        (hosted,) = service.host(AckingParticularly(upstream.name, "one"))
+        await service.settle_down()
+        with capture_logs() as logs:
+            for delay in (1, 2, 4, 8, 16):
+                upstream.fail(OSError("nobody there"))
+                await service.settle_down()
+                assert hosted.state is HostedState.FAILING
+                await service.pass_time(delay)
+            await service.pass_time(60)
+    told = [log["log_level"] for log in logs if log["event"] == "shared stream restarts"]
+    assert told.count("warning") == 2  # the 1st and the 4th
+    assert told.count("debug") == 3
+    (ended,) = [log for log in logs if log["event"] == "shared stream is read again"]
+    assert ended["stream"] == hosted.stream_name

@@ -141,6 +141,9 @@ def translate(error: Exception, database: str) -> TriggererError | None:
     if _is_of_a_driver(error):
         # From a script, which does not go through SQLAlchemy.
         return _translate_driver(error, None, database)
+    if isinstance(error, StatementError) and isinstance(error.orig, RowRefused):
+        # Ours: JSON would not give the value back.
+        return RowRefused(error.orig.message, hint=error.orig.hint)
     if isinstance(error, StatementError) and isinstance(error.orig, ValueError | OverflowError):
         # SQLAlchemy's column type refused a value before the driver saw it.
         return RowRefused(f"{database} was given a value that it cannot hold: {error.orig}")

@@ -11,6 +11,7 @@ from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from triggerer.domain.json_text import dump_json, load_json
 from triggerer.store.engine.sqlite_connections import SqliteConnections
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ SQLITE_WRITER_PRAGMAS: Final = (
     "temp_store=MEMORY",
 )
 SQLITE_READER_PRAGMAS: Final = ("query_only=ON", "temp_store=MEMORY", "cache_size=-4096")
+
+
+def _dump(value: Any) -> str:
+    return dump_json(value, "a value").decode()
+
+
+# The statements of the hot path write and read JSON by the same two functions.
+_JSON: Final[Any] = {"json_serializer": _dump, "json_deserializer": load_json}
 
 
 def sqlite_writer(
@@ -76,6 +85,7 @@ def _sqlite_engine(
         pool_size=pool.size,
         max_overflow=pool.overflow,
         connect_args={"async_creator_fn": connect},
+        **_JSON,
     )
     # SQLAlchemy would wait for the thread's end in a task of its own, which a second cancellation leaves behind.
     engine.dialect.do_terminate = _stop  # type: ignore[method-assign]
@@ -108,6 +118,7 @@ def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) ->
         max_overflow=pool_size,
         pool_timeout=30,
         creator=connect,
+        **_JSON,
     )
 
     @event.listens_for(engine.sync_engine, "checkout")

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from triggerer.domain.json_text import load_json
 from triggerer.errors import RowRefused
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
@@ -135,8 +136,8 @@ def instant_from(value: str | datetime | None) -> datetime | None:
 
 
 def json_from(value: Any) -> Any:
-    """Return a JSON object or array of a fetched row; PostgreSQL's driver has decoded it already."""
-    return orjson.loads(value) if isinstance(value, str) else value
+    """Return a JSON object or array of a fetched row; what PostgreSQL makes as an array, its driver has decoded."""
+    return load_json(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,30 +8,18 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Connection, DateTime, Integer, MetaData, Text, event
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 
 # SQLite generates ids only in a column that is declared INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 TextByBytes = Text().with_variant(Text(collation="C"), "postgresql")
 """For text that is looked up and never sorted for people: to compare by a language's rules takes much longer."""
+Json = JSON()
+"""For a JSON object or array, kept as the text that was written; see `triggerer.domain.json_text`.
 
-
-class Json(TypeDecorator[Any]):
-    """JSONB on PostgreSQL.
-
-    No variant of JSON: commands on SQLite would import PostgreSQL's dialect for it, a twentieth of their time.
-    """
-
-    impl = JSON
-    cache_ok = True
-    should_evaluate_none = True  # as JSON's own: None is JSON's null
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name != "postgresql":
-            return dialect.type_descriptor(JSON())
-        from sqlalchemy.dialects.postgresql import JSONB
-
-        return dialect.type_descriptor(JSONB())
+On PostgreSQL the column is `json`. `jsonb` keeps numbers as decimals: it gives 1e16 back as an integer, and -0.0
+without its sign. A single number does not go into such a column: SQLite would make an integer of 1.0.
+"""
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import String
+from sqlalchemy import String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from triggerer.store.models.base import Base, BigId, Json
+from triggerer.store.models.base import Base, BigId
 
 
 class StreamState(Base):
@@ -18,4 +16,5 @@ class StreamState(Base):
     stream_digest: Mapped[str] = mapped_column(String(80), primary_key=True)
     epoch: Mapped[int] = mapped_column(BigId)
     """Of the lease under which it was written."""
-    value: Mapped[Any] = mapped_column(Json)
+    value: Mapped[str] = mapped_column(Text)
+    """JSON text. It may be a single number, for which `Json` is no type."""

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempts import Repeat
 from triggerer.domain.backfills import Reprocess, Step, step_for
+from triggerer.domain.json_text import dump_json
 from triggerer.domain.runs import ACTIVE_STATES, RunState, RunType
 from triggerer.store.engine.database import database_now
 from triggerer.store.engine.script import perform
@@ -53,7 +54,7 @@ async def insert_backfill(
         to_date=to_date,
         reprocess=reprocess.value,
         max_active=max_active,
-        params=None if params is None else dict(params),
+        params=_kept(params),
         created_at=await database_now(session),
     )
     session.add(row)
@@ -77,6 +78,14 @@ async def insert_backfill(
     return row.id
 
 
+def _kept(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Raises: RowRefused: The runs would not get the params as they were given."""
+    if params is None:
+        return None
+    dump_json(given := dict(params), "a param of the backfill")
+    return given
+
+
 async def insert_key_backfill(
     session: AsyncSession,
     dag_id: str,
@@ -94,7 +103,7 @@ async def insert_key_backfill(
         to_date=now,
         reprocess=reprocess.value,
         max_active=max_active,
-        params=None if params is None else dict(params),
+        params=_kept(params),
         created_at=now,
     )
     session.add(row)

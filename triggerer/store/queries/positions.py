@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import orjson
 from sqlalchemy import delete, exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
+from triggerer.domain.json_text import dump_json
 from triggerer.domain.lane_positions import (
     Again,
     LanePosition,
@@ -17,7 +17,6 @@ from triggerer.domain.lane_positions import (
     ReplayEnd,
     ReplayRequest,
 )
-from triggerer.errors import RowRefused
 from triggerer.store.engine.script import Script
 from triggerer.store.engine.statement import ParameterRows, Statement, in_list, parameter_rows
 from triggerer.store.models import Trigger, Watcher, WatcherPosition, WatcherReplay
@@ -38,12 +37,12 @@ SAVE: Final = Statement(
         watcher_id="bigint",
         lane="text",
         digest="text",
-        position="jsonb",
+        position="json",
         since="timestamptz",
         head="bigint",
         failures="integer",
-        again="jsonb",
-        set_back_to="jsonb",
+        again="json",
+        set_back_to="json",
     ),
 )
 # Not where it stands in the other stream: its owner may know sooner that the watcher has moved.
@@ -99,11 +98,8 @@ def write_positions(
 
 
 def _json(value: Sequence[Any] | None) -> str | None:
-    try:
-        return None if value is None else orjson.dumps(list(value)).decode()
-    except TypeError as error:
-        # A plugin's `get_position`: it concerns this row alone.
-        raise RowRefused(f"a position is not JSON: {error}") from error
+    """Raises: RowRefused: A plugin's `get_position` gave no JSON. The error concerns this row alone."""
+    return None if value is None else dump_json(list(value), "a position").decode()
 
 
 def _watcher_and_lane(row: Sequence[Any]) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from sqlalchemy import delete, exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
+from triggerer.domain.json_text import load_json
 from triggerer.domain.stream_states import StateChange
 from triggerer.store.engine.script import Script
 from triggerer.store.engine.statement import ParameterRows, Statement, parameter_rows
@@ -22,7 +23,7 @@ SAVE: Final = Statement(
     "WHERE EXISTS (SELECT 1 FROM trigger t WHERE t.stream_digest = g.digest) "
     "ON CONFLICT (stream_digest) DO UPDATE SET epoch = excluded.epoch, value = excluded.value "
     "WHERE stream_state.epoch <= excluded.epoch",
-    STATES=parameter_rows(digest="text", epoch="bigint", value="jsonb"),
+    STATES=parameter_rows(digest="text", epoch="bigint", value="text"),
 )
 
 
@@ -51,7 +52,8 @@ def save_states(changes: Sequence[StateChange]) -> Script[None]:
 async def load_state(session: AsyncSession, stream_digest: str) -> Any:
     """Return the value that was stored last for a stream; None if there is none."""
     query = select(StreamState.value).where(StreamState.stream_digest == stream_digest)
-    return await session.scalar(query)
+    text = await session.scalar(query)
+    return None if text is None else load_json(text)
 
 
 async def drop_states_without_watchers(session: AsyncSession) -> None:

@@ -106,7 +106,7 @@ new AS (
 
 POSTGRES_TIMESTAMP: Final = "least({timestamp}, clock_timestamp())"
 _VALUES: Final = {
-    "extra": "extra::jsonb",
+    "extra": "extra::json",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="timestamp"),
 }
 _GIVEN: Final = f"""

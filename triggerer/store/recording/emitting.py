@@ -69,7 +69,7 @@ def _row(event: NewAssetEvent, now: datetime) -> EventRow:
         check_partition_key(event.partition_key)
     return EventRow(
         event.asset_id,
-        encode_extra(event.extra, max_bytes=_MAX_EXTRA_BYTES),
+        encode_extra(event.extra, max_bytes=_MAX_EXTRA_BYTES, what="the event's extra"),
         event.timestamp or now,
         0,
         key,

@@ -87,7 +87,7 @@ _FENCE: Final = "($12::int[])[shared + 1]"
 def _postgres(*, has_keys: bool) -> str:
     fields = (*PLAIN_FIELDS, "partition_key") if has_keys else PLAIN_FIELDS
     functions = (
-        "jsonb_array_elements($5::jsonb), jsonb_array_elements_text($6::jsonb), unnest($7::int[])"
+        "json_array_elements($5::json), jsonb_array_elements_text($6::jsonb), unnest($7::int[])"
     )
     names = "extra, idempotency_key, shared"
     if has_keys:

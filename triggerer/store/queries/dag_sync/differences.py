@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+from sqlalchemy.orm.attributes import flag_modified
+
 from triggerer.domain.missing_files import MissingFiles
 from triggerer.domain.parsed import Problem
 from triggerer.store.queries.opening import Openings
@@ -27,7 +30,23 @@ class Changed:
 
 def assign(row: object, **values: Any) -> bool:
     """Set what differs; return whether anything did. An equal value that is assigned would be written too."""
-    different = {name: value for name, value in values.items() if getattr(row, name) != value}
+    different = {
+        name: value for name, value in values.items() if _differs(getattr(row, name), value)
+    }
     for name, value in different.items():
         setattr(row, name, value)
+        if isinstance(value, dict | list):
+            # SQLAlchemy compares by Python's equality too, and would leave the column out.
+            flag_modified(row, name)
     return bool(different)
+
+
+def _differs(before: Any, after: Any) -> bool:
+    if before != after:
+        return True
+    # To Python, 1, 1.0 and True are equal. A task sees the difference in its params.
+    return isinstance(after, dict | list) and _sorted(before) != _sorted(after)
+
+
+def _sorted(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

@@ -28,9 +28,14 @@ _LOCK: Final = 0x7472_6967
 
 async def read_incumbents(session: AsyncSession) -> Incumbents:
     """Return what is in force, which nobody else changes until the transaction ends."""
+    await lock_folder(session)
+    return await show_incumbents(session)
+
+
+async def lock_folder(session: AsyncSession) -> None:
+    """Wait until no other transaction changes what DAG files define, and keep others from it until this one ends."""
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    return await show_incumbents(session)
 
 
 async def show_incumbents(session: AsyncSession) -> Incumbents:

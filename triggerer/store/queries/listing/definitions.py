@@ -41,6 +41,7 @@ from triggerer.store.queries.listing.views import (
     AssetView,
     DagFileView,
     DagView,
+    DefinitionCounts,
     PositionView,
     WatcherView,
     view_of,
@@ -166,6 +167,14 @@ async def list_broken_files(session: AsyncSession) -> list[DagFileView]:
     """Return the files with errors, by path."""
     rows = await session.scalars(select(DagFile).order_by(DagFile.path))
     return [DagFileView(row.path, row.errors) for row in rows if row.errors]
+
+
+async def count_definitions(session: AsyncSession) -> DefinitionCounts:
+    """Return how many DAGs and watchers are in force, and how many files have errors."""
+    dags = await session.scalar(select(func.count()).where(Dag.is_stale.is_(False)))
+    watchers = await session.scalar(select(func.count()).where(Watcher.trigger_id.is_not(None)))
+    broken = await list_broken_files(session)
+    return DefinitionCounts(dags or 0, watchers or 0, len(broken))
 
 
 async def list_watchers(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -29,6 +31,7 @@ async def list_queued_events(
     Args:
         state: Of the DAG: `active`, `paused` or `stale`.
     """
+    of_asset = None if asset is None else await asset_ids(session, asset)
     found: list[QueuedEventView] = []
     for entry, key in (
         (QueuedAssetEvent, AssetEvent.partition_key),
@@ -40,7 +43,7 @@ async def list_queued_events(
             )
             .join(Asset, Asset.id == entry.asset_id)
             .join(AssetEvent, AssetEvent.id == entry.asset_event_id)
-            .where(*await _waiting(session, entry, dag, asset))
+            .where(*_waiting(entry, dag, of_asset))
             .order_by(entry.dag_id, entry.asset_event_id, key)
         )
         if state is not None:
@@ -55,11 +58,19 @@ async def delete_queued_events(
 ) -> int:
     """Take what waits out of the queues, for good: no run will get it. Return how many entries that were.
 
-    The events themselves stay. A scheduler that is planning for one of these DAGs notices: it plans anew.
+    The events themselves stay. A scheduler that is planning for one of these DAGs notices, and plans again.
     """
-    of_keys = await _waiting(session, DagPartitionEvent, dag, asset)
+    of_asset = None if asset is None else await asset_ids(session, asset)
+    return await empty_queues(session, dag=dag, assets=of_asset)
+
+
+async def empty_queues(
+    session: AsyncSession, *, dag: str | None = None, assets: Sequence[int] | None = None
+) -> int:
+    """As `delete_queued_events`, for assets that are named by their ids; None: all assets."""
+    of_keys = _waiting(DagPartitionEvent, dag, assets)
     keyed = select(DagPartitionEvent.dag_id).where(*of_keys).distinct()
-    waiting = await _waiting(session, QueuedAssetEvent, dag, asset)
+    waiting = _waiting(QueuedAssetEvent, dag, assets)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
     # Sorted, so that two of these cannot deadlock. Whoever plans locks the row, or goes by its version.
@@ -77,15 +88,14 @@ async def delete_queued_events(
     return len(gone.all())
 
 
-async def _waiting(
-    session: AsyncSession,
+def _waiting(
     entry: type[QueuedAssetEvent] | type[DagPartitionEvent],
     dag: str | None,
-    asset: str | None,
+    assets: Sequence[int] | None,
 ) -> list[ColumnElement[bool]]:
     wanted: list[ColumnElement[bool]] = [entry.run_pk.is_(None)]
     if dag is not None:
         wanted.append(entry.dag_id == dag)
-    if asset is not None:
-        wanted.append(entry.asset_id.in_(await asset_ids(session, asset)))
+    if assets is not None:
+        wanted.append(entry.asset_id.in_(assets))
     return wanted

@@ -126,6 +126,15 @@ class DagFileView:
 
 
 @dataclass(frozen=True, slots=True)
+class DefinitionCounts:
+    """How much the DAG files define."""
+
+    dags: int
+    watchers: int
+    broken_files: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRunView:
     """The last try of a task."""
 

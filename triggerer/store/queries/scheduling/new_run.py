@@ -9,8 +9,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
-import orjson
-
+from triggerer.domain.json_text import dump_json
 from triggerer.domain.runs import RunState, RunType
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
@@ -146,7 +145,8 @@ class CreateRun:
         return _postgres(variant), arguments
 
     def _params(self) -> str:
-        return orjson.dumps(dict(self.params)).decode()
+        """Raises: RowRefused: As `dump_json`."""
+        return dump_json(dict(self.params), "a param of the run").decode()
 
 
 COLUMNS: Final = (
@@ -204,7 +204,7 @@ at AS MATERIALIZED (
     SELECT $2::text,
            coalesce($3::text, $4::text || '__' || to_char(
                now AT TIME ZONE 'UTC', '{RUN_ID_INSTANT}')),
-           $4::text, '{RunState.QUEUED}', now, queued_at, $5::text::jsonb, 0, false,
+           $4::text, '{RunState.QUEUED}', now, queued_at, $5::text::json, 0, false,
            $6::timestamptz, $7::timestamptz, $8::timestamptz, $9::text,
            coalesce((SELECT d.priority FROM dag d WHERE d.dag_id = $2::text), 0),
            (SELECT d.pools FROM dag d WHERE d.dag_id = $2::text)

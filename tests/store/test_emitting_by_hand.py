@@ -1,0 +1,62 @@
+"""`assets emit`: an asset that nobody declares needs the user's word."""
+
+import pytest
+
+from tests.store.seeding import events_in
+from tests.store.test_dag_sync import asset, file, sync
+from triggerer.errors import DagError, UnknownAsset
+from triggerer.operations.emitting import emit_event
+from triggerer.store.engine.database import Database
+
+
+@pytest.fixture
+async def declaring(database: Database) -> Database:
+    """A store with the assets `orders` and `weather`, which a file declares."""
+    await sync(database, file(assets=(asset("orders", "s3://b/orders"), asset("weather"))))
+    return database
+
+
+@pytest.mark.parametrize("given", ["orders", "s3://b/orders"])
+async def test_a_declared_asset_is_found_by_its_name_and_by_its_uri(
+    declaring: Database, given: str
+) -> None:
+    async with declaring.transaction() as session:
+        event = await emit_event(session, given, {"n": 1})
+    assert (event["asset_name"], event["asset_uri"]) == ("orders", "s3://b/orders")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("ordres", "'orders'"), ("s3://b/order", "'s3://b/orders'"), ("zzz", None)],
+)
+async def test_an_asset_that_nobody_declares_is_refused_with_the_nearest_declared_one(
+    declaring: Database, given: str, meant: str | None
+) -> None:
+    with pytest.raises(UnknownAsset) as raised:
+        async with declaring.transaction() as session:
+            await emit_event(session, given, {})
+    said = f"no DAG file declares the asset {given!r}"
+    assert raised.value.message == (said if meant is None else f"{said}; did you mean {meant}?")
+    assert "--create" in str(raised.value.hint)
+    assert await events_in(declaring) == []
+
+
+async def test_an_asset_whose_file_has_gone_is_refused_too(declaring: Database) -> None:
+    await sync(declaring, file("b.py", assets=(asset("weather", file="b.py"),)))
+    async with declaring.transaction() as session:
+        await emit_event(session, "weather", {})
+        with pytest.raises(UnknownAsset):
+            await emit_event(session, "orders", {})
+        # It has a row, whose URI the event gets.
+        event = await emit_event(session, "orders", {}, create=True)
+    assert event["asset_uri"] == "s3://b/orders"
+
+
+async def test_create_takes_an_asset_that_nobody_declares_but_no_invalid_uri(
+    declaring: Database,
+) -> None:
+    async with declaring.transaction() as session:
+        event = await emit_event(session, "x-new:1", {}, create=True)
+        with pytest.raises(DagError, match="ASCII"):
+            await emit_event(session, "sché", {}, create=True)
+    assert (event["asset_name"], event["asset_uri"]) == ("x-new:1", "x-new:1")

@@ -1,0 +1,84 @@
+"""`triggerer assets delete` and `triggerer dags delete`: what nobody declares any longer."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triggerer.cli import completing, options
+from triggerer.cli.output import counted, print_answer
+from triggerer.cli.session import read, with_database
+from triggerer.errors import MoveRefused
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.operations.deleting import DeletedAsset, DeletedDag
+    from triggerer.store.engine.database import Database
+
+
+def delete_asset(
+    asset: Annotated[
+        str,
+        typer.Argument(
+            metavar="ASSET", help="Its name or its URI.", autocompletion=completing.asset_names
+        ),
+    ],
+    with_queued: Annotated[
+        bool, typer.Option("--with-queued", help="Also where events of it still wait for DAGs.")
+    ] = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Delete an asset that no DAG file declares, with its events."""
+
+    async def change(database: Database) -> DeletedAsset:
+        from triggerer.operations.deleting import delete_asset
+
+        return await delete_asset(database, asset, with_queued=with_queued)
+
+    deleted = with_database(config, change)
+    events = counted(deleted.asset_events, "event")
+    queued = counted(deleted.queued_events, "queued event")
+    print_answer(
+        deleted,
+        f"{deleted.asset_name}: deleted, with {events}"
+        + (f" and {queued}" if deleted.queued_events else ""),
+        json=json,
+    )
+
+
+def delete_dag(
+    dag_id: options.DagId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Delete a stale DAG, with its runs and their logs. The events of its tasks stay."""
+    if not yes:
+
+        async def ask(session: AsyncSession) -> int:
+            from triggerer.operations.deleting import look_at_dag
+
+            return (await look_at_dag(session, dag_id)).runs
+
+        runs = counted(read(config, ask), "run")
+        if not sys.stdin.isatty():
+            raise MoveRefused(
+                f"the DAG {dag_id!r} would be deleted, with {runs}, and nobody can be asked",
+                hint="add --yes",
+            )
+        typer.confirm(f"Delete the DAG {dag_id!r}, with {runs}?", abort=True, err=True)
+
+    async def change(database: Database) -> DeletedDag:
+        from triggerer.operations.deleting import delete_dag
+
+        return await delete_dag(database, dag_id)
+
+    deleted = with_database(config, change)
+    logs = f", {counted(deleted.logs_elsewhere, 'log')} elsewhere" if deleted.logs_elsewhere else ""
+    print_answer(
+        deleted, f"{dag_id}: deleted, with {counted(deleted.runs, 'run')}{logs}", json=json
+    )

@@ -1,0 +1,182 @@
+"""Deletes an undeclared asset with its events, or a stale DAG with its runs.
+
+In steps of some thousand rows, each in a transaction of its own, beside services that run. Each step asks again whether
+it may. What a step deleted stays deleted if a later one fails; the command can be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from anyio import to_thread
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.logs import log_path
+from triggerer.errors import MoveRefused, UnknownAsset, UnknownDag
+from triggerer.operations.cleaning import delete_logs
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.cleaning import assets, dags
+from triggerer.store.queries.cleaning.assets import AssetUse
+from triggerer.store.queries.cleaning.dags import DagUse
+from triggerer.store.queries.dag_sync import lock_folder
+from triggerer.store.queries.listing.queued_events import empty_queues
+from triggerer.store.wakeups.signals import Signal, announce
+
+_EVENTS: Final = 2_000
+_RUNS: Final = 200
+
+
+@dataclass(slots=True)
+class DeletedAsset:
+    """An asset that was deleted, and what went with it."""
+
+    asset_name: str
+    asset_uri: str
+    asset_events: int = 0
+    queued_events: int = 0
+    """Entries in the queues of DAGs."""
+
+
+@dataclass(slots=True)
+class DeletedDag:
+    """A DAG that was deleted, and what went with it."""
+
+    dag_id: str
+    runs: int = 0
+    logs: int = 0
+    """Files that were deleted."""
+    logs_elsewhere: int = 0
+    """Of runs that had one which is not on this machine."""
+
+
+async def delete_asset(
+    database: Database, asset: str, *, with_queued: bool = False
+) -> DeletedAsset:
+    """Delete an asset that no DAG file declares, with its events.
+
+    Runs that have ended keep their rows, and lose the asset's events from what triggered them.
+
+    Args:
+        asset: Its name or its URI.
+        with_queued: Also if events of it wait for DAGs, which will not get them.
+    Raises:
+        UnknownAsset: There is no such asset.
+        MoveRefused: A file declares it, a DAG, a watcher or a run uses it, or events wait and `with_queued` is false.
+    """
+    async with database.reading() as session:
+        asset_id, deleted = await _find_asset(session, asset)
+    while True:
+        async with database.transaction() as session:
+            await lock_folder(session)
+            use = await assets.use_of_asset(session, asset_id)
+            if use is None:
+                return deleted
+            _refuse_used(deleted, use, with_queued=with_queued)
+            if use.queued:
+                deleted.queued_events += await empty_queues(session, assets=[asset_id])
+            count = await assets.delete_some_events(session, asset_id, limit=_EVENTS)
+            if count < _EVENTS:
+                await assets.delete_asset_row(session, asset_id)
+        deleted.asset_events += count
+
+
+async def _find_asset(session: AsyncSession, asset: str) -> tuple[int, DeletedAsset]:
+    found = await assets.find_assets(session, asset)
+    if not found:
+        raise UnknownAsset(asset)
+    if len(found) > 1:
+        uris = ", ".join(uri for _, _, uri in found)
+        said = f"several assets are called {asset!r}: {uris}"
+        raise UnknownAsset(asset, said, hint="give the URI")
+    ((asset_id, name, uri),) = found
+    return asset_id, DeletedAsset(name, uri)
+
+
+def _refuse_used(asset: DeletedAsset, use: AssetUse, *, with_queued: bool) -> None:
+    what, name = f"the asset {asset.asset_name!r}", asset.asset_name
+    if use.declared_in is not None:
+        raise MoveRefused(
+            f"{what} is declared in {use.declared_in}", hint="delete it from that file first"
+        )
+    if use.dag_id is not None:
+        raise MoveRefused(
+            f"the DAG {use.dag_id!r} waits for {what}",
+            hint=f"triggerer dags show {use.dag_id} names its file",
+        )
+    if use.watcher is not None:
+        raise MoveRefused(
+            f"the watcher {use.watcher!r} of {what} still runs",
+            hint=f"triggerer watchers show {name}/{use.watcher} shows it",
+        )
+    if use.run is not None:
+        dag_id, run_id = use.run
+        raise MoveRefused(
+            f"the run {run_id} of {dag_id!r} has events of {what}, and has not ended",
+            hint=f"wait for it, or triggerer runs cancel {dag_id} {run_id}",
+        )
+    if use.parked is not None:
+        watcher, count = use.parked
+        raise MoveRefused(
+            f"its watcher {watcher!r} has parked messages: {count} of {what}",
+            hint=f"triggerer watchers parked discard --watcher {name}/{watcher}",
+        )
+    if use.queued and not with_queued:
+        raise MoveRefused(
+            f"events of {what} wait for DAGs: {use.queued} in their queues",
+            hint="triggerer assets queued list --asset shows them; --with-queued deletes them too",
+        )
+
+
+async def look_at_dag(session: AsyncSession, dag_id: str) -> DagUse:
+    """Return what a DAG has that may be deleted.
+
+    Raises:
+        UnknownDag: There is no such DAG.
+        MoveRefused: It is not stale, or has a run that has not ended.
+    """
+    use = await dags.use_of_dag(session, dag_id)
+    if use is None:
+        raise UnknownDag(dag_id)
+    if not use.is_stale:
+        raise MoveRefused(
+            f"the DAG {dag_id!r} is not stale: {use.path} defines it",
+            hint=f"delete it from its file first, or triggerer dags pause {dag_id}",
+        )
+    if use.busy_run is not None:
+        raise MoveRefused(
+            f"the run {use.busy_run} of {dag_id!r} has not ended",
+            hint=f"wait for it, or triggerer runs cancel {dag_id} {use.busy_run}",
+        )
+    return use
+
+
+async def delete_dag(database: Database, dag_id: str) -> DeletedDag:
+    """Delete a stale DAG, with its runs, their logs, its queue and its backfills. The events of its tasks stay.
+
+    Raises:
+        UnknownDag: There is no such DAG.
+        MoveRefused: It is not stale, or has a run that has not ended.
+        TriggererError: A log cannot be deleted; its run stays.
+    """
+    deleted = DeletedDag(dag_id)
+    after: int | None = 0
+    while True:
+        async with database.transaction() as session:
+            await lock_folder(session)
+            await look_at_dag(session, dag_id)
+            if after is not None:
+                after = await dags.release_some_keys(session, dag_id, after=after, limit=_EVENTS)
+                continue
+            gone = await dags.delete_some_runs(session, dag_id, limit=_RUNS)
+            paths = [log_path(home, dag_id, run_id) for run_id, home in gone if home]
+            # Before the commit: nobody finds the log of a run that is gone.
+            logs = await to_thread.run_sync(delete_logs, paths)
+            if is_last := len(gone) < _RUNS:
+                await dags.delete_dag_row(session, dag_id)
+                announce(session, Signal.DAGS_CHANGED, dag_id)
+        deleted.runs += len(gone)
+        deleted.logs += logs
+        deleted.logs_elsewhere += len(paths) - logs
+        if is_last:
+            return deleted
