@@ -76,12 +76,14 @@ class AdvanceOutcome:
     Attributes:
         unread: How many of those that failed it had not pulled it when their filters raised, or ended, at another
             event. Where that is so of all of them, the failure is none of the event: see `blames_event`.
+        is_set_aside: Whether the runtime has stored the event for those that rejected it: it needs no dead letter.
     """
 
     acked: int
     failed: int
     rejected: int
     unread: int = field(default=0, compare=False)
+    is_set_aside: bool = field(default=False, compare=False)
 
     @property
     def is_clean(self) -> bool:
@@ -246,6 +248,16 @@ class SharedStreamProducer(ABC):
         events is bounded.
         """
         return 0
+
+    def dead_letters_rejected(self, broker_payload: Any) -> bool:
+        """Whether `advance` brings this message to the source's dead letters if a filter has rejected it.
+
+        Asked on the event loop, before the `advance` of a message that was rejected. False (the default): the runtime
+        sets the message aside for each watcher that rejected it, if the producer overrides `dump_event`, and `advance`
+        receives `is_set_aside`. Where the source turns out to take no dead letters, `advance` has the message
+        redelivered, and the next answer is False.
+        """
+        return False
 
     # The next six are optional hooks, off by default, and not abstract: which of them a producer overrides tells what
     # its source can do. The runtime calls none that is not overridden; if it did, that would be an error of its own.
@@ -497,7 +509,7 @@ async def _describe_delivery(trigger: BaseEventTrigger) -> DeliveryFacts:
 class RejectsOpenEvent(Protocol):
     """The runtime's side of `reject_shared_stream_event`."""
 
-    def reject_open_event(self) -> bool:
+    def reject_open_event(self, reason: str | None = None) -> bool:
         """Reject the event that the filter has open; False where none is."""
 
 
@@ -507,14 +519,18 @@ current_subscriber: ContextVar[RejectsOpenEvent | None] = ContextVar(
 )
 
 
-def reject_shared_stream_event() -> None:
+def reject_shared_stream_event(reason: str | None = None) -> None:
     """Reject the raw event that the calling filter has open: it counts as rejected and is resolved at once.
 
-    For messages that nobody will ever be able to use. May be called from the filter, from tasks that it started and
-    from `asyncio.to_thread`. Outside an open event it warns and does nothing.
+    For messages that nobody will ever be able to use. The message goes to the source's dead letters, or is set aside
+    for the watcher. May be called from the filter, from tasks that it started and from `asyncio.to_thread`. Outside an
+    open event it warns and does nothing.
+
+    Args:
+        reason: Shown with the message where it is set aside.
     """
     subscriber = current_subscriber.get()
-    if subscriber is None or not subscriber.reject_open_event():
+    if subscriber is None or not subscriber.reject_open_event(reason):
         warnings.warn(
             "reject_shared_stream_event() was called while no event of a shared stream is open; it does nothing",
             RuntimeWarning,

@@ -189,6 +189,10 @@ class ParkedFull(StoreError):
     """A message cannot be set aside: so many are already, or so many bytes of them."""
 
 
+class NotSetAside(StoreError):
+    """A message that a watcher rejected is not set aside, and so counts as failed: it comes again."""
+
+
 class LeaseLost(StoreError):
     """Somebody else owns what this process thought it owned. Nothing was written; stop working on it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from producers.kafka.assignment import Assignment
@@ -12,7 +13,7 @@ from producers.kafka.dead_letter import DeadLetters
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
 from producers.kafka.verdict import Verdict, judge
-from triggerer.abc import AdvanceItem
+from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Advancing:
         """See `KafkaSharedStreamProducer.advance`."""
         try:
             while batch:
-                batch = await self._advance_until_failure(judge(batch))
+                verdict = await self._dead_letter_rejected(judge(batch))
+                batch = await self._advance_until_failure(verdict)
         finally:
             self._assignment.advanced()
 
@@ -52,8 +54,6 @@ class Advancing:
                 "they are delivered again",
                 verdict.stale,
             )
-        for message in verdict.rejected:
-            logger.warning("message rejected by a watcher, and passed: %r", message)
         lane = verdict.lane
         if lane is None:
             return ()
@@ -76,6 +76,35 @@ class Advancing:
             return verdict.rest
         self._hold(lane, position, verdict)
         return ()
+
+    async def _dead_letter_rejected(self, verdict: Verdict) -> Verdict:
+        """Write what was rejected to the dead-letter topic, where there is one. What it does not take stops the lane.
+
+        Where there is none, and the runtime cannot set the message aside either, it is passed.
+        """
+        for place, (message, outcome) in enumerate(verdict.rejected):
+            if not self._dead_letters.exist_for(message.topic):
+                logger.warning("message rejected by a watcher, and passed: %r", message)
+                continue
+            reason = f"{outcome.rejected} of {_members(outcome)} watchers rejected it"
+            evidence = {
+                "acked": outcome.acked,
+                "failed": outcome.failed,
+                "rejected": outcome.rejected,
+                "reason": reason,
+            }
+            try:
+                await self._dead_letters.write(message, evidence)
+            except BrokerError as error:
+                logger.error("message stays where it is, since it cannot be set aside: %s", error)
+                return replace(
+                    verdict,
+                    offset=message.offset,
+                    failed=(message, outcome),
+                    rest=(),
+                    rejected=verdict.rejected[:place],
+                )
+        return verdict
 
     @staticmethod
     def _count(lane: Lane, verdict: Verdict) -> int:
@@ -120,7 +149,7 @@ class Advancing:
         if not outcome.blames_event or not self._policy.is_exhausted(failures):
             return False
         try:
-            members = outcome.acked + outcome.failed + outcome.rejected
+            members = _members(outcome)
             evidence = {
                 "deliveries": failures,
                 "acked": outcome.acked,
@@ -134,3 +163,7 @@ class Advancing:
             logger.error("message stays where it is, since it cannot be set aside: %s", error)
             return False
         return True
+
+
+def _members(outcome: AdvanceOutcome) -> int:
+    return outcome.acked + outcome.failed + outcome.rejected

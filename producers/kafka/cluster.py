@@ -21,6 +21,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from producers.kafka.errors import guarded
+from producers.kafka.missing_topics import find_missing
 from producers.kafka.position import CommittedPosition
 from producers.kafka.protocol import DescribeTopicsRequest
 from triggerer.errors import BrokerRefused, BrokerUnavailable
@@ -122,6 +123,27 @@ class Cluster:
             topic_id = base64.urlsafe_b64encode(raw_id).decode().rstrip("=") if raw_id else None
             found[name] = TopicDescription(name, topic_id, len(partitions), raw_id)
         return found
+
+    async def find_missing(self, topics: Collection[str]) -> frozenset[str]:
+        """Return the topics that are missing and that the brokers do not create, as far as they say.
+
+        Raises:
+            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+        """
+        client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
+        node, connection = self._where_to_ask(client)
+        if node is None or not topics:
+            return frozenset()
+        what = f"look-up of topic {', '.join(sorted(topics))} {self._where}"
+
+        async def send(request: Any) -> Any:
+            return await guarded(client.send(node, request, group=connection), what)
+
+        try:
+            return await find_missing(send, node, topics)
+        except NotImplementedError:
+            # So the client says that the broker does not know this version of a request.
+            return frozenset()
 
     async def know_leaders(self, topics: Collection[str]) -> None:
         """Have the client look up now who leads these topics' partitions; those that do not exist may be created.

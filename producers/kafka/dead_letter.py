@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,8 +12,10 @@ from aiokafka import AIOKafkaProducer
 from producers.kafka.errors import guarded
 from producers.kafka.message import KafkaMessage
 from triggerer.errors import BrokerError, BrokerRefused
+from triggerer.pluginkit.delivery import RecentRefusals
 
 if TYPE_CHECKING:
+    from producers.kafka.cluster import Cluster
     from producers.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 HEADER_PREFIX = "triggerer.dead-letter."
 _WRITE_TIMEOUT_S = 15.0
 _CLOSE_TIMEOUT_S = 5.0
+_LOOK_TIMEOUT_S = 5.0
 _NO_LIMIT = 2**31 - 1
 
 
@@ -32,6 +35,39 @@ class DeadLetters:
         self._group = group
         self._producer: AIOKafkaProducer | None = None
         self._starting = anyio.Lock()
+        self._cluster: Cluster | None = None
+        self._missing = frozenset[str]()
+        self._refused = RecentRefusals()
+
+    def takes(self, topic: str) -> bool:
+        """Whether the dead letters of a topic have a place, and it has not refused a message of late."""
+        return self.exist_for(topic) and not self._refused.has(
+            self._settings.dead_letter_topic_of(topic)
+        )
+
+    def exist_for(self, topic: str) -> bool:
+        """Whether the dead letters of a topic have a place, as far as is known."""
+        return self._settings.dead_letter_topic_of(topic) not in self._missing
+
+    async def look(self, topics: Collection[str], cluster: Cluster) -> None:
+        """Find out which topics of dead letters are missing; where the cluster does not say, none counts as missing."""
+        self._cluster = cluster
+        await self._look({self._settings.dead_letter_topic_of(topic) for topic in topics})
+
+    async def look_again(self) -> None:
+        """Find out whether those that were missing are there by now."""
+        if self._missing:
+            await self._look(self._missing)
+
+    async def _look(self, places: Collection[str]) -> None:
+        assert self._cluster is not None
+        try:
+            with anyio.fail_after(_LOOK_TIMEOUT_S):
+                found = await self._cluster.find_missing(places)
+        except (BrokerError, TimeoutError) as error:
+            logger.info("whether there are topics of dead letters is not known: %s", error)
+            return
+        self._missing = self._missing.difference(places) | found
 
     async def write(self, message: KafkaMessage, evidence: Mapping[str, object]) -> None:
         """Return once all in-sync replicas hold the message, with key, value, timestamp and headers of the original.
@@ -45,6 +81,7 @@ class DeadLetters:
         """
         topic = self._settings.dead_letter_topic_of(message.topic)
         what = f"dead letter of {message!r} to topic {topic!r}"
+        await self._check(topic, what)
         try:
             with anyio.fail_after(_WRITE_TIMEOUT_S):
                 producer = await self._open(what)
@@ -59,17 +96,30 @@ class DeadLetters:
                     what,
                 )
         except TimeoutError as error:
+            self._refused.note(topic)
             raise BrokerRefused(
                 f"{what}: not written within {_WRITE_TIMEOUT_S:.0f} s",
                 hint=f"does the topic {topic!r} exist, and may this user write to it?",
             ) from error
         except BrokerError as error:
+            if isinstance(error, BrokerRefused):
+                self._refused.note(topic)
             if error.hint is None:
                 error.hint = f"does the topic {topic!r} exist, and may this user write to it?"
             raise
         logger.error(
             "message set aside: %r is now in topic %s: %s", message, topic, evidence["reason"]
         )
+
+    async def _check(self, topic: str, what: str) -> None:
+        """Raise `BrokerRefused` at once where the topic is known to be missing: the client would wait for it."""
+        if topic in self._missing:
+            await self._look((topic,))
+        if topic in self._missing:
+            raise BrokerRefused(
+                f"{what}: there is no such topic, and the brokers create none",
+                hint=f"create it: kafka-topics.sh --create --topic {topic} --partitions 8 …",
+            )
 
     def _headers(
         self, message: KafkaMessage, evidence: Mapping[str, object]

@@ -49,7 +49,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
       failed message. A failed message is delivered again after a growing delay, and from the second failure on it is
       delivered alone, while its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The
       count is in the commit's metadata and so survives restarts.
-    - Rejected messages are passed and logged.
+    - Rejected messages go to the dead-letter topic. Where there is none, they are passed and logged: the runtime sets
+      them aside before.
     - `advance` ignores messages of an assignment that is over, and of a delivery that was rewound.
     - To pause a lane is to pause a partition. The membership stays. A partition that is revoked and assigned again is
       not paused.
@@ -121,6 +122,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                 check_at = now + _CHECK_TOPICS_EVERY_S
                 if await self._broker_answers(assignment):
                     answered_at = now
+                    await self._dead_letters.look_again()
                 elif now - answered_at > self._settings.commit_timeout_s:
                     raise BrokerUnavailable(
                         f"{self._what}: no broker answers since {now - answered_at:.0f} s"
@@ -170,6 +172,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         # Before the subscription: the client's own look-ups create missing topics if the broker allows that.
         if not finds_topics:
             await cluster.describe(self._topics.names)
+        # Of a pattern the topics are not known yet. Those of dead letters are then found out by the first message.
+        await self._dead_letters.look(() if finds_topics else self._topics.names, cluster)
         self._topics.subscribe(consumer, self._assignment)
         return consumer, self._assignment
 
@@ -235,6 +239,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             return key
         topic, partition = lane.partition
         return f"{topic}@{broker_payload.timestamp}/{partition}/{offset}"
+
+    def dead_letters_rejected(self, broker_payload: KafkaMessage) -> bool:
+        """Whether the message's topic has a dead-letter topic, as far as is known now."""
+        return self._dead_letters.takes(broker_payload.topic)
 
     def get_size(self, broker_payload: KafkaMessage) -> int:
         """The bytes of key, value and headers."""

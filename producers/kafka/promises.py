@@ -12,9 +12,9 @@ from aiokafka import errors as sdk
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import DescribeConfigsRequest
-from aiokafka.protocol.metadata import MetadataRequest
 
 from producers.kafka.errors import guarded
+from producers.kafka.missing_topics import find_missing
 from producers.kafka.protocol import DescribeTopicsRequest
 from producers.kafka.topics import Topics
 from triggerer.abc import DeliveryFacts, Finding
@@ -29,7 +29,6 @@ _ASKING_S: Final = 3.0
 _CLOSE_TIMEOUT_S: Final = 2.0
 _RETENTION: Final = "retention.ms"
 _CLEANUP: Final = "cleanup.policy"
-_AUTO_CREATE: Final = "auto.create.topics.enable"
 
 
 async def describe_delivery(
@@ -145,19 +144,11 @@ class _Told:
         )
 
     async def _find_dead_letters(self, client: Any, node: int, names: list[str], what: str) -> None:
-        """Whether the brokers make topics by themselves is told to who may describe their configuration."""
-        request = MetadataRequest(names, allow_auto_topic_creation=False)
-        answer = await guarded(client.send(node, request), what)
-        unknown = sdk.UnknownTopicOrPartitionError
-        missing = [name for code, name, *_ in answer.topics if sdk.for_code(code) is unknown]
-        if not missing:
-            return
-        wanted = [(int(ConfigResourceType.BROKER), str(node), [_AUTO_CREATE])]
-        answer = await guarded(client.send(node, DescribeConfigsRequest(wanted)), what)
-        for error_code, _, _, _, entries in answer.resources:
-            told = {entry[0]: entry[1] for entry in entries}
-            if sdk.for_code(error_code) is sdk.NoError and told.get(_AUTO_CREATE) == "false":
-                self._no_dead_letters = missing
+
+        async def send(request: Any) -> Any:
+            return await guarded(client.send(node, request), what)
+
+        self._no_dead_letters = sorted(await find_missing(send, node, names))
 
     def _note(self, name: str, configuration: Mapping[str, str | None]) -> None:
         policies = (configuration.get(_CLEANUP) or "").split(",")

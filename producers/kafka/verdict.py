@@ -27,7 +27,7 @@ class Verdict:
         failed: The message at `offset` that stops the lane, with its outcome; None if there is none.
         rest: The items after the failed message.
         stale: The number of messages of an earlier assignment or delivery.
-        rejected: The messages that are passed because a subscriber rejected them.
+        rejected: The messages before `offset` that a subscriber rejected, with their outcomes.
     """
 
     lane: Lane | None
@@ -35,19 +35,19 @@ class Verdict:
     failed: tuple[KafkaMessage, AdvanceOutcome] | None
     rest: Sequence[AdvanceItem]
     stale: int
-    rejected: Sequence[KafkaMessage]
+    rejected: Sequence[tuple[KafkaMessage, AdvanceOutcome]]
 
 
 def judge(batch: Sequence[AdvanceItem]) -> Verdict:
     """Judge a lane's next contiguous items, up to the first that failed.
 
     An item that no subscriber saw stops the lane like a failed one (rule 5). One that was rejected, and that nobody
-    failed, is passed.
+    failed, is passed once it is dead-lettered or set aside.
     """
     current: Lane | None = None
     last: KafkaMessage | None = None
     stale = 0
-    rejected: list[KafkaMessage] = []
+    rejected: list[tuple[KafkaMessage, AdvanceOutcome]] = []
     judged: AdvanceOutcome | None = None
     judgement = _FAIL
     for index, (message, outcome) in enumerate(batch):
@@ -63,6 +63,6 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
                 lane, message.offset, (message, outcome), batch[index + 1 :], stale, rejected
             )
         if judgement is _REJECT:
-            rejected.append(message)
+            rejected.append((message, outcome))
         current, last = lane, message
     return Verdict(current, -1 if last is None else last.offset + 1, None, (), stale, rejected)

@@ -11,6 +11,7 @@ from google.pubsub_v1 import PubsubMessage
 from producers.pubsub.errors import guarded
 from triggerer.abc import BrokerMessage
 from triggerer.errors import BrokerError, BrokerRefused
+from triggerer.pluginkit.delivery import RecentRefusals
 
 if TYPE_CHECKING:
     from google.pubsub_v1 import PublisherAsyncClient
@@ -36,7 +37,13 @@ class DeadLetters:
         self, topic: str | None, *, open_publisher: Callable[[], PublisherAsyncClient]
     ) -> None:
         self.topic = topic
+        self._refused = RecentRefusals()
         self._open_publisher = open_publisher
+
+    @property
+    def take(self) -> bool:
+        """Whether there is a topic, and it has not refused a message of late."""
+        return self.topic is not None and not self._refused.has(self.topic)
 
     async def write(self, message: BrokerMessage, evidence: Mapping[str, object]) -> None:
         """Return once the service has the message, with data, ordering key and attributes of the original.
@@ -66,6 +73,8 @@ class DeadLetters:
                 what,
             )
         except BrokerError as error:
+            if isinstance(error, BrokerRefused):
+                self._refused.note(self.topic)
             error.hint = (
                 f"does the topic {self.topic} exist, and has the account roles/pubsub.publisher?"
             )

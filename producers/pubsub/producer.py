@@ -223,8 +223,11 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     async def _pass_rejected(
         self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
     ) -> bool:
-        logger.warning("message rejected by a watcher, and passed: %s", delivery.message.identity)
         if session.dead_letters.topic is None:
+            # The runtime cannot set it aside either.
+            logger.warning(
+                "message rejected by a watcher, and passed: %s", delivery.message.identity
+            )
             return True
         reason = f"{outcome.rejected} watchers rejected it"
         if await self._set_aside(session, delivery, outcome, reason):
@@ -267,6 +270,10 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         deleted and created again from its predecessor. Both stay the same when the message comes again.
         """
         return broker_payload.message.identity
+
+    def dead_letters_rejected(self, broker_payload: Delivery) -> bool:
+        """Whether the connection names a dead-letter topic, and the topic takes messages."""
+        return self._opened is not None and self._opened.dead_letters.take
 
     def get_size(self, broker_payload: Delivery) -> int:
         """The bytes of data, ordering key and attributes."""

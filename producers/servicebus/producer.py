@@ -183,6 +183,10 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         """`<entity>/<sequence number>@<time at which Service Bus stored it, in ms>`."""
         return broker_payload.key
 
+    def dead_letters_rejected(self, broker_payload: Delivery) -> bool:
+        """Whether the entity has a dead-letter queue: all have one but dead-letter queues."""
+        return not self._entity.is_dead_letter_queue
+
     def get_size(self, broker_payload: Delivery) -> int:
         """The bytes of body, session and properties."""
         return get_size(broker_payload.message)

@@ -160,8 +160,9 @@ class Advancing:
         """Whether the message may be deleted, since it was rejected, or is where dead letters are kept."""
         failures = self._in_flight.failures(held)
         if judgement is Judgement.REJECT:
-            logger.warning("message rejected by a watcher, and passed: %r", held)
             if not self._dead_letters.exist:
+                # The runtime cannot set it aside either.
+                logger.warning("message rejected by a watcher, and passed: %r", held)
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"
         elif outcome.blames_event and self._is_exhausted(failures):

@@ -11,6 +11,7 @@ from producers.sqs.errors import asked
 from producers.sqs.queue import Queue, canonical, name_of
 from triggerer.abc import BrokerMessage
 from triggerer.errors import BrokerRefused
+from triggerer.pluginkit.delivery import RecentRefusals
 
 if TYPE_CHECKING:
     from producers.sqs.settings import SqsSettings
@@ -31,11 +32,17 @@ class DeadLetters:
         self._stated = settings.dead_letter_queue
         self._account = settings.account
         self._url: str | None = None
+        self._refused = RecentRefusals()
 
     @property
     def exist(self) -> bool:
         """Whether there is such a place."""
         return self._stated is not None or self._queue.redrive is not None
+
+    @property
+    def take(self) -> bool:
+        """Whether there is such a place, and it has not refused a message of late."""
+        return self.exist and not self._refused.has("")
 
     @property
     def limit(self) -> int | None:
@@ -66,7 +73,27 @@ class DeadLetters:
                 f"{what}: queue {self._queue.name!r} has none",
                 hint="give the queue a redrive policy, or the connection a dead_letter_queue",
             )
-        url = await self._find()
+        try:
+            url = await self._find()
+            await self._send(url, message, evidence, attributes, what)
+        except BrokerRefused:
+            self._refused.note("")
+            raise
+        logger.error(
+            "message set aside: %s is now in queue %s: %s",
+            message.position.get("message_id"),
+            name_of(url),
+            evidence["reason"],
+        )
+
+    async def _send(
+        self,
+        url: str,
+        message: BrokerMessage,
+        evidence: Mapping[str, object],
+        attributes: Mapping[str, Any] | None,
+        what: str,
+    ) -> None:
         request: dict[str, Any] = {
             "QueueUrl": url,
             "MessageBody": (message.value or b"").decode(errors="surrogatepass"),
@@ -86,12 +113,6 @@ class DeadLetters:
                 await asked(self._client.send_message(**request, MessageAttributes=own), what)
             except BrokerRefused:
                 raise refused from None
-        logger.error(
-            "message set aside: %s is now in queue %s: %s",
-            message.position.get("message_id"),
-            name_of(url),
-            evidence["reason"],
-        )
 
     async def check(self) -> None:
         """Look whether the place is there that the connection, or the queue, names.

@@ -108,6 +108,10 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         """
         return f"{name_of(self._name)}/{broker_payload.id}"
 
+    def dead_letters_rejected(self, broker_payload: Held) -> bool:
+        """Whether the connection or the queue's redrive policy names a dead-letter queue, and it takes messages."""
+        return self._open is not None and self._open.dead_letters.take
+
     def get_size(self, broker_payload: Held) -> int:
         """The length of body and attributes."""
         return broker_payload.size

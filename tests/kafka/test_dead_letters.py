@@ -3,7 +3,9 @@
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
+import anyio
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition, errors
 from aiokafka.producer.message_accumulator import MessageAccumulator
@@ -14,7 +16,7 @@ from producers.kafka.dead_letter import DeadLetters
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
 from producers.kafka.settings import KafkaSettings
-from tests.kafka.driving import ACKED, FAILED, AdvanceOutcome, driving, producer_on
+from tests.kafka.driving import ACKED, FAILED, REJECTED, AdvanceOutcome, driving, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.errors import BrokerError
 
@@ -30,6 +32,10 @@ def topic(kafka_server: KafkaServer) -> str:
 
 def bad_fails(message: object) -> AdvanceOutcome:
     return FAILED if message.value == b"bad" else ACKED  # type: ignore[attr-defined]
+
+
+def bad_is_rejected(message: KafkaMessage) -> AdvanceOutcome:
+    return REJECTED if message.value == b"bad" else ACKED
 
 
 async def dead_letters(server: KafkaServer, topic: str) -> list[ConsumerRecord]:
@@ -132,8 +138,72 @@ async def test_a_dead_letter_topic_that_is_missing_loses_nothing_and_is_named(
         await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 2})
     message = next(text for text in caplog.messages if "cannot be set aside" in text)
     assert f"'{topic}.trouble'" in message
-    assert "does the topic" in message
+    assert "create it: kafka-topics.sh --create" in message
     assert len(await dead_letters(kafka_server, f"{topic}.trouble")) == 1
+
+
+@pytest.mark.rule("18: what is rejected goes to the broker's dead letters, or is set aside")
+async def test_a_rejected_message_goes_to_the_dead_letter_topic_and_is_passed(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    kafka_server.create_topic(f"{topic}.dead-letter")
+    kafka_server.produce(topic, ["a", "bad", "bad", "c"])
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    async with driving(producer, bad_is_rejected) as driver:
+        await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 4})
+        assert all(producer.dead_letters_rejected(message) for message in driver.seen)
+    assert driver.values == ["a", "bad", "bad", "c"]
+    letters = await dead_letters(kafka_server, f"{topic}.dead-letter")
+    assert [letter.value for letter in letters] == [b"bad", b"bad"]
+    headers = dict(letters[0].headers)
+    assert headers["triggerer.dead-letter.reason"] == b"1 of 1 watchers rejected it"
+    assert headers["triggerer.dead-letter.offset"] == b"1"
+
+
+async def test_what_is_set_aside_already_needs_no_dead_letter(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    kafka_server.create_topic(f"{topic}.dead-letter")
+    kafka_server.produce(topic, ["bad"])
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    aside = AdvanceOutcome(acked=0, failed=0, rejected=1, is_set_aside=True)
+    async with driving(producer, lambda _: aside) as driver:
+        await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 1})
+    assert not await dead_letters(kafka_server, f"{topic}.dead-letter")
+
+
+async def test_without_a_dead_letter_topic_the_runtime_is_to_set_it_aside(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    kafka_server.produce(topic, ["bad", "c"])
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    async with driving(producer, bad_is_rejected) as driver:
+        await driver.settled(2)
+        assert not producer.dead_letters_rejected(driver.seen[0])
+        assert driver.values == ["bad", "c"]
+        # Whoever creates it now need not restart anything.
+        kafka_server.create_topic(f"{topic}.dead-letter")
+        with anyio.fail_after(20):
+            while not producer.dead_letters_rejected(driver.seen[0]):  # noqa: ASYNC110  (the broker tells nobody)
+                await anyio.sleep(0.2)
+
+
+async def test_where_the_topic_takes_nothing_the_message_comes_again_to_be_set_aside(
+    kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka_server.create_topic(f"{topic}.dead-letter", max_message_bytes="100")
+    kafka_server.produce(topic, ["bad" * 100, "c"])
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+
+    def resolve(message: KafkaMessage) -> AdvanceOutcome:
+        if message.offset:
+            return ACKED
+        return replace(REJECTED, is_set_aside=not producer.dead_letters_rejected(message))
+
+    async with driving(producer, resolve) as driver:
+        await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 2})
+    assert driver.values.count("bad" * 100) == 2
+    assert any("cannot be set aside" in text for text in caplog.messages)
 
 
 def message_of(topic: str, value: bytes | None, key: bytes | None = None) -> KafkaMessage:

@@ -96,6 +96,8 @@ class Derived(NamedTuple):
 class Rejected(NamedTuple):
     """The filter rejected its open event."""
 
+    reason: str | None = None
+
 
 class Finished(NamedTuple):
     """The filter, or `run()`, returned or was cancelled (None), or raised this error."""

@@ -80,9 +80,9 @@ class RemoteGenerator:
                 case Opened():
                     self._opened += 1
                     await self._until_pulled()
-                case Rejected():
+                case Rejected(reason):
                     if self._opened <= self._pulled:
-                        reject_shared_stream_event()
+                        reject_shared_stream_event(reason)
                 case Derived(payload, size_bytes, key):
                     yield TriggerEvent(self._remote.unpack(payload), partition_key=key)
                     taken += 1

@@ -191,10 +191,10 @@ class TriggerServer:
         ):
             await self._room.wait()
 
-    def reject_open_event(self) -> bool:
+    def reject_open_event(self, reason: str | None = None) -> bool:
         """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
         if self._is_open:
-            self._report(Rejected())
+            self._report(Rejected(reason))
         return self._is_open
 
     async def _clean_up(self) -> None:

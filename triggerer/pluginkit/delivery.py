@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
+from typing import Final
 
 from triggerer.abc import AdvanceOutcome
+
+_RECENT_S: Final = 60.0
 
 
 class Judgement(Enum):
@@ -21,10 +26,31 @@ class Judgement(Enum):
 
 
 def judge(outcome: AdvanceOutcome) -> Judgement:
-    """Judge by rule 5: one that is both failed and rejected has failed, and so has one that nobody saw."""
+    """Judge by rule 5: one that is both failed and rejected has failed, and so has one that nobody saw.
+
+    One that was rejected and is set aside is done.
+    """
     if outcome.failed or not (outcome.acked or outcome.rejected):
         return Judgement.FAIL
-    return Judgement.REJECT if outcome.rejected else Judgement.ACK
+    is_lost = outcome.rejected and not outcome.is_set_aside
+    return Judgement.REJECT if is_lost else Judgement.ACK
+
+
+class RecentRefusals:
+    """Which places for dead letters have refused a message of late: they are not relied on for a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._refused_at: dict[str, float] = {}
+
+    def note(self, place: str) -> None:
+        """The place has just refused a message."""
+        self._refused_at[place] = self._clock()
+
+    def has(self, place: str) -> bool:
+        """Whether the place refused a message within the last minute."""
+        at = self._refused_at.get(place)
+        return at is not None and self._clock() - at < _RECENT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

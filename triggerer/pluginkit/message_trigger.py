@@ -60,7 +60,7 @@ class MessageTrigger(BaseEventTrigger):
         connection: The section `[connections.<connection>]` of the configuration.
         match: A condition on the message, see `triggerer.pluginkit.matching`. None: every message fires.
         decode: How to decode the value, see `triggerer.pluginkit.decoding`. A message that cannot be decoded is
-            rejected: it is logged and passed.
+            rejected: it goes to the broker's dead letters, or is set aside for the watcher.
         extra: The fields of the asset event's `extra`: for each name a path as in `match`, or `{"const": …}`. None:
             what the broker's trigger says.
         partition_key: The path to the asset event's partition key. A number is written as text; where there is no
@@ -185,7 +185,7 @@ class MessageTrigger(BaseEventTrigger):
                 logger.warning(
                     "message rejected, it is not %s: %r: %s", self.decode, message, error
                 )
-                reject_shared_stream_event()
+                reject_shared_stream_event(f"it is not {self.decode}: {error}")
                 continue
             if several:
                 for part in value:

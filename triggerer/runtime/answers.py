@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
+
 from triggerer.abc import SharedStreamProducer
+from triggerer.domain.error_texts import error_text
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
+
+_log = structlog.get_logger(__name__)
 
 
 def dump_event(producer: SharedStreamProducer, event: Any) -> bytes | None:
@@ -37,3 +42,14 @@ def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
         if key is not None and not isinstance(key, str):
             raise PluginError(f"{what} returned {type(key).__qualname__}, not a str or None")
         return key
+
+
+def dead_letters_rejected(producer: SharedStreamProducer, payload: Any) -> bool:
+    """See `SharedStreamProducer.dead_letters_rejected`; False where the producer raises: then it is set aside."""
+    what = f"dead_letters_rejected() of {type(producer).__qualname__}"
+    try:
+        with plugin_code(what):
+            return bool(producer.dead_letters_rejected(payload))
+    except Exception as error:
+        _log.warning("a producer's hook failed", hook=what, error=error_text(error))
+        return False

@@ -308,12 +308,12 @@ class CatchingUp:
             # It returned: what it pulled counts as accepted.
             self._resolve(self._taken.open)
 
-    def reject_open_event(self) -> bool:
+    def reject_open_event(self, reason: str | None = None) -> bool:
         """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
         taken = self._taken.open
         if taken is None:
             return False
-        taken.is_rejected = True
+        taken.is_rejected, taken.rejected_because = True, reason
         return True
 
     # A message's way

@@ -29,6 +29,7 @@ from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.pump import Pump
+from triggerer.runtime.rejected import Rejected
 from triggerer.runtime.settings import RuntimeSettings
 from triggerer.runtime.staging import stage
 from triggerer.runtime.state import GroupState
@@ -119,7 +120,8 @@ class Group:
             self.state, sink=sink, pending=pending, on_interrupted=self._cancel_later
         )
         falling_behind = FallingBehind(self.state, self.subscribers)
-        lanes.decide, lanes.on_failed = falling_behind.decide, falling_behind.note_redelivery
+        rejected = Rejected(self.state, falling_behind.decide)
+        lanes.decide, lanes.on_failed = rejected.decide, falling_behind.note_redelivery
         self._too_slow = TooSlow(self.state, self.subscribers, pending, sink)
         self._flow = Flow(self.state, self.subscribers, self._too_slow)
         self._pump = Pump(self.state)
@@ -213,7 +215,8 @@ class Group:
             assert state.parked is not None
             self._keeping = keeping = Keeping(state, self.subscribers, state.parked, self._random)
             lanes = state.lanes
-            lanes.decide, lanes.on_failed = keeping.decide, keeping.note_redelivery
+            rejected = Rejected(state, keeping.decide)
+            lanes.decide, lanes.on_failed = rejected.decide, keeping.note_redelivery
             lanes.decided_lanes = state.lags.by_lane
 
     def _note_holders(self) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from triggerer.abc import AdvanceItem, AdvanceOutcome
+from triggerer.domain.events import WatcherRef
 
 _EMPTY_LANES: Final = 128
 """How many empty lanes a group keeps, at 100 bytes each: most are needed again at once."""
@@ -26,10 +27,19 @@ class OutcomeCounts:
         """Of an event without nacks. Almost all outcomes are equal, and frozen: they share this object."""
 
 
+class Rejection(NamedTuple):
+    """What one subscriber rejected, for whom, and why."""
+
+    event: Any
+    watchers: Sequence[WatcherRef]
+    """Those of its watchers that were given the event."""
+    reason: str | None
+
+
 class Nacks:
     """Which of the subscribers that have to answer for an event have rejected or failed it."""
 
-    __slots__ = ("failed", "refused_by", "rejected", "rejected_by", "unread")
+    __slots__ = ("failed", "is_set_aside", "refused_by", "rejected", "rejected_by", "unread")
 
     def __init__(self) -> None:
         self.rejected = 0
@@ -38,8 +48,10 @@ class Nacks:
         """What this changes of how many had not pulled it: less one who had it open, more one who is not given it."""
         self.refused_by: set[object] | None = None
         """Those counted in `failed` because the store refused an event that they derived."""
-        self.rejected_by: set[object] | None = None
+        self.rejected_by: dict[object, Rejection | None] | None = None
         """Those who rejected it. They count in `rejected` until they fail it too."""
+        self.is_set_aside = False
+        """Whether it is, or is being, set aside for those."""
 
     def has_refused(self, member: object) -> bool:
         """Whether `member` is counted in `failed` because the store refused an event that it derived."""
@@ -57,11 +69,11 @@ class Nacks:
             # Both rejected and failed: failed (contract, rule 5).
             self.rejected -= 1
 
-    def remember_rejection(self, member: object) -> None:
+    def remember_rejection(self, member: object, rejection: Rejection | None) -> None:
         """Note that `member` has rejected it: if the store refuses an event later, that replaces the rejection."""
         if self.rejected_by is None:
-            self.rejected_by = set()
-        self.rejected_by.add(member)
+            self.rejected_by = {}
+        self.rejected_by[member] = rejection
 
 
 class Entry:
@@ -184,14 +196,14 @@ class Lane:
         """Take the ready prefix, `limit` events at most. Empty if `decide` has the first one wait.
 
         Args:
-            decides_all: Whether `decide` is asked of each event, not only of those that somebody failed.
+            decides_all: Whether `decide` is asked of each event, not only of those that somebody failed or rejected.
         """
         batch: list[AdvanceItem] = []
         size_bytes = 0
         entry, last = self.head, None
         while entry is not None and not entry.unresolved:
             outcome = entry.counts.outcome if entry.nacks is None else entry.outcome()
-            if outcome.failed or decides_all:
+            if outcome.failed or outcome.rejected or decides_all:
                 decided = decide(entry, outcome)
                 if decided is None:
                     break
@@ -218,7 +230,7 @@ class Lane:
 
 
 Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
-"""Says what `advance` is told of an event that somebody failed. None: it waits, and `unresolved` was raised."""
+"""Says what `advance` is given of an event that somebody failed or rejected. None: it waits, being unresolved again."""
 
 
 def _ignore(_: Lane) -> None:

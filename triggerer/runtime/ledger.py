@@ -19,7 +19,7 @@ from collections.abc import Hashable
 from operator import itemgetter
 from typing import Any, Final
 
-from triggerer.runtime.lanes import Entry, Lanes, OutcomeCounts
+from triggerer.runtime.lanes import Entry, Lanes, OutcomeCounts, Rejection
 
 IDLE: Final = sys.maxsize
 """The cursor of a member that passes every event as it is broadcast, until `Ledger.mark_active`."""
@@ -185,7 +185,7 @@ class Ledger:
 
     # Nacks
 
-    def reject(self, member: Member, opened: Entry) -> None:
+    def reject(self, member: Member, opened: Entry, rejection: Rejection | None = None) -> None:
         """Count the open event as rejected by `member`. That resolves it."""
         if member.done <= opened.seq:
             member.done = opened.seq + 1
@@ -195,7 +195,7 @@ class Ledger:
                 return
             nacks.rejected += 1
             # Even if nothing is on its way into the store: the filter may still derive an event from it.
-            nacks.remember_rejection(member)
+            nacks.remember_rejection(member, rejection)
 
     def refuse(self, member: Member, entry: Entry) -> None:
         """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from triggerer.domain.instants import readable
-from triggerer.errors import LeaseLost, StoreError
+from triggerer.errors import LeaseLost, NotSetAside, StoreError
 from triggerer.runtime.clock import Clock
 
 _log = structlog.get_logger(__name__)
@@ -51,11 +51,16 @@ class Refusals:
         """How many there were, when one was last reported, and the last reason; None if there was none."""
         if self._latest is None:
             return None
+        if isinstance(self._latest, NotSetAside):
+            return f"a message cannot be set aside, at {self._at}: {self._latest}"
         events = "an asset event was" if self.count == 1 else f"{self.count} asset events were"
         return f"{events} refused, at {self._at}: {self._latest}"
 
     def note(self, error: Exception) -> None:
-        """An event was not stored. Ignored if the reason is that another instance owns the stream by now."""
+        """An event, or a message that was rejected, was not stored.
+
+        Ignored if the reason is that another instance owns the stream by now.
+        """
         if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
             return
         self.count += 1
@@ -65,5 +70,6 @@ class Refusals:
             return
         self._reported_at = now
         self._at = readable(self._now())
-        _log.warning("asset event refused", trigger=self.name, error=str(error), refused=self.count)
+        what = "message not set aside" if isinstance(error, NotSetAside) else "asset event refused"
+        _log.warning(what, trigger=self.name, error=str(error), refused=self.count)
         self._on_report()

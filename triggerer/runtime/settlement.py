@@ -238,8 +238,10 @@ class Settlement:
         lag.failures += 1
 
     def _reject(self, taken: Taken) -> bool:
+        because = taken.rejected_because
         error = PluginError(
-            f"{self._name} rejected a message while it caught up: the broker cannot be told any more"
+            f"{self._name} rejected a message while it caught up"
+            + ("" if because is None else f": {because}")
         )
         if self._setting_aside.is_possible:
             return self._refuse(taken, error)

@@ -24,7 +24,7 @@ from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.derived_event import DerivedEvent, Deriver
 from triggerer.runtime.filtering import filtered
-from triggerer.runtime.lanes import Entry, Lane
+from triggerer.runtime.lanes import Entry, Lane, Rejection
 from triggerer.runtime.ledger import IDLE
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.selection import selector_of
@@ -174,20 +174,22 @@ class Subscriber(Deriver):
 
     # What the filter does
 
-    def reject_open_event(self) -> bool:
+    def reject_open_event(self, reason: str | None = None) -> bool:
         """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
         if not self.is_open:
             return False
         if threading.get_ident() == self._loop_thread:
-            self._reject()
+            self._reject(reason)
         else:
-            anyio.from_thread.run_sync(self._reject, token=self._token)
+            anyio.from_thread.run_sync(self._reject, reason, token=self._token)
         return True
 
-    def _reject(self) -> None:
-        entry = self.open_entry
-        if entry is not None and self.is_present:
-            self.state.ledger.reject(self, entry)
+    def _reject(self, reason: str | None) -> None:
+        entry, ledger = self.open_entry, self.state.ledger
+        if entry is not None and self.is_present and self.done <= entry.seq:
+            event = ledger.events[entry.seq - ledger.base]
+            watchers = (self.open_source or self.source).watchers
+            ledger.reject(self, entry, Rejection(event, watchers, reason))
             self.state.progress.note()
 
     async def stream(self) -> AsyncGenerator[Any, None]:

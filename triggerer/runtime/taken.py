@@ -17,7 +17,7 @@ from triggerer.runtime.recent import Message
 class _Taken:
     """A message that was given to the filter: `event`. What derives from it is stored under `key` and `fence`."""
 
-    __slots__ = ("derived", "is_dropped", "is_rejected", "unresolved")
+    __slots__ = ("derived", "is_dropped", "is_rejected", "rejected_because", "unresolved")
 
     is_trial = False
     """Whether it is only tried: nothing that derives from it is stored."""
@@ -29,6 +29,8 @@ class _Taken:
         self.derived = 0
         """How many events derive from it."""
         self.is_rejected = False
+        self.rejected_because: str | None = None
+        """Set when it is rejected: the filter's reason, if it gave one."""
         self.is_dropped = False
         """Whether what becomes of it counts no more: it is read again, since it failed or lies behind one that did."""
 

@@ -38,7 +38,7 @@ class RejectionCount:
     def __init__(self) -> None:
         self.rejections = 0
 
-    def reject_open_event(self) -> bool:
+    def reject_open_event(self, reason: str | None = None) -> bool:
         self.rejections += 1
         return True
 

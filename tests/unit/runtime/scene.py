@@ -59,6 +59,11 @@ class Scene:
         self.fails: dict[str, Callable[[Any], bool]] = {}
         """By watcher, on which messages its filter raises."""
         self.rejects: Callable[[Any], bool] = lambda event: False
+        self.rejected_by: dict[str, Callable[[Any], bool]] = {}
+        """By watcher, which messages its filter rejects beside those that all reject."""
+        self.has_dead_letters = False
+        """Whether the broker keeps what was rejected."""
+        self.cannot_dump: Callable[[Any], bool] = lambda event: False
         self.ignores: Callable[[Any], bool] = lambda event: False
         """From which messages no filter derives anything."""
         self.returns: set[tuple[str, Any]] = set()
@@ -69,6 +74,8 @@ class Scene:
         """Which watcher was given what, in order."""
         self.told: list[tuple[Any, tuple[int, int, int]]] = []
         """What the broker was told of which message, in order: how many acked, failed and rejected it."""
+        self.set_aside: list[Any] = []
+        """Of which messages the broker was told that they are set aside."""
         Scene.by_name[self.name] = self
 
     def publish(self, *values: Any, lane: Hashable = 0) -> None:
@@ -113,6 +120,17 @@ class BreakingQueue(InMemoryQueueProducer):
             for item in batch
             for one in (item.outcome,)
         ]
+        self.scene.set_aside += [
+            item.broker_payload.value for item in batch if item.outcome.is_set_aside
+        ]
+
+    def dead_letters_rejected(self, broker_payload: Any) -> bool:
+        return self.scene.has_dead_letters
+
+    def dump_event(self, event: Any) -> bytes:
+        if self.scene.cannot_dump(event):
+            raise RuntimeError(f"cannot write {event}")
+        return super().dump_event(event)
 
     async def pause(self) -> None:
         if self.scene.is_breaking:
@@ -147,8 +165,9 @@ class Watching(BaseEventTrigger):
             scene.opened.append((self.name, event))
             if (gate := scene.gates.get((self.name, event))) is not None:
                 await gate.wait()
-            if scene.rejects(event):
-                reject_shared_stream_event()
+            rejects = scene.rejected_by.get(self.name, scene.rejects)
+            if rejects(event):
+                reject_shared_stream_event(f"{self.name} cannot read {event}")
                 continue
             if scene.ignores(event):
                 continue

@@ -26,7 +26,7 @@ class Rejections:
     count: int = 0
     open: bool = field(default=True)
 
-    def reject_open_event(self) -> bool:
+    def reject_open_event(self, reason: str | None = None) -> bool:
         self.count += 1
         return True
 

@@ -54,7 +54,7 @@ class Checker:
         self.seam = SeamChecker(self.fail, self.lagging.was_told)
         self.replays = ReplayChecker(self.fail, self.lagging, made_again)
         self.trials = TrialChecker(self.fail)
-        self.parked = ParkedChecker(self.fail, self.lagging.is_hopeless)
+        self.parked = ParkedChecker(self.fail, self.lagging.may_be_set_aside)
         self.rest = RestChecker(self.fail)
         self.holding = HoldingChecker(self.fail)
         self.filter_errors = FilterErrors()
@@ -134,9 +134,11 @@ class Checker:
             not watchers or bool(watchers & rejected) for watchers in sharing
         ):
             self.fail("S3", f"{name}, but only {sorted(rejected)} rejected it")
+        # At a bound what was rejected cannot be set aside: it has failed.
+        may_fail = set() if self.parked.has_room else rejected
         healthy = {
             watcher
-            for watcher in answered | rejected
+            for watcher in (answered | rejected) - may_fail
             if self._is_healthy(delivery, watcher)
             # It is given it once more.
             and not (self.lagging.is_on and self.lagging.is_behind(watcher, delivery.message))
@@ -159,7 +161,25 @@ class Checker:
                 # next owner need not have.
                 is_owner = self.is_owner(delivery.consumer.owner)
                 excused = rejected | spared if is_owner else owed
+                if outcome.rejected and is_owner:
+                    self._check_set_aside(delivery, rejected)
                 self.lagging.on_done(delivery, excused, owed)
+
+    def _check_set_aside(self, delivery: Delivery, rejected: set[int]) -> None:
+        """What a live filter has rejected is set aside for its watcher before the broker is told."""
+        lagging, message = self.lagging, delivery.message
+        if not lagging.sets_aside:
+            return
+        missing = {
+            watcher
+            for watcher in rejected
+            if lagging.has_rejected_live(watcher, message.key)
+            and not (
+                lagging.is_excused(watcher, message.key) or lagging.is_behind(watcher, message)
+            )
+        }
+        if missing:
+            self.fail("S13", f"{sorted(missing)} rejected {message.key}, and it is not set aside")
 
     def _find_kept(self, delivery: Delivery, owed: set[int]) -> set[int]:
         """Those that are behind at it or before it, or have dealt with it while they were."""

@@ -73,6 +73,7 @@ class LaggingChecker:
         self._replayed: set[tuple[int, str]] = set()
         """A person has had the watcher be given them once more."""
         self._rejected: set[tuple[int, str]] = set()
+        self._rejected_live: set[tuple[int, str]] = set()
         """Rejected while catching up."""
         self._told: dict[tuple[str, int], set[int]] = {}
         """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
@@ -129,6 +130,18 @@ class LaggingChecker:
     def on_rejected(self, watcher: int, message: Message) -> None:
         """A filter that catches up rejects a message: where nothing can be set aside, its lane stands there."""
         self._rejected.add((watcher, message.key))
+
+    def on_rejected_live(self, watcher: int, message: Message) -> None:
+        """A filter of the group rejects a message: it may be set aside for the watcher."""
+        self._rejected_live.add((watcher, message.key))
+
+    def has_rejected_live(self, watcher: int, key: str) -> bool:
+        """Whether a filter of the group has rejected a message for the watcher."""
+        return (watcher, key) in self._rejected_live
+
+    def may_be_set_aside(self, watcher: int, key: str) -> bool:
+        """Whether a message may be set aside for a watcher without any failure."""
+        return self.has_rejected_live(watcher, key) or self.is_hopeless(watcher, key)
 
     # What the broker is told
 

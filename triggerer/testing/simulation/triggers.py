@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from triggerer.abc import (
@@ -212,10 +213,16 @@ class Probe(ErrorProbe):
                 return
             self._leased.stand_still(is_behind=False)
             self.note_given(served, delivery.message.key)
+            note = partial(self._note_rejection, served, delivery.message)
+            current_subscriber.set(Rejecting(subscriber, note))
             yield delivery.message.event
             self.note_returned()
             # The filter asks for the next event, so it is done with this one.
             self.note_answer()
+
+    def _note_rejection(self, served: list[int], message: Message) -> None:
+        for watcher in served:
+            self._leased.checker.lagging.on_rejected_live(watcher, message)
 
     def note_answer(self) -> None:
         """The filter is done with the event that it has open, if any."""
@@ -230,15 +237,15 @@ class Probe(ErrorProbe):
 
 
 class Rejecting:
-    """Stands between a filter that catches up and the runtime: notes what it rejects."""
+    """Stands between a filter and the runtime: notes what the filter rejects."""
 
     def __init__(self, subscriber: Any, note: Callable[[], None]) -> None:
         self._subscriber = subscriber
         self._note = note
 
-    def reject_open_event(self) -> bool:
+    def reject_open_event(self, reason: str | None = None) -> bool:
         self._note()
-        return cast("bool", self._subscriber.reject_open_event())
+        return cast("bool", self._subscriber.reject_open_event(reason))
 
 
 class RereadingProbe(ErrorProbe):
