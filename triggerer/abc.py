@@ -156,6 +156,10 @@ ReportPassed = Callable[[list[Any]], None]
 """Takes a position, as `get_position` gives it; see `SharedStreamProducer.read_lane_reporting`."""
 
 
+ReportStanding = Callable[[Hashable, str | None], None]
+"""Takes a lane and why it stands; None: the lane goes on. See `SharedStreamProducer.use_standing`."""
+
+
 def _tell_nobody(places: Iterable[int]) -> None:
     """Where nobody wants to know before the call returns."""
 
@@ -229,6 +233,17 @@ class SharedStreamProducer(ABC):
         In between nothing older may be saved: what the poll alone has to store waits for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
+
+    def use_standing(self, report: ReportStanding) -> None:  # noqa: B027  (an optional hook)
+        """Take the function that shows operators which lanes stand, and why. Off by default.
+
+        A lane stands where a message cannot be passed, however often it comes again: it has reached its limit of
+        deliveries, and the source takes no dead letters. The watchers of the stream are shown as failing, with the
+        reason, until `report` is called for the lane with None. Called once, before `open_stream`.
+
+        Args:
+            report: To be called on the event loop, as often as the producer likes. Never raises.
+        """
 
     def get_advance_lane(self, broker_payload: Any) -> Hashable:
         """The lane that orders this event's advance: a partition, an ordering key. By default there is one lane."""

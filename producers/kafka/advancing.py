@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from aiokafka import TopicPartition
 
 from producers.kafka.assignment import Assignment
 from producers.kafka.commits import Commits
 from producers.kafka.dead_letter import DeadLetters
 from producers.kafka.lane import Lane
+from producers.kafka.message import KafkaMessage
 from producers.kafka.position import CommittedPosition
 from producers.kafka.verdict import Verdict, judge
-from triggerer.abc import AdvanceItem, AdvanceOutcome
+from triggerer.abc import AdvanceItem, AdvanceOutcome, ReportStanding
 from triggerer.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -36,6 +39,23 @@ class Advancing:
         self._commits = commits
         self._dead_letters = dead_letters
         self._policy = settings.delivery_policy()
+        self._standing: set[TopicPartition] = set()
+        self._report: ReportStanding = _tell_nobody
+        assignment.on_revoked = self._note_going_on
+
+    def use_standing(self, report: ReportStanding) -> None:
+        """See `KafkaSharedStreamProducer.use_standing`."""
+        self._report = report
+
+    def _note_standing(self, message: KafkaMessage, error: BrokerError) -> None:
+        logger.error("message stays where it is, since it cannot be set aside: %s", error)
+        self._standing.add(message.lane.partition)
+        self._report(message.lane.partition, f"its message cannot be set aside: {error}")
+
+    def _note_going_on(self, partition: TopicPartition) -> None:
+        if partition in self._standing:
+            self._standing.discard(partition)
+            self._report(partition, None)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """See `KafkaSharedStreamProducer.advance`."""
@@ -71,6 +91,7 @@ class Advancing:
             return ()
         if verdict.failed is None or set_aside:
             lane.committed = position
+            self._note_going_on(lane.partition)
             if lane.probing:
                 self._assignment.end_probe(lane)
             return verdict.rest
@@ -96,6 +117,7 @@ class Advancing:
             try:
                 await self._dead_letters.write(message, evidence)
             except BrokerError as error:
+                # It comes again, and is set aside by the runtime.
                 logger.error("message stays where it is, since it cannot be set aside: %s", error)
                 return replace(
                     verdict,
@@ -160,9 +182,13 @@ class Advancing:
             await self._dead_letters.write(message, evidence)
         except BrokerError as error:
             # The message stays failed and its partition waits. The other partitions go on.
-            logger.error("message stays where it is, since it cannot be set aside: %s", error)
+            self._note_standing(message, error)
             return False
         return True
+
+
+def _tell_nobody(lane: Hashable, why: str | None) -> None:
+    """Where no runtime has asked."""
 
 
 def _members(outcome: AdvanceOutcome) -> int:

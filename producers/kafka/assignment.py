@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal
 
 import anyio
@@ -66,6 +66,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._positions_timeout_s = positions_timeout_s
         self._revoke_timeout_s = revoke_timeout_s
         self._idle_wait_ms = idle_wait_ms
+        self.on_revoked: Callable[[TopicPartition], None] = lambda _: None
+        """Called for each partition that is taken away."""
         self._busy_at = anyio.current_time()
         self._delivered = 0
         self._paused = False
@@ -90,6 +92,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         for lane in lanes:
             lane.close()
             self.lanes.pop(lane.partition, None)
+            self.on_revoked(lane.partition)
         self._wait_as_long_as_possible()
         if left:
             logger.warning(

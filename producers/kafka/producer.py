@@ -24,7 +24,7 @@ from producers.kafka.message import KafkaMessage, Record
 from producers.kafka.records import OutOfRange, get_records
 from producers.kafka.start import Start
 from producers.kafka.topics import Topics
-from triggerer.abc import AdvanceItem, ReportPassed, SharedStreamProducer
+from triggerer.abc import AdvanceItem, ReportPassed, ReportStanding, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._paused = False
         self._is_unanswered = False
         """Whether the broker did not answer when it was asked last, which has been logged."""
+        self._report_standing: ReportStanding | None = None
 
     @property
     def _what(self) -> str:
@@ -165,6 +166,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             idle_wait_ms=settings.idle_fetch_wait_ms,
         )
         self._advancing = Advancing(self._assignment, commits, self._dead_letters, settings)
+        if self._report_standing is not None:
+            self._advancing.use_standing(self._report_standing)
         if self._paused:
             self._assignment.pause()
         await start_consumer(consumer, settings, self._what)
@@ -224,6 +227,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """
         if self._advancing is not None:
             await self._advancing.advance(batch)
+
+    def use_standing(self, report: ReportStanding) -> None:
+        """Have the partitions reported whose message failed too often and that no dead-letter topic takes."""
+        self._report_standing = report
 
     def get_advance_lane(self, broker_payload: KafkaMessage) -> TopicPartition:
         return broker_payload.lane.partition

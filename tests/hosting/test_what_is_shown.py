@@ -11,11 +11,18 @@ import pytest
 
 from tests.hosting.test_host import declare, eventually, hosting, watchers
 from tests.unit.runtime.streams import Upstream, Watching
-from triggerer.abc import SharedStreamProducer
+from triggerer.abc import (
+    ReportStanding,
+    SharedStreamProducer,
+    TriggerEvent,
+    reject_shared_stream_event,
+)
 from triggerer.domain.parked import ParkedBounds
 from triggerer.hosting import TriggerHost
 from triggerer.store.engine.database import Database
-from triggerer.store.queries.listing.parked import choose_parked, discard_parked
+from triggerer.store.queries.listing.definitions import list_watchers
+from triggerer.store.queries.listing.parked import choose_parked, discard_parked, list_parked
+from triggerer.store.queries.listing.views import WatcherView
 from triggerer.store.queries.replays import ask_for_replay
 from triggerer.store.recording.parked_writer import ParkedWriter
 from triggerer.store.recording.position_writer import PositionWriter
@@ -31,6 +38,28 @@ class OfAQueue(Watching):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         return InMemoryQueueProducer(cls.brokers[kwargs["upstream"]])
+
+
+class Rejecting(OfAQueue):
+    """Rejects all that it is given. Its queue's lanes stand where the test says so."""
+
+    reports: ClassVar[list[ReportStanding]] = []
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        class Standing(InMemoryQueueProducer):
+            def use_standing(self, report: ReportStanding) -> None:
+                cls.reports.append(report)
+
+        return Standing(cls.brokers[kwargs["upstream"]])
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in shared_stream:
+            reject_shared_stream_event(f"it is {event}")
+            if event is None:
+                yield TriggerEvent(event)
 
 
 @pytest.fixture
@@ -56,7 +85,7 @@ async def hosting_queues(
             positions=positions,
             parked=parked,
             writers=(positions, parked),
-            classes={"OfAQueue": OfAQueue},
+            classes={"OfAQueue": OfAQueue, "Rejecting": Rejecting},
         ) as host:
             yield host
         tasks.cancel_scope.cancel()
@@ -103,3 +132,65 @@ async def test_who_was_not_set_back_is_shown_with_the_reason(
             return state == "running" and (error or "").startswith("it was not set back: ")
 
         await eventually(is_shown)
+
+
+async def view_of(database: Database, name: str) -> WatcherView:
+    async with database.reading() as session:
+        (view,) = await list_watchers(session, asset=name)
+        return view
+
+
+@pytest.mark.rule("18: what is rejected goes to the broker's dead letters, or is set aside")
+async def test_what_a_watcher_rejects_is_counted_once_however_often_it_comes(
+    database: Database, upstream: Upstream, broker: InMemoryBroker
+) -> None:
+    for name in ("one", "two"):
+        await declare(database, name, upstream, classpath="Rejecting")
+    broker.publish("hello")
+    for _ in range(2):
+        async with hosting_queues(database):
+
+            async def is_counted() -> bool:
+                views = [await view_of(database, name) for name in ("one", "two")]
+                return [one.set_aside for one in views] == [1, 1]
+
+            async def is_told() -> bool:
+                return broker.committed() == 1
+
+            await eventually(is_told)
+            await eventually(is_counted)
+        # As after an advance that did not reach the broker.
+        broker.seek(0)
+    async with database.reading() as session:
+        rows = await list_parked(session)
+    assert [(row.asset_name, row.error) for row in rows] == [
+        ("one", "it is hello"),
+        ("two", "it is hello"),
+    ]
+
+
+async def test_a_watcher_whose_lane_stands_is_failing_and_nobody_knows_how_far_it_is_behind(
+    database: Database, upstream: Upstream, broker: InMemoryBroker
+) -> None:
+    await declare(database, "one", upstream, classpath="Rejecting")
+    Rejecting.reports.clear()
+    async with hosting_queues(database):
+
+        async def has_reported() -> bool:
+            return bool(Rejecting.reports)
+
+        await eventually(has_reported)
+        Rejecting.reports[0](0, "there is no topic x")
+
+        async def is_shown() -> bool:
+            view = await view_of(database, "one")
+            return (view.state, view.behind, view.error) == (
+                "failing",
+                None,
+                "lane 0 stands: there is no topic x",
+            )
+
+        await eventually(is_shown)
+        Rejecting.reports[0](0, None)
+        await eventually(shown(database, "one", None))
+        assert (await view_of(database, "one")).behind == 0

@@ -130,6 +130,8 @@ async def test_a_dead_letter_topic_that_is_missing_loses_nothing_and_is_named(
         kafka_server.bootstrap_servers, [topic, f"{topic}-other"], topic,
         max_deliveries=1, dead_letter_topic="{topic}.trouble",
     )  # fmt: skip
+    stands: list[tuple[object, str | None]] = []
+    producer.use_standing(lambda lane, why: stands.append((lane, why)))
     async with driving(producer, bad_fails) as driver:
         await driver.until(lambda: any("cannot be set aside" in text for text in caplog.messages))
         assert kafka_server.committed_offsets(topic, topic) == {0: 0}
@@ -139,6 +141,12 @@ async def test_a_dead_letter_topic_that_is_missing_loses_nothing_and_is_named(
     message = next(text for text in caplog.messages if "cannot be set aside" in text)
     assert f"'{topic}.trouble'" in message
     assert "create it: kafka-topics.sh --create" in message
+    (lane, why), *_ = stands
+    assert lane == TopicPartition(topic, 0)
+    assert f"its message cannot be set aside: dead letter of <KafkaMessage {topic}[0]@0>" in str(
+        why
+    )
+    assert stands[-1] == (TopicPartition(topic, 0), None)
     assert len(await dead_letters(kafka_server, f"{topic}.trouble")) == 1
 
 

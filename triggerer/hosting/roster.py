@@ -160,6 +160,11 @@ def _state_of(placed: Placed, watcher_id: int, error_before: BaseException | Non
     if watcher_id in hosted.catching_up and hosted.state is not HostedState.FAILING:
         error = hosted.catching_up[watcher_id]
         state = "catching_up" if error is None else str(HostedState.FAILING)
+    if hosted.standing is not None and error is None:
+        why = "; ".join(filter(None, (hosted.standing, hosted.refusals.latest)))
+        stands = hide_known(storable_text(why))
+        failing = str(HostedState.FAILING)
+        return WatcherState(watcher_id, placed.row.trigger_id, failing, stands, placed.fence)
     refused = hosted.refusals.latest
     if (replay_error := hosted.replay_errors.get(watcher_id)) is not None:
         refused = f"it was not set back: {error_text(replay_error)}"

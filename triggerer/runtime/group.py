@@ -195,6 +195,7 @@ class Group:
                 with opening:
                     producer.use_state(state)
             with opening:
+                producer.use_standing(self._note_standing)
                 events = producer.open_stream()
             self._keep_messages()
             self._on_open(self.state)
@@ -221,6 +222,16 @@ class Group:
 
     def _note_holders(self) -> None:
         self._flow.hold()
+        self._on_holders()
+
+    def _note_standing(self, lane: Hashable, why: str | None) -> None:
+        standing = self.state.standing
+        if standing.get(lane) == why:
+            return
+        if why is None:
+            del standing[lane]
+        else:
+            standing[lane] = why
         self._on_holders()
 
     async def _watch_deadlines(self) -> None:

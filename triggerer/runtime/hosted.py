@@ -103,6 +103,8 @@ class HostedTrigger:
         """Its watchers that are behind somewhere, by id, and why the last attempt to catch up failed."""
         self.held_by: str | None = None
         """Names the watchers for whom its stream is held: no message can be kept for them now."""
+        self.standing: str | None = None
+        """Says which lane of its stream stands, and why."""
         self.replays: tuple[ReplayRequest, ...] = ()
         """What is asked of its watchers."""
         self.replay_errors: dict[int, Exception] = {}

@@ -83,6 +83,8 @@ class GroupState:
     """Whether the producer is handed what cannot be kept, since a bound is reached; otherwise the stream waits."""
     holders: dict[WatcherRef, Exception] = field(default_factory=dict)
     """Those for whom a message cannot be kept now. The stream waits."""
+    standing: dict[Hashable, str] = field(default_factory=dict)
+    """By lane why it stands, as the producer says."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
     """By lane the place of a message that has failed, while the broker is being told; of several the one furthest back.
 

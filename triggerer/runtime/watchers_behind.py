@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 import anyio
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.domain.lane_positions import ReplayRequest
+from triggerer.domain.lane_positions import ReplayRequest, encode_lane
 from triggerer.domain.parked import KeptLane
 from triggerer.runtime.catching_up import CatchingUp
 from triggerer.runtime.context import RuntimeContext
@@ -143,13 +143,15 @@ class WatchersBehind:
             self.start(member)
 
     def note_holders(self) -> None:
-        """The stream is held for some watchers, or no longer."""
+        """The stream is held for some watchers, or one of its lanes stands; or no longer."""
         holders = {} if self._group is None else self._group.state.holders
+        standing = None if self._group is None else _standing_text(self._group.state.standing)
         for member in self._members:
             names = {self._hosts[one].name for one in holders if one in self._hosts}
             others = ", ".join(sorted(names.difference((member.name,))))
-            before, member.held_by = member.held_by, others or None
-            if member.held_by != before:
+            before = member.held_by, member.standing
+            member.held_by, member.standing = others or None, standing
+            if (member.held_by, member.standing) != before:
                 member.note_catching_up()
 
     def source_of(self, watcher: WatcherRef) -> EventSource | None:
@@ -326,3 +328,12 @@ class WatchersBehind:
             self._with_kept.discard(watcher)
             if (catching_up := self._catching_up.pop(watcher, None)) is not None:
                 catching_up.stop()
+
+
+def _standing_text(standing: Mapping[Hashable, str]) -> str | None:
+    """Which lane stands, and why; of several the first, and how many there are. None: no lane stands."""
+    if not standing:
+        return None
+    lane, why = next(iter(standing.items()))
+    more = f", as do {len(standing) - 1} more" if len(standing) > 1 else ""
+    return f"lane {encode_lane(lane) or repr(lane)} stands{more}: {why}"

@@ -218,13 +218,21 @@ async def list_watchers(
             traceback=None if row.traceback is None else redact_text(row.traceback),
             kwargs=redact("", trigger.kwargs),
             positions=behind,
-            behind=None if None in (numbers := [one.behind for one in behind]) else sum(numbers),
+            behind=_how_far(row.state, behind),
             set_aside=set_aside.get(row.id, 0),
             behind_since=min((one.since for one in behind), default=None),
         )
         for row, asset_name, trigger, key in found
         for behind in [positions.get(row.id, [])]
     ]
+
+
+def _how_far(state: str, positions: Sequence[PositionView]) -> int | None:
+    """How many messages a watcher is behind; None: unknown. One that fails leaves its messages at the source."""
+    numbers = [one.behind for one in positions]
+    if state == "failing" and not numbers:
+        return None
+    return None if None in numbers else sum(filter(None, numbers))
 
 
 async def list_ailing_watchers(
