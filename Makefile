@@ -21,6 +21,7 @@ help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
 
 setup: $(READY)  ## build .venv (nothing to do when the lock and pyproject.toml have not changed)
+	@:
 
 demo: $(READY)  ## run the demo; options with ARGS="..."
 	@$(BIN)/triggerer demo $(ARGS)
@@ -82,15 +83,21 @@ endef
 # An environment whose interpreter is gone or too old is built again; any other is brought up to date in place.
 # No build isolation for our own package: hatchling comes from the lock, with its hash. The lock is complete, so pip resolves
 # nothing. Bytecode is made by all CPUs at once; the packages' own tests, a third of it all, need none. What cannot be compiled is shown, and harms nobody.
+# One shell for all steps, so that the last line can say how long they took.
 $(READY): requirements.lock pyproject.toml
-	@if ! $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	@if $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	  echo "make setup: bringing $(VENV) up to date"; \
+	else \
 	  $(FIND_PYTHON); \
 	  echo "make setup: building $(VENV) with $$found ($$($$found --version))"; \
 	  rm -rf $(VENV); "$$found" -m venv $(VENV); \
-	fi
-	@sed -n '/^pip==/,/[^\]$$/p' requirements.lock >$(VENV)/pip.lock
-	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes -r $(VENV)/pip.lock
-	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-build-isolation -e .
-	@$(BIN)/python -m compileall -q -j 0 -x 'site-packages/.*/(tests|testing)/' $(VENV)/lib || true
-	@touch $@
+	fi; \
+	echo "make setup: installing the packages of requirements.lock, with their hashes (up to $$(grep -c '^[^ #].*==' requirements.lock))"; \
+	sed -n '/^pip==/,/[^\]$$/p' requirements.lock >$(VENV)/pip.lock; \
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes -r $(VENV)/pip.lock; \
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes -r requirements.lock; \
+	echo "make setup: installing triggerer, and compiling"; \
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --no-build-isolation -e .; \
+	$(BIN)/python -m compileall -q -j 0 -x 'site-packages/.*/(tests|testing)/' $(VENV)/lib || true; \
+	touch $@; \
+	echo "make setup: done in $$SECONDS s; next: make demo, or $(BIN)/triggerer --help"
