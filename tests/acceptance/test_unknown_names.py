@@ -160,7 +160,7 @@ def test_filters_that_name_what_there_is_may_find_nothing(config: Path, command:
         ),
         (
             "dags trigger orders_daily --params {n",
-            """--params takes a JSON object such as '{"name": "value"}', not '{n': unexpected""",
+            """--params takes a JSON object such as '{"name": "value"}', not '{n': Expecting property name""",
         ),
         (
             "assets emit orders --extra n=1",
