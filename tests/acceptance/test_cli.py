@@ -501,7 +501,9 @@ def test_plan_shows_as_many_dags_as_are_asked_for_and_times_in_utc(migrated: She
         assert [dag["dag_id"] for dag in found["dags"]] == expected
         assert (found["since"], found["errors"]) == ("2026-01-01T00:00:00+00:00", [])
         rows = migrated.ok(*arguments, "--limit", limit).splitlines()
-        assert len(rows) == 2 + len(expected)
+        assert [row.split() for row in rows if row.startswith("  new")] == [
+            ["new", dag_id] for dag_id in expected
+        ]
     (migrated.folder / "new" / "two.py").write_text("import nothing_of_the_kind\n")
     done = migrated.run(*arguments, "--json")
     assert done.returncode == 1

@@ -25,8 +25,7 @@ async def _plan(database: Database, folder: Path, **files: str) -> FolderPlan:
     for name, text in files.items():
         (folder / f"{name}.py").write_text(HEADER + text)
     parsed = await parse_once(folder)
-    async with database.reading() as session:
-        return await plan_folder(session, parsed)
+    return await plan_folder(database, parsed)
 
 
 def _by_id(plan: FolderPlan) -> dict[str, DagPlan]:

@@ -40,8 +40,7 @@ async def plan(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(HEADER + text)
     parsed = await parse_once(folder)
-    async with database.reading() as session:
-        return await plan_folder(session, parsed, since=since, **options)
+    return await plan_folder(database, parsed, since=since, **options)
 
 
 def by_id(found: FolderPlan) -> dict[str, DagPlan]:

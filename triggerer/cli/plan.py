@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import counted, print_json, print_note, text
-from triggerer.cli.session import read, settings_for
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.output import print_json, print_note
+from triggerer.cli.session import settings_for, with_database
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncSession
-
+    from triggerer.dag_processing import ParsedFolder
     from triggerer.operations.plan import FolderPlan
-    from triggerer.scheduler.replay import Replayed
+    from triggerer.store.engine.database import Database
 
 
 def plan(
@@ -30,20 +28,43 @@ def plan(
         typer.Option("--since", metavar="TIME", help="Where the history begins; ISO 8601."),
     ] = None,
     events: Annotated[
-        int, typer.Option("--events", min=1, help="At most so many events, the newest.")
+        int, typer.Option("--events", min=1, help="At most this number of events, the newest.")
     ] = 10_000,
     limit: options.Limit = 100,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show which runs other DAG files would have made, and what they change for what is queued now.
+    """Show what other DAG files change: DAGs, watchers, assets that nothing feeds, and which runs differ.
 
     Nothing is changed. Exit code 1 if a file of the folder cannot be read.
     """
     begin = options.parse_instant(since, "--since")
+    parsed = _parse(config, dags_folder)
+
+    async def ask(database: Database) -> FolderPlan:
+        from triggerer.operations.plan import plan_folder
+
+        return await plan_folder(database, parsed, since=begin, events=events, dag=dag)
+
+    found = with_database(config, ask)
+    for error in found.errors:
+        print_note(f"error: {error}")
+    if json:
+        shown = replace(found, dags=found.dags[:limit]) if limit else found
+        values = {one.name: getattr(shown, one.name) for one in fields(shown)}
+        print_json(values | {"errors": [error.to_json() for error in shown.errors]})
+    else:
+        from triggerer.cli.plan_report import print_plan
+
+        print_plan(found, dag, limit)
+    if found.errors:
+        raise typer.Exit(1)
+
+
+def _parse(config: Path | None, dags_folder: Path) -> ParsedFolder:
     import anyio
 
-    from triggerer.dag_processing import ParsedFolder, parse_once
+    from triggerer.dag_processing import parse_once
     from triggerer.operations.connections import share_connections
 
     settings = settings_for(config, dags_folder=dags_folder)
@@ -58,65 +79,4 @@ def plan(
             pools=settings.pools,
         )
 
-    parsed = anyio.run(parse)
-
-    async def ask(session: AsyncSession) -> FolderPlan:
-        from triggerer.operations.plan import plan_folder
-
-        return await plan_folder(session, parsed, since=begin, events=events, dag=dag)
-
-    found = read(config, ask)
-    for error in found.errors:
-        print_note(f"error: {error}")
-    shown = replace(found, dags=found.dags[:limit]) if limit else found
-    if json:
-        values = {one.name: getattr(shown, one.name) for one in fields(shown)}
-        print_json(values | {"errors": [error.to_json() for error in shown.errors]})
-    else:
-        _print(shown, limit)
-    if found.errors:
-        raise typer.Exit(1)
-
-
-def _print(found: FolderPlan, limit: int) -> None:
-    typer.echo(
-        f"{counted(found.events, 'event')} from {text(found.since)} to {text(found.until)};"
-        " runs take no time, nothing is paused"
-    )
-    print_table(
-        (
-            "dag_id",
-            "change",
-            "runs before",
-            "runs after",
-            "queued now",
-            "due now",
-            "due after",
-            Column("next run", Kind.MINOR),
-            Column("no longer waited for", Kind.MINOR),
-            Column("then waits for", Kind.TEXT),
-        ),
-        (
-            (
-                row.dag_id,
-                row.change,
-                _count(row.before),
-                _count(row.after),
-                f"{row.queued}{'+' if row.is_counted_short else ''}",
-                row.due_before,
-                row.due_after,
-                row.next_after,
-                row.dropped or None,
-                row.error or "; ".join(row.holds_after) or None,
-            )
-            for row in found.dags
-        ),
-        empty="No DAGs.",
-        limit=limit,
-    )
-
-
-def _count(replayed: Replayed | None) -> str | None:
-    if replayed is None:
-        return None
-    return f"{len(replayed.runs)}{'+' if replayed.is_cut_short else ''}"
+    return anyio.run(parse)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
 from triggerer.dag_processing import ParsedFolder
 from triggerer.domain.assets import Asset
-from triggerer.domain.conditions import aliases_of, assets_of
-from triggerer.domain.parsed import ParsedDag, Problem
-from triggerer.domain.schedules import OnPartitions, condition_of
-from triggerer.domain.timetables import TimeRestriction
+from triggerer.domain.merging import Folder, Incumbents
+from triggerer.domain.parsed import ParsedDag, Problem, WatcherKey
+from triggerer.domain.replacing import renamed_assets, with_kept
+from triggerer.domain.schedules import OnPartitions
 from triggerer.errors import UnknownDag
+from triggerer.operations.differences import Difference, differences_of_dags
+from triggerer.operations.feeding import UnfedAsset, unfed_assets, waited_for_by
+from triggerer.operations.plan_history import recorded
 from triggerer.operations.present_dags import (
     MOST_AT_ONCE,
     PresentDag,
@@ -24,10 +26,12 @@ from triggerer.operations.present_dags import (
     definition_of,
     present_dags,
 )
+from triggerer.operations.redefining import dropped, redefined
+from triggerer.operations.watcher_plans import WatcherPlan, plan_watchers
 from triggerer.scheduler.decide import look
 from triggerer.scheduler.dividing import partitioner_of
 from triggerer.scheduler.keys_in_memory import KeysInMemory
-from triggerer.scheduler.looks import DagSnapshot, Look, PartitionQueue, WaitingAsset
+from triggerer.scheduler.looks import DagSnapshot, Look, PartitionQueue
 from triggerer.scheduler.replay import (
     Definition,
     RecordedEvent,
@@ -36,11 +40,11 @@ from triggerer.scheduler.replay import (
     assets_waited_for,
     replay,
 )
-from triggerer.store.engine.database import database_now
+from triggerer.store.engine.database import Database, database_now
 from triggerer.store.queries.dag_sync import show_incumbents
 from triggerer.store.queries.listing.history import PastEvent, alias_members, newest_events
+from triggerer.store.queries.listing.in_force import Backlog, backlogs, folder_in_force
 from triggerer.store.queries.listing.unknown import dag_ids
-from triggerer.store.queries.scheduling.reading import CLOCK_STEP
 
 _LOOKED_BACK: Final = timedelta(days=7)
 
@@ -53,7 +57,7 @@ class Change(StrEnum):
     GONE = "gone"
     CHANGED = "changed"
     SAME = "same"
-    """As far as its runs are decided by it."""
+    """Nothing of it differs but perhaps its file, as far as the store knows it."""
     KEPT = "kept"
     """Its file cannot be read in the new folder: what is in force stays."""
 
@@ -85,6 +89,10 @@ class DagPlan:
     """More events may wait than were counted."""
     error: str | None = None
     """Why it cannot be said."""
+    differences: tuple[Difference, ...] = ()
+    """What differs between the definition in force and the new one."""
+    runs_in_both: int | None = None
+    """How many of the runs before and after are the same; None: one of the two is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +105,14 @@ class FolderPlan:
     dags: tuple[DagPlan, ...]
     errors: tuple[Problem, ...] = ()
     """Why files of the folder cannot be used."""
+    watchers: tuple[WatcherPlan, ...] = ()
+    """Those that are new, gone or changed, by asset and name."""
+    unfed_assets: tuple[UnfedAsset, ...] = ()
+    """Those that DAGs wait for, and that lose their watchers, or that nothing feeds."""
 
 
 async def plan_folder(
-    session: AsyncSession,
+    database: Database,
     parsed: ParsedFolder,
     *,
     since: datetime | None = None,
@@ -110,69 +122,92 @@ async def plan_folder(
     """Return what a folder would change if it took the place of the one in force; change nothing.
 
     The history is given to both definitions, by the very code that schedules. Events that the new files' own tasks
-    would emit are not in it.
+    would emit are not in it. No transaction is open while something is computed.
 
     Args:
         since: Where the history begins; None: a week ago, or with the first event if that is older. Where there are
             more events than are asked for, it begins with the first of these.
-        events: At most so many, the newest.
-        dag: Only this one.
+        events: At most this number, the newest.
+        dag: Only this one, with the assets that it waits for and their watchers.
     Raises:
         UnknownDag: There is no such DAG, neither in force nor in the folder.
     """
-    now = await database_now(session)
-    past = await newest_events(session, limit=events, since=since)
-    history, set_back = _recorded(past, now)
-    first = history[0].timestamp if history else now
-    begin = since or min(first, now - _LOOKED_BACK)
-    if len(past) == events:
+    read = await _read(database, since=since, events=events)
+    history, set_back = recorded(read.past, read.now)
+    first = history[0].timestamp if history else read.now
+    begin = since or min(first, read.now - _LOOKED_BACK)
+    if len(read.past) == events:
         begin = max(begin, first)
-    members = {
-        alias: frozenset(Asset.identified(*one) for one in found)
-        for alias, found in (await alias_members(session)).items()
-    }
-    asked = _Asked(history, members, begin, now, set_back)
-    parsed = parsed.in_place_of(await show_incumbents(session))
+    asked = _Asked(history, read.members, begin, read.now, set_back)
+    parsed = parsed.in_place_of(read.incumbents)
     files = {dag_id: new for dag_id, (new, _) in parsed.folder.dags.items()}
-    present = await present_dags(session, files, dag=dag)
+    present = await present_dags(database, files, dag=dag)
     ids = sorted({*present, *files} if dag is None else {dag} & {*present, *files})
     if dag is not None and not ids:
-        raise UnknownDag(dag).suggest([*await dag_ids(session), *files])
+        async with database.reading() as session:
+            known = await dag_ids(session)
+        raise UnknownDag(dag).suggest([*known, *files])
     plans = []
     for dag_id in ids:
         new, old = files.get(dag_id), present.get(dag_id)
         is_kept = new is None and old is not None and parsed.is_unusable(old.path)
-        plans.append(asked.plan(dag_id, old, new, is_kept=is_kept))
-    return FolderPlan(begin, now, len(history), tuple(plans), parsed.errors)
+        in_force = read.folder.dags.get(dag_id)
+        differences: tuple[Difference, ...] = ()
+        if in_force is not None and new is not None:
+            differences = differences_of_dags(in_force[0], new)
+        planned = asked.plan(dag_id, old, new, is_kept=is_kept)
+        plans.append(_with_differences(planned, differences))
+    return _with_neighbours(
+        FolderPlan(begin, read.now, len(history), tuple(plans), parsed.errors),
+        read,
+        with_kept(read.folder, parsed.folder, parsed.is_unusable),
+        dag,
+    )
 
 
-def _recorded(
-    past: Sequence[PastEvent], now: datetime
-) -> tuple[list[RecordedEvent], SetBack | None]:
-    """Return the history by the clock as it is now.
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the database has, apart from what waits for single DAGs."""
 
-    What lies ahead was recorded before the clock was set back. It is moved, all of it by as much, so that the last of
-    it came when the clock was set back: just before the first event after it.
-    """
-    ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
-    moved = {past[number].id for number in ahead}
-    set_back, by = None, timedelta()
-    if ahead:
-        last = ahead[-1]
-        at = past[last + 1].timestamp if last + 1 < len(past) else now
-        set_back = SetBack(past[last].id, at)
-        # Before it, or both would count as of one transaction.
-        by = max(past[number].timestamp for number in ahead) - at + timedelta.resolution
-    history = [
-        RecordedEvent(
-            one.id,
-            Asset.identified(one.name, one.uri),
-            one.timestamp - by if one.id in moved else one.timestamp,
-            one.partition_key,
-        )
-        for one in past
-    ]
-    return history, set_back
+    now: datetime
+    past: Sequence[PastEvent]
+    members: Mapping[str, frozenset[Asset]]
+    incumbents: Incumbents
+    folder: Folder
+    backlogs: Mapping[WatcherKey, Backlog]
+
+
+async def _read(database: Database, *, since: datetime | None, events: int) -> _Read:
+    async with database.reading() as session:
+        now = await database_now(session)
+        past = await newest_events(session, limit=events, since=since)
+        members = await alias_members(session)
+        incumbents = await show_incumbents(session)
+        folder = await folder_in_force(session)
+        behind = await backlogs(session)
+    found = {
+        alias: frozenset(Asset.identified(*one) for one in assets)
+        for alias, assets in members.items()
+    }
+    return _Read(now, past, found, incumbents, folder, behind)
+
+
+def _with_differences(plan: DagPlan, differences: tuple[Difference, ...]) -> DagPlan:
+    is_changed = plan.change is Change.SAME and bool(differences)
+    change = Change.CHANGED if is_changed else plan.change
+    return replace(plan, change=change, differences=differences)
+
+
+def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
+    """Add what becomes of watchers and assets: of all, or of those that one DAG waits for now or then."""
+    renamed = renamed_assets(read.folder, after)
+    watchers = plan_watchers(read.folder, after, renamed, read.backlogs)
+    assets = unfed_assets(read.folder, after, renamed, read.members)
+    if dag is not None:
+        names = {*waited_for_by(read.folder, dag), *waited_for_by(after, dag)}
+        watchers = [one for one in watchers if one.asset_name in names]
+        assets = [one for one in assets if one.name in names]
+    return replace(plan, watchers=tuple(watchers), unfed_assets=tuple(assets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,21 +251,23 @@ class _Asked:
             found = self._look(known, old, before, after)
             looked = None if in_force is None else _looked(known)
             replayed = self._replay(in_force)
+            replayed_after = replayed if after == in_force else self._replay(after)
             return DagPlan(
                 dag_id,
                 change,
                 before=replayed,
-                after=replayed if after == in_force else self._replay(after),
+                after=replayed_after,
                 queued=0 if old is None else old.queued,
-                dropped=_dropped(known, after, self.members),
+                dropped=dropped(known, after, self.members),
                 due_before=0 if looked is None else len(looked.runs),
                 due_after=0 if found is None else len(found.runs),
                 next_before=_next(looked),
                 next_after=_next(found),
                 holds_after=() if found is None else tuple(hold.reason for hold in found.holds),
                 is_counted_short=old is not None and old.is_counted_short,
+                runs_in_both=_in_both(replayed, replayed_after),
             )
-        except Exception as error:  # noqa: BLE001  (likewise)
+        except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
             return _unknown(dag_id, change, old, _reason(error))
 
     def _look(
@@ -243,15 +280,15 @@ class _Asked:
         """Return what a scheduler would find with the new definition; None: the DAG is gone."""
         if after is None:
             return None
-        dag = _redefined(known, after, self.members)
+        dag = redefined(known, after, self.members)
         if isinstance(after.schedule, OnPartitions) and (
             before is None
             or (before.schedule, before.quiet_period) != (after.schedule, after.quiet_period)
         ):
-            dag = replace(dag, partitions=self._mapped_anew(old, after))
+            dag = replace(dag, partitions=self._mapped_again(old, after))
         return _looked(dag)
 
-    def _mapped_anew(self, old: PresentDag | None, after: Definition) -> PartitionQueue:
+    def _mapped_again(self, old: PresentDag | None, after: Definition) -> PartitionQueue:
         """Return how the keys stand once what waits is mapped by the new definition."""
         if old is None or not isinstance(after.schedule, OnPartitions):
             return PartitionQueue()
@@ -294,6 +331,14 @@ def _unknown(dag_id: str, change: Change, old: PresentDag | None, error: str) ->
     )
 
 
+def _in_both(before: Replayed | None, after: Replayed | None) -> int | None:
+    if before is None or after is None:
+        return None
+    if before is after:
+        return len(before.runs)
+    return (Counter(before.runs) & Counter(after.runs)).total()
+
+
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
@@ -306,59 +351,6 @@ def _change(before: Definition | None, after: Definition | None, *, is_kept: boo
     if after is None:
         return Change.GONE
     return Change.SAME if before == after else Change.CHANGED
-
-
-def _redefined(
-    now: DagSnapshot, definition: Definition, members: Mapping[str, frozenset[Asset]]
-) -> DagSnapshot:
-    """Return what the scheduler would see of the DAG, with what is queued now, if this were its definition."""
-    restriction = TimeRestriction(definition.start_date, definition.end_date, definition.catchup)
-    # Otherwise the timetable is asked anew.
-    is_asked_for = (
-        not now.is_stale and definition.schedule == now.schedule and restriction == now.restriction
-    )
-    return replace(
-        now,
-        schedule=definition.schedule,
-        events_per_run=definition.events_per_run,
-        restriction=restriction,
-        min_run_gap=definition.min_run_gap,
-        quiet_period=definition.quiet_period,
-        max_active_runs=definition.max_active_runs,
-        depends_on_past=definition.depends_on_past,
-        waiting=_waited_for(now.waiting, definition, members),
-        stored_info=now.stored_info if is_asked_for else None,
-        is_stale=False,
-    )
-
-
-def _waited_for(
-    waiting: Sequence[WaitingAsset],
-    definition: Definition,
-    members: Mapping[str, frozenset[Asset]],
-) -> tuple[WaitingAsset, ...]:
-    """Return those of what waits that the definition names, by themselves or by an alias."""
-    condition = condition_of(definition.schedule)
-    if condition is None:
-        return ()
-    named = frozenset(assets_of(condition))
-    found = []
-    for one in waiting:
-        asset = Asset.identified(one.name, one.uri)
-        aliases = frozenset(
-            alias.name for alias in aliases_of(condition) if asset in members.get(alias.name, ())
-        )
-        if aliases or asset in named:
-            found.append(replace(one, aliases=aliases))
-    return tuple(found)
-
-
-def _dropped(
-    known: DagSnapshot, after: Definition | None, members: Mapping[str, frozenset[Asset]]
-) -> int:
-    """Return how many events wait now of assets that the DAG would no longer wait for."""
-    kept = () if after is None else _waited_for(known.waiting, after, members)
-    return sum(one.queued for one in known.waiting) - sum(one.queued for one in kept)
 
 
 def _looked(dag: DagSnapshot) -> Look:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
 from triggerer.domain.parsed import ParsedDag
 from triggerer.domain.partitions.dividing import KeyedEvent, Share
 from triggerer.domain.runs import RunType
@@ -25,7 +23,9 @@ from triggerer.scheduler.explaining_partitions import (
 from triggerer.scheduler.looks import DagSnapshot, LastRun, WaitingAsset
 from triggerer.scheduler.replay import Definition
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
-from triggerer.store.engine.script import Script, perform
+from triggerer.store.engine.apart import perform_apart
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Script
 from triggerer.store.queries.listing.definitions import paths_of_dags
 from triggerer.store.queries.listing.what_waits import (
     Counts,
@@ -64,7 +64,7 @@ class PresentDag:
 
 
 async def present_dags(
-    session: AsyncSession, new: Mapping[str, ParsedDag], *, dag: str | None
+    database: Database, new: Mapping[str, ParsedDag], *, dag: str | None
 ) -> dict[str, PresentDag]:
     """Return the DAGs that are in force, by id; of stale ones those that are among the new ones.
 
@@ -72,23 +72,25 @@ async def present_dags(
         new: What is to take their place.
         dag: Only this one.
     """
+    async with database.reading() as session:
+        paths = await paths_of_dags(session, dag=dag)
     dags = {
         dag_id: (path, is_stale)
-        for dag_id, (path, is_stale) in (await paths_of_dags(session, dag=dag)).items()
+        for dag_id, (path, is_stale) in paths.items()
         if not is_stale or dag_id in new
     }
     if not dags:
         return {}
     ids = sorted(dags)
-    rows = await perform(session, read_dags(ids, bound=MOST_AT_ONCE))
-    queued = await perform(session, count_queued(ids, bound=_MOST_EVENTS))
+    rows = await perform_apart(database, read_dags(ids, bound=MOST_AT_ONCE))
+    queued = await perform_apart(database, count_queued(ids, bound=_MOST_EVENTS))
     found = {}
     for group in rows_by_dag(rows):
         dag_id = group[0].dag_id
         counts = queued.get(dag_id, {})
         path, is_stale = dags[dag_id]
         try:
-            found[dag_id] = await _present(session, path, group, counts, new.get(dag_id))
+            found[dag_id] = await _present(database, path, group, counts, new.get(dag_id))
         except (DagError, PluginError) as error:
             # Its timetable is not installed here, say. That is said of it, and the others are planned.
             total = sum(counts.values())
@@ -97,13 +99,15 @@ async def present_dags(
 
 
 async def _present(
-    session: AsyncSession, path: str, rows: Sequence[DagRow], queued: Counts, new: ParsedDag | None
+    database: Database, path: str, rows: Sequence[DagRow], queued: Counts, new: ParsedDag | None
 ) -> PresentDag:
     dag_id = rows[0].dag_id
     queue = None
     if rows[0].is_partitioned:
-        queue = (await perform(session, waiting_partitions(rows[0], bound=MOST_AT_ONCE))).queue
-        shared = await perform(session, count_shared(dag_id, bound=_MOST_EVENTS))
+        queue = (
+            await perform_apart(database, waiting_partitions(rows[0], bound=MOST_AT_ONCE))
+        ).queue
+        shared = await perform_apart(database, count_shared(dag_id, bound=_MOST_EVENTS))
         queued = {one: queued.get(one, 0) + shared.get(one, 0) for one in {*queued, *shared}}
     snapshot = _counted(snapshot_of(rows, queue), queued)
     total = sum(queued.values())
@@ -113,9 +117,9 @@ async def _present(
         return present
     waiting, past = [], NOTHING_TAKEN
     if queue is not None or is_partitioned(new.schedule):
-        waiting = await perform(session, waiting_events(dag_id, limit=_MOST_EVENTS))
-        past = await perform(session, past_of(dag_id, _divided(new, waiting)))
-    facts = await perform(session, _facts(snapshot, waiting, rows[0].now + CLOCK_STEP))
+        waiting = await perform_apart(database, waiting_events(dag_id, limit=_MOST_EVENTS))
+        past = await perform_apart(database, past_of(dag_id, _divided(new, waiting)))
+    facts = await perform_apart(database, _facts(snapshot, waiting, rows[0].now + CLOCK_STEP))
     return replace(present, snapshot=facts, waiting=tuple(waiting), past=past)
 
 
