@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.store.seeding import NOW, asset_json
 from triggerer.dag_processing import parse_once
 from triggerer.operations import plan as module
+from triggerer.operations import present_dags
 from triggerer.operations.plan import Change, FolderPlan, plan_folder
 from triggerer.operations.watcher_plans import WatcherPlan
+from triggerer.scheduler import explaining_partitions
 from triggerer.store.engine.database import Database
 from triggerer.store.models import (
+    Asset,
     ParkedBody,
     ParkedMessage,
     Stream,
@@ -24,6 +28,7 @@ from triggerer.store.models import (
     WatcherPosition,
 )
 from triggerer.store.queries.dag_sync import sync_folder
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
 
 HEADER = """
 from datetime import timedelta
@@ -256,7 +261,7 @@ async def test_a_changed_stream_ends_positions_and_sets_messages_aside(
 async def test_the_plan_of_a_changed_stream_is_what_the_files_do(
     folders: Folders, database: Database
 ) -> None:
-    """The positions of the first watcher stay, as planned; those of the second do not."""
+    """Positions stay when only `match` changes, and go when the topic changes."""
     for topic, expected in (("t", 2), ("u", 0)):
         after = KAFKA.format(topic=topic, number=2)
         if topic == "t":
@@ -338,33 +343,54 @@ async def test_an_asset_that_is_renamed_takes_its_watchers_with_it(folders: Fold
     assert [one.lost_watchers for one in found.unfed_assets] == [("w",)]
 
 
-async def test_no_transaction_is_open_while_the_plan_is_computed(
+async def test_no_transaction_is_open_while_something_is_computed(
     folders: Folders, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL ends a session that is idle in a transaction for longer than this server allows."""
-    from triggerer.operations import present_dags
+    """PostgreSQL ends a session that is idle in a transaction for too long."""
+    keyed = """
+from triggerer.timetables import PartitionedAssetTimetable
+a = Asset("x-test://a", name="a")
+with DAG("keyed", schedule=PartitionedAssetTimetable(assets=a), quiet_period=timedelta(minutes={minutes})): pass
+with DAG("timed", schedule="{preset}"): pass
+with DAG("same", schedule="@hourly"): pass
+"""
+    await folders.put_in_force(a=keyed.format(minutes=1, preset="@hourly"))
+    async with database.transaction() as session:
+        (asset_id,) = await session.scalars(select(Asset.id))
+        await record_events(session, [NewAssetEvent(asset_id, partition_key="x")] * 3)
+    open_sessions, computed = set[AsyncSession](), dict[str, int]()
+    reading = Database.reading
 
-    await folders.put_in_force(
-        a='with DAG("d", schedule="@hourly"): pass\nwith DAG("e", schedule="@hourly"): pass\n'
+    @asynccontextmanager
+    async def noting(self: Database) -> AsyncIterator[AsyncSession]:
+        async with reading(self) as session:
+            open_sessions.add(session)
+            yield session
+        open_sessions.remove(session)
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def computing(*arguments: Any, **options: Any) -> Any:
+            name = function.__name__
+            computed[name] = max(computed.get(name, 0), len(open_sessions))
+            return function(*arguments, **options)
+
+        return computing
+
+    monkeypatch.setattr(Database, "reading", noting)
+    for where, name in (
+        (module, "replay"),
+        (module, "look"),
+        (module, "differences_of_dags"),
+        (present_dags, "definition_in"),
+        (present_dags, "snapshot_of"),
+        (present_dags, "partitioner_of"),
+        (explaining_partitions, "partitioner_of"),
+    ):
+        monkeypatch.setattr(where, name, watched(getattr(where, name)))
+    found = await folders.plan(a=keyed.format(minutes=2, preset="@daily"))
+    assert [one.change for one in found.dags] == [Change.CHANGED, Change.SAME, Change.CHANGED]
+    assert [one.error for one in found.dags] == [None] * 3
+    assert computed == dict.fromkeys(
+        ("snapshot_of", "definition_in", "partitioner_of", "differences_of_dags", "look", "replay"),
+        0,
     )
-    if database.dialect == "postgresql":
-        async with database.transaction() as session:
-            name = await session.scalar(text("SELECT current_database()"))
-            await session.execute(
-                text(f"ALTER DATABASE \"{name}\" SET idle_in_transaction_session_timeout = '200ms'")
-            )
-        await database.writer.dispose()
-        await database._reader.dispose()
-    for where, what in ((module, "replay"), (module, "look"), (present_dags, "definition_in")):
-        monkeypatch.setattr(where, what, _slow(getattr(where, what)))
-    found = await folders.plan(a='with DAG("d", schedule="@daily"): pass\n')
-    assert [one.change for one in found.dags] == [Change.CHANGED, Change.GONE]
-    assert [one.error for one in found.dags] == [None, None]
-
-
-def _slow(function: Any) -> Any:
-    def slow(*arguments: Any, **options: Any) -> Any:
-        time.sleep(0.4)
-        return function(*arguments, **options)
-
-    return slow

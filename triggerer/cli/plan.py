@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +65,7 @@ def plan(
 
 def _parse(config: Path | None, dags_folder: Path) -> ParsedFolder:
     import anyio
+    import anyio.to_thread
 
     from triggerer.dag_processing import parse_once
     from triggerer.operations.connections import share_connections
@@ -72,11 +75,16 @@ def _parse(config: Path | None, dags_folder: Path) -> ParsedFolder:
     share_connections(settings)
 
     async def parse() -> ParsedFolder:
-        return await parse_once(
-            folder,
-            allowed_modules=settings.core.allowed_trigger_modules,
-            file_timeout=settings.dag_processor.parse_timeout,
-            pools=settings.pools,
-        )
+        async with anyio.create_task_group() as tasks:
+            # Another process reads the files. The next step takes half a second to import.
+            importing = partial(import_module, "triggerer.operations.plan")
+            tasks.start_soon(anyio.to_thread.run_sync, importing)
+            parsed = await parse_once(
+                folder,
+                allowed_modules=settings.core.allowed_trigger_modules,
+                file_timeout=settings.dag_processor.parse_timeout,
+                pools=settings.pools,
+            )
+        return parsed  # noqa: RET504  (for mypy, a task group may swallow an error)
 
     return anyio.run(parse)

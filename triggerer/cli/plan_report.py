@@ -30,7 +30,7 @@ def print_plan(plan: FolderPlan, dag: str | None, limit: int) -> None:
     """Print the plan; `limit` bounds each of the four lists (0: none is bounded)."""
     changed = [one for one in plan.dags if one.change not in _UNCHANGED]
     kept = [one for one in plan.dags if one.change == "kept"]
-    _head("DAGs", len(changed), f"{counted(len(plan.dags) - len(changed), 'other')} as now")
+    _head("DAGs", len(changed), f"{len(plan.dags) - len(changed)} as now")
     for one in [*_first(changed, limit), *_first(kept, limit)]:
         _print_dag(one)
     _head("Watchers", len(plan.watchers), "none differs" if not plan.watchers else "")
@@ -74,7 +74,7 @@ def _print_watcher(one: WatcherPlan) -> None:
         _print_change("stream", one.stream_before or "", one.stream_after or "")
     else:
         _print_beneath("stream", one.stream_after or one.stream_before or "")
-    _print_beneath("position", one.effect)
+    _print_beneath("effect", one.effect)
 
 
 def _print_asset(one: UnfedAsset) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of the DAGs, assets and watchers in force once another folder takes the place of theirs."""
+"""Another folder takes the place of the one in force: which definitions stay, and which assets get another name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between a DAG or a watcher in force and the one of another folder, value by value, without secrets."""
+"""Compares DAGs and watchers in force with those of another folder, value by value, without secrets."""
 
 from __future__ import annotations
 
@@ -57,6 +57,11 @@ def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference
         *_of_mappings("params", before.params, after.params),
         *_of_tasks(before, after),
     )
+
+
+def schedule_of_new(dag: ParsedDag) -> tuple[Difference, ...]:
+    """Return the schedule of a DAG that is not in force, as something added."""
+    return (_difference("schedule", "schedule", Kind.ADDED, None, dag.schedule),)
 
 
 def differences_of_watchers(before: ParsedWatcher, after: ParsedWatcher) -> tuple[Difference, ...]:

@@ -14,7 +14,7 @@ from triggerer.domain.schedules import condition_in_json
 Members = Mapping[str, frozenset[Asset]]
 """By alias, the assets that events attached to it were of."""
 _Key = tuple[str, str | None]
-"""A name and a URI; None: the name is that of an alias."""
+"""The name and the URI of an asset, or the name of an alias and None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class UnfedAsset:
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """What a folder has that feeds assets and aliases, and which of its DAGs wait for them."""
+    """The watchers and tasks of a folder by what they feed, and its DAGs by what they wait for."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]

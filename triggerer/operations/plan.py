@@ -16,7 +16,7 @@ from triggerer.domain.parsed import ParsedDag, Problem, WatcherKey
 from triggerer.domain.replacing import renamed_assets, with_kept
 from triggerer.domain.schedules import OnPartitions
 from triggerer.errors import UnknownDag
-from triggerer.operations.differences import Difference, differences_of_dags
+from triggerer.operations.differences import Difference, differences_of_dags, schedule_of_new
 from triggerer.operations.feeding import UnfedAsset, unfed_assets, waited_for_by
 from triggerer.operations.plan_history import recorded
 from triggerer.operations.present_dags import (
@@ -90,7 +90,7 @@ class DagPlan:
     error: str | None = None
     """Why it cannot be said."""
     differences: tuple[Difference, ...] = ()
-    """What differs between the definition in force and the new one."""
+    """The values that differ between the definition in force and the new one; for a new DAG, its schedule."""
     runs_in_both: int | None = None
     """How many of the runs before and after are the same; None: one of the two is unknown."""
 
@@ -151,12 +151,9 @@ async def plan_folder(
     for dag_id in ids:
         new, old = files.get(dag_id), present.get(dag_id)
         is_kept = new is None and old is not None and parsed.is_unusable(old.path)
-        in_force = read.folder.dags.get(dag_id)
-        differences: tuple[Difference, ...] = ()
-        if in_force is not None and new is not None:
-            differences = differences_of_dags(in_force[0], new)
         planned = asked.plan(dag_id, old, new, is_kept=is_kept)
-        plans.append(_with_differences(planned, differences))
+        in_force, _ = read.folder.dags.get(dag_id, (None, None))
+        plans.append(_with_differences(planned, in_force, new))
     return _with_neighbours(
         FolderPlan(begin, read.now, len(history), tuple(plans), parsed.errors),
         read,
@@ -167,7 +164,7 @@ async def plan_folder(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the database has, apart from what waits for single DAGs."""
+    """The history, and the definitions in force, as the database has them."""
 
     now: datetime
     past: Sequence[PastEvent]
@@ -192,14 +189,17 @@ async def _read(database: Database, *, since: datetime | None, events: int) -> _
     return _Read(now, past, found, incumbents, folder, behind)
 
 
-def _with_differences(plan: DagPlan, differences: tuple[Difference, ...]) -> DagPlan:
+def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag | None) -> DagPlan:
+    if new is None:
+        return plan
+    differences = schedule_of_new(new) if in_force is None else differences_of_dags(in_force, new)
     is_changed = plan.change is Change.SAME and bool(differences)
     change = Change.CHANGED if is_changed else plan.change
     return replace(plan, change=change, differences=differences)
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add what becomes of watchers and assets: of all, or of those that one DAG waits for now or then."""
+    """Add the plans of watchers and assets: all, or only those for assets that one DAG waits for now or then."""
     renamed = renamed_assets(read.folder, after)
     watchers = plan_watchers(read.folder, after, renamed, read.backlogs)
     assets = unfed_assets(read.folder, after, renamed, read.members)

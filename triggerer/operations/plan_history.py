@@ -16,8 +16,8 @@ def recorded(
 ) -> tuple[list[RecordedEvent], SetBack | None]:
     """Return the history by the clock as it is now.
 
-    What lies ahead was recorded before the clock was set back. All of it is moved by the same time, so that the last
-    event of it came when the clock was set back: just before the first event after it.
+    Events that lie ahead were recorded before the clock was set back. All are moved by the same time, so that the
+    last came when the clock was set back: just before the first event after it.
     """
     ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
     moved = {past[number].id for number in ahead}

@@ -42,7 +42,7 @@ def _waited_for(
     definition: Definition,
     members: Mapping[str, frozenset[Asset]],
 ) -> tuple[WaitingAsset, ...]:
-    """Return those of what waits that the definition names, by themselves or by an alias."""
+    """Return the waiting assets that the definition names, by themselves or by an alias."""
     condition = condition_of(definition.schedule)
     if condition is None:
         return ()

@@ -1,4 +1,4 @@
-"""What becomes of watchers once another folder is in force, and of the messages that they miss."""
+"""Plans for watchers: which are new, gone or changed, and what happens to the messages that they miss."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class WatcherPlan:
     change: str
     """`new`, `gone` or `changed`."""
     trigger: str
-    """The class of its trigger: the new one, or that of a watcher that goes."""
+    """The class path of its trigger: the new one, or the present one if the watcher goes."""
     differences: tuple[Difference, ...]
     stream_before: str | None
     stream_after: str | None
     is_stream_changed: bool
     positions: int
-    """Lanes in which it is behind now, with a position in the store."""
+    """The number of lanes in which it is behind now, with a position in the store."""
     messages: int
-    """Stored messages that wait for it now."""
+    """The number of stored messages that wait for it now."""
     effect: str
-    """What that means for its position and its backlog: a sentence or two."""
+    """The consequence for its position and its backlog: a sentence or two."""
 
 
 def plan_watchers(

@@ -1,4 +1,4 @@
-"""The DAGs, assets and watchers in force, in the form in which a parsed folder has its own: to compare the two."""
+"""Reads the DAGs, assets and watchers in force into the form of a parsed folder, so that the two can be compared."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from triggerer.store.models import (
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What the store has of the messages that a watcher misses."""
+    """The messages that a watcher misses, as far as the store knows them."""
 
     positions: int = 0
-    """Lanes of logs in which the watcher is behind."""
+    """The number of lanes of logs in which the watcher is behind."""
     messages: int = 0
-    """Stored messages of queues that wait for the watcher."""
+    """The number of stored messages of queues that wait for the watcher."""
 
 
 NO_BACKLOG = Backlog()
