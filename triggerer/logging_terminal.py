@@ -120,16 +120,16 @@ class TerminalRenderer:
 
 def _sentence(line: Mapping[str, Any], *, is_whole: bool) -> str:
     """Return the event, what it is about, its fields, and the error with its hint."""
-    fields = dict(line)
+    fields = {name: value for name, value in line.items() if value is not None}
     event = str(fields.pop("event", ""))
-    subject = None if _starts_group(event) else _subject(fields)
+    hint = fields.pop("hint", None)
+    errors = [_first_line(fields.pop(name)) for name in _ERRORS if fields.get(name)]
     if _starts_group(event):
         # The line has the key: its words say nothing more.
         fields.pop("stream", None)
-    hint = fields.pop("hint", None)
-    errors = [_first_line(fields.pop(name)) for name in _ERRORS if fields.get(name)]
     if "summary" in line and not is_whole:
         fields = {}
+    subject = _subject(fields)
     shown = list(fields.items()) if is_whole else list(fields.items())[:_MOST_FIELDS]
     about = ", ".join(
         [*([subject] if subject else []), *(f"{name}={_value(value)}" for name, value in shown)]
@@ -149,7 +149,7 @@ def _subject(fields: MutableMapping[str, Any]) -> str | None:
         return f"{fields.pop('file')}{f':{line}' if line else ''}"
     if "run_id" in fields:
         return " ".join(str(fields.pop(name)) for name in ("dag_id", "run_id") if name in fields)
-    for name in ("stream", "trigger", "watcher", "dag_id"):
+    for name in ("stream", "trigger", "watcher", "dag_id", "database"):
         if name in fields:
             return str(fields.pop(name))
     return None

@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from sqlalchemy import update
 
 from tests.store.scheduling import two_assets
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream, emit, runs_of
@@ -17,7 +18,8 @@ from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import next_runs, why, why_not
 from triggerer.scheduler.holds import HoldKind
 from triggerer.store.engine.database import Database
-from triggerer.store.models import Trigger, Watcher
+from triggerer.store.models import Stream, Trigger, Watcher
+from triggerer.store.queries.listing.definitions import streams_of_watchers
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
 
 
@@ -63,6 +65,12 @@ async def test_which_watchers_of_its_assets_are_not_running_is_told(database: Da
         (told,) = (await why_not(session, "join")).watchers
     assert (told.asset_name, told.name, told.state) == ("weather", "w", "failing")
     assert told.error == "ValueError: no"
+    async with database.transaction() as session:
+        await session.execute(update(Stream).values(key="kafka w (group g)"))
+    async with database.reading() as session:
+        asked = {("weather", "w"), ("weather", "gone"), ("flights", "w")}
+        names = await streams_of_watchers(session, asked)
+    assert names == dict.fromkeys([("flights", "w"), ("weather", "w")], "kafka w (group g)")
 
 
 async def test_all_that_holds_a_dag_is_shown_with_its_end(database: Database) -> None:

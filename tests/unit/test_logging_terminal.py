@@ -66,6 +66,10 @@ def render(width: int = 200, *, is_whole: bool = False, **line: Any) -> str:
             "info    started: 6 DAGs, 5 watchers (look with: triggerer dags list)",
         ),
         (
+            {"event": "upgraded", "before": None, "database": "the database x", "now": "0017"},
+            "info    upgraded: the database x, now=0017",
+        ),
+        (
             {"event": "many", "a": 1, "b": ["x", "y"], "c": 3, "d": 4},
             "info    many: a=1, b=[x, y], c=3",
         ),

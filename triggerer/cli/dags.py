@@ -160,9 +160,10 @@ def next_(
         found,
         (
             "run after",
-            "logical date",
-            "data interval starts",
-            "and ends",
+            # As a rule that is where the interval starts.
+            Column("logical date", Kind.MINOR),
+            "interval starts",
+            "interval ends",
             *([Column("partition key", Kind.TEXT)] if has_keys else []),
         ),
         lambda one: (

@@ -74,6 +74,7 @@ def print_table(
         return
     heads = [Column(column) if isinstance(column, str) else column for column in columns]
     if sys.stdout.isatty():
+        heads, shown = _without_empty_columns(heads, shown)
         widths = _print_on_terminal(heads, shown)
     else:
         widths = fit(heads, shown, None)
@@ -102,6 +103,18 @@ def print_list(
         print_json(found)
     else:
         print_table(columns, map(cells, found), empty=empty, limit=limit)
+
+
+def _without_empty_columns(
+    columns: list[Column], rows: list[list[str]]
+) -> tuple[list[Column], list[list[str]]]:
+    """Leave out the columns that say nothing in any row; elsewhere than on a terminal a script may count them."""
+    kept = [
+        at
+        for at in range(len(columns))
+        if at == 0 or any(row[at] not in ("", _EMPTY) for row in rows)
+    ]
+    return [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> dict[int, int]:

@@ -68,7 +68,7 @@ def list_(
             Column("set aside", Kind.MINOR),
             Column("behind since", Kind.MINOR),
             Column("trigger", Kind.MINOR),
-            Column("stream", Kind.MINOR),
+            Column("stream", Kind.TEXT),
             Column("owner", Kind.MINOR),
             Column("error", Kind.TEXT),
         ),

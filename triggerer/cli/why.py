@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from triggerer.domain.partitions.dividing import Lack
     from triggerer.scheduler.explaining import Why, WhyNot
     from triggerer.scheduler.explaining_partitions import WaitingPartition
+    from triggerer.store.queries.listing.views import AssetEventView
 
 _KEYS_SHOWN = 5
 
@@ -53,6 +54,7 @@ def why(
                 "data_interval_end": run.data_interval_end,
                 "expression": found.expression,
                 "events": found.events,
+                "streams": found.streams,
             }
         )
         return
@@ -64,6 +66,7 @@ def why(
             ("logical date", run.logical_date),
             ("data interval", _interval(run.data_interval_start, run.data_interval_end)),
             ("expression", found.expression and readable_state(found.expression)),
+            ("read from", "\n".join(map(": ".join, found.streams.items())) or None),
         ]
     )
     print_table(
@@ -73,6 +76,7 @@ def why(
             "timestamp",
             Column("source", Kind.TEXT),
             Column("message", Kind.TEXT),
+            Column("partition key", Kind.TEXT),
         ),
         (
             (
@@ -80,13 +84,25 @@ def why(
                 event.asset_name,
                 event.timestamp,
                 event.source_watcher or event.source_dag_id,
-                event.idempotency_key,
+                readable_message(event),
+                event.partition_key,
             )
             for event in found.events
         ),
         empty="It took no events.",
         limit=0,
     )
+
+
+def readable_message(event: AssetEventView) -> str | None:
+    """Return the place of the message by the topic's name; without it in the event, the message's key.
+
+    Kafka's key has the topic's id, which tells a recreated topic from its predecessor and says nothing to people.
+    """
+    match event.extra:
+        case {"topic": str(topic), "partition": int(partition), "offset": int(offset)}:
+            return f"{topic}[{partition}] offset {offset}"
+    return event.idempotency_key
 
 
 def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:

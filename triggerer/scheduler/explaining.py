@@ -30,7 +30,11 @@ from triggerer.store.engine.script import perform
 from triggerer.store.queries.execution.pooled_claims import pooled_runs
 from triggerer.store.queries.listing.asset_events import list_events_by_id
 from triggerer.store.queries.listing.dag_runs import list_runs
-from triggerer.store.queries.listing.definitions import list_ailing_watchers, schedule_of_dag
+from triggerer.store.queries.listing.definitions import (
+    list_ailing_watchers,
+    schedule_of_dag,
+    streams_of_watchers,
+)
 from triggerer.store.queries.listing.views import AilingWatcherView, AssetEventView, RunView
 from triggerer.store.queries.scheduling.reading import read_dags
 
@@ -86,6 +90,8 @@ class Why:
     """The DAG's expression as it is now, each part with `satisfied`: whether the run's events made it true."""
     events: list[AssetEventView]
     """The oldest first."""
+    streams: dict[str, str]
+    """By watcher (`asset/name`) what it reads now; one that is gone is left out."""
 
 
 async def why_not(
@@ -134,10 +140,17 @@ async def why(session: AsyncSession, dag_id: str, run_id: str) -> Why:
     events = await list_events_by_id(session, runs[0].asset_event_ids)
     condition = condition_in_json(await schedule_of_dag(session, dag_id))
     names = {event.asset_name for event in events}
+    sources = {
+        (event.asset_name, event.source_watcher)
+        for event in events
+        if event.source_watcher is not None
+    }
+    streams = await streams_of_watchers(session, sources)
     return Why(
         runs[0],
         None if condition is None else _state(condition, lambda leaf: _is_among(leaf, names)),
         events,
+        {f"{asset}/{name}": stream for (asset, name), stream in sorted(streams.items())},
     )
 
 

@@ -72,6 +72,18 @@ def test_where_there_is_room_columns_stand_side_by_side(terminal: Terminal) -> N
     )
 
 
+def test_a_column_that_says_nothing_is_left_out_on_a_terminal_alone(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [["a", None, None, "a bug"], ["b", None, None, None]]
+    print_table(COLUMNS, rows, empty="")
+    # A script counts columns.
+    assert capsys.readouterr().out.splitlines()[0].split() == ["id", "state", "at", "error"]
+    printed = terminal(40)
+    print_table(COLUMNS, rows, empty="")
+    assert printed() == "id  error\na   a bug\nb   -\n"
+
+
 def test_a_long_text_goes_beneath_its_row_and_is_broken_between_words(terminal: Terminal) -> None:
     printed = terminal(30)
     error = "there is nothing at /a/path/that/is/rather/long now"
@@ -167,11 +179,12 @@ DAG = DagView(
 )
 ASSET = AssetView(1, NAME, URI, "asset", {}, "finance/orders.py", AT)
 EVENT = AssetEventView(1, NAME, URI, {"n": 1}, AT, None, NAME, RUN_ID, "publish", None, None)
+GROUP = "triggerer-d20f3d9580196b60"
 WATCHER = WatcherView(
     asset_name=NAME,
     name="orders_above_1000_euros",
     trigger="watchers.kafka.KafkaEventTrigger",
-    stream="kafka orders (group triggerer-d20f3d9580196b60)",
+    stream=f"kafka orders (group {GROUP})",
     stream_id="f" * 64,
     state="failing",
     error="BrokerUnavailable: nobody there",
@@ -197,7 +210,7 @@ TASK = TaskRunView("publish_to_the_warehouse", "failed", 1, AT, AT, ERROR)
         (dags, dags.list_, ([DAG], []), [NAME]),
         (assets, assets.list_, [ASSET], [NAME, URI]),
         (assets, assets.events, [EVENT], [NAME, RUN_ID, f"{NAME}.publish", '{"n":1}']),
-        (watchers, watchers.list_, [WATCHER], [NAME, WATCHER.name]),
+        (watchers, watchers.list_, [WATCHER], [NAME, WATCHER.name, GROUP]),
         (
             runs,
             lambda: runs.show(NAME, RUN_ID),

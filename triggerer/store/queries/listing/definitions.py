@@ -7,7 +7,7 @@ says what is walked instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, func, select
@@ -233,6 +233,24 @@ def _how_far(state: str, positions: Sequence[PositionView]) -> int | None:
     if state == "failing" and not numbers:
         return None
     return None if None in numbers else sum(filter(None, numbers))
+
+
+async def streams_of_watchers(
+    session: AsyncSession, watchers: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+    """Return what people call the streams of these watchers (asset, name); one that is gone is left out."""
+    found: dict[tuple[str, str], str] = {}
+    query = (
+        select(Asset.name, Watcher.name, Stream.key)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .join(Stream, Stream.digest == Trigger.stream_digest)
+    )
+    for asset in sorted({asset for asset, _ in watchers}):
+        for asset_name, name, stream in await session.execute(query.where(Asset.name == asset)):
+            if (asset_name, name) in watchers:
+                found[asset_name, name] = redact_text(stream)
+    return found
 
 
 async def list_ailing_watchers(
