@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_a_call_that_nobody_can_explain_keeps_pythons_words(tmp_path: Path) -> N
     assert said == "a.py:1: TypeError: <lambda>() got an unexpected keyword argument 'y'"
 
 
-@pytest.mark.skipif("airflow" in sys.modules, reason="airflow is installed")
+@pytest.mark.skipif(find_spec("airflow") is not None, reason="airflow is installed")
 @pytest.mark.parametrize(
     ("statement", "meant"),
     [
