@@ -141,22 +141,35 @@ def _claim(path: Path, former_ns: int) -> FoundFile | None:
     _make_folders(path.parent, claims)
     path.rename(claims / new)
     for changed in (claims, claims.parent, path.parent):
-        _sync(changed)
+        sync(changed)
     return _look(path, new, linked=status)
 
 
 def _make_folders(directory: Path, claims: Path) -> None:
-    """Make the folders for claims, as open as the directory is: in `/tmp` other users claim files too."""
-    mode = stat.S_IMODE(directory.stat().st_mode)
     for folder in (claims.parent, claims):
-        with suppress(FileExistsError):
-            folder.mkdir()
-            folder.chmod(mode)
-        if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+        make_folder(folder, like=directory)
 
 
-def _sync(directory: Path) -> None:
+def make_folder(folder: Path, *, like: Path) -> None:
+    """Make a folder, unless it is there, as open as `like` is: in `/tmp` other users claim files too.
+
+    Raises:
+        NotADirectoryError: There is something else of that name.
+        OSError: The folder cannot be made.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir()
+        folder.chmod(stat.S_IMODE(like.stat().st_mode))
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+
+
+def sync(directory: Path) -> None:
+    """Make the names in a directory durable, where its file system has a way to do so.
+
+    Raises:
+        OSError: They could not be written.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -201,11 +214,19 @@ def set_aside(found: FoundFile) -> Path:
     folder = found.path.parent / REJECTED
     folder.mkdir(exist_ok=True)
     # The claim's id keeps a file of the same name that was rejected before.
-    name = os.fsencode(found.path.name)[: _LONGEST_NAME - 1 - len(found.claim)]
-    aside = folder / f"{name.decode(errors='ignore')}.{found.claim}"
+    aside = folder / named_with(found.path.name, f".{found.claim}")
     found.claimed.rename(aside)
     _remove_if_empty(found.claimed.parent)
     return aside
+
+
+def named_with(name: str, end: str) -> str:
+    """Return the name with this end, cut where both together are too long for a file system."""
+    raw, tail = os.fsencode(name), os.fsencode(end)
+    if len(raw) + len(tail) <= _LONGEST_NAME:
+        return name + end
+    # A cut character is left out.
+    return raw[: max(0, _LONGEST_NAME - len(tail))].decode(errors="ignore") + end
 
 
 def _remove_if_empty(folder: Path) -> None:

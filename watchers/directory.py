@@ -11,7 +11,6 @@ which no scan reads. (A broker still has a message that was rejected; a deleted 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import time
@@ -34,11 +33,20 @@ from triggerer.abc import (
 )
 from triggerer.errors import BrokerRefused, BrokerUnavailable, DagError
 from watchers.claiming import REJECTED, FoundFile, claim, delete, list_names, set_aside
+from watchers.directory_arguments import interval_argument, path_argument, refuse_pattern
+from watchers.file_pattern import FilePatternTrigger
+
+__all__ = [
+    "DirectoryFileDeleteTrigger",
+    "FileDeleteTrigger",
+    "FilePatternTrigger",
+    "FilesProducer",
+    "Sighting",
+]
 
 logger = logging.getLogger(__name__)
 
 _MAY_CLAIM: Final = os.R_OK | os.W_OK | os.X_OK
-_GLOB: Final = frozenset("*?")
 _LET_WRITE: Final = "let the user that the service runs as write in it"
 
 
@@ -189,13 +197,9 @@ class _FileDeleteTrigger(BaseEventTrigger):
     """What both triggers have in common."""
 
     def __init__(self, directory: Path, filename: str, poke_interval: float) -> None:
-        if isinstance(poke_interval, bool) or not isinstance(poke_interval, (int, float)):
-            raise DagError(f"poke_interval must be a number of seconds, not {poke_interval!r}")
-        if not 0 < poke_interval < math.inf:
-            raise DagError(f"poke_interval must be above 0, not {poke_interval!r}")
         self._directory = directory
         self._filename = filename
-        self.poke_interval = float(poke_interval)
+        self.poke_interval = interval_argument(poke_interval)
 
     async def check_source(self) -> None:
         try:
@@ -257,7 +261,7 @@ class DirectoryFileDeleteTrigger(_FileDeleteTrigger):
     def __init__(
         self, directory: str | os.PathLike[str], filename: str, *, poke_interval: float = 5.0
     ) -> None:
-        self.directory = _path(directory, "directory")
+        self.directory = path_argument(directory, "directory")
         self.filename = _name(filename)
         super().__init__(Path(self.directory), filename, poke_interval)
 
@@ -293,7 +297,7 @@ class FileDeleteTrigger(_FileDeleteTrigger):
     """
 
     def __init__(self, filepath: str | os.PathLike[str], *, poke_interval: float = 5.0) -> None:
-        self.filepath = _path(filepath, "filepath")
+        self.filepath = path_argument(filepath, "filepath")
         path = Path(self.filepath)
         if not path.name:
             raise DagError(f"filepath must name a file, not {filepath!r}")
@@ -322,25 +326,8 @@ class FileDeleteTrigger(_FileDeleteTrigger):
 def _name(value: Any) -> str:
     if not isinstance(value, str) or value in ("", ".", "..") or "/" in value:
         raise DagError(f"filename must be the name of a file in the directory, not {value!r}")
-    _refuse_pattern(value, "filename")
+    refuse_pattern(value, "filename")
     return value
-
-
-def _path(value: Any, what: str) -> str:
-    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        raise DagError(f"{what} must be a path, not {value!r}")
-    _refuse_pattern(os.fspath(value), what)
-    return os.path.normpath(os.fspath(value))
-
-
-def _refuse_pattern(value: str | bytes, what: str) -> None:
-    """Refuse what the trigger would wait for in vain. A name with brackets may exist; see `_doubts`."""
-    text = os.fsdecode(value)
-    if not _GLOB.isdisjoint(text):
-        raise DagError(
-            f"{what} is one name, and {text!r} is a pattern: no file would match it",
-            hint="FilePatternTrigger(directory, pattern) fires for each file that matches a pattern",
-        )
 
 
 def _doubts(filename: str) -> tuple[Finding, ...]:

@@ -10,8 +10,12 @@ import pytest
 
 from triggerer.abc import SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance
+from watchers.appeared import AppearedFile, PatternSighting, scan
 from watchers.claiming import FoundFile, list_names
 from watchers.directory import FilesProducer, Sighting
+from watchers.moving import pending
+from watchers.pattern_producers import MovingProducer, RememberingProducer
+from watchers.remembering import Memory
 
 
 class TestFilesOfDirectory(ProducerConformance):
@@ -40,8 +44,59 @@ class TestFilesOfDirectory(ProducerConformance):
 
     def value_of(self, event: Any) -> str | None:
         if isinstance(event, Sighting):
-            # What a filter does: say which files it waits for.
+            # As a filter does, say which files are waited for.
             event.wanted |= event.names
             return None
         assert isinstance(event, FoundFile)
         return event.path.name
+
+
+class _FilesOfPattern(ProducerConformance):
+    """The cases for both ways of claiming; they differ in where a file is, and how it counts as committed."""
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self.directory = tmp_path
+        self.published: set[str] = set()
+
+    async def publish(self, values: Sequence[str], lane: int = 0) -> None:
+        for value in values:
+            (self.directory / value).touch()
+        self.published.update(values)
+
+    def value_of(self, event: Any) -> str | None:
+        if isinstance(event, PatternSighting):
+            # As a filter does, say which files are waited for.
+            event.patterns.add("*")
+            return None
+        assert isinstance(event, AppearedFile)
+        return event.name
+
+
+class TestMovedFilesOfPattern(_FilesOfPattern):
+    features = frozenset({Feature.REDELIVERY, Feature.IDEMPOTENCY})
+
+    @pytest.mark.rule("S10: rejected once, failed until it is set aside")
+    def test_a_rejected_message_does_not_come_again(self) -> None:
+        super().test_a_rejected_message_does_not_come_again()
+
+    async def new_producer(self) -> SharedStreamProducer:
+        return MovingProducer(
+            self.directory, move_to=self.directory / "processed", poke_interval=0.01
+        )
+
+    async def committed(self, lane: int = 0) -> int:
+        there = {path.name for path in self.directory.iterdir() if path.is_file()}
+        return len(self.published - there - {file.name for file in pending(self.directory).moved})
+
+
+class TestRememberedFilesOfPattern(_FilesOfPattern):
+    features = frozenset({Feature.REDELIVERY, Feature.IDEMPOTENCY, Feature.STATE})
+
+    async def new_producer(self) -> SharedStreamProducer:
+        return RememberingProducer(self.directory, poke_interval=0.01)
+
+    async def committed(self, lane: int = 0) -> int:
+        memory = Memory(self.directory, self.state.value)
+        seen = scan(self.directory).values()
+        return sum(not memory.new_for(file, ["*"]) for file in seen)

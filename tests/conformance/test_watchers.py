@@ -11,8 +11,14 @@ from producers.kafka import KafkaMessage
 from tests.unit.watchers.kafka_records import LANE, Record
 from triggerer.abc import BaseEventTrigger, BrokerMessage
 from triggerer.testing import TriggerConformance
+from watchers.appeared import AppearedFile, PatternSighting
 from watchers.claiming import FoundFile
-from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger, Sighting
+from watchers.directory import (
+    DirectoryFileDeleteTrigger,
+    FileDeleteTrigger,
+    FilePatternTrigger,
+    Sighting,
+)
 from watchers.kafka import KafkaEventTrigger
 from watchers.pubsub import PubSubEventTrigger
 
@@ -75,6 +81,41 @@ class TestDirectoryFileDeleteTrigger(TriggerConformance):
 
     def raw_events(self) -> Sequence[tuple[Any, int]]:
         return [(Sighting(["a", "b"]), 0), (found("b"), 0), (found("a"), 1)]
+
+
+def appeared(name: str, *patterns: str) -> AppearedFile:
+    path = Path("/data/in/processed") / name
+    return AppearedFile(name, path, 2, 3, "1-a", frozenset(patterns) if patterns else None)
+
+
+class TestFilePatternTrigger(TriggerConformance):
+    def new_trigger(self) -> BaseEventTrigger:
+        return FilePatternTrigger(Path("/data/in"), "a*.csv")
+
+    def siblings(self) -> Sequence[BaseEventTrigger]:
+        return [
+            FilePatternTrigger("/data//in/", "b*", poke_interval=5),
+            FilePatternTrigger("/data/in", "a*.csv", move_to="processed/"),
+        ]
+
+    def strangers(self) -> Sequence[BaseEventTrigger]:
+        return [
+            FilePatternTrigger("/data/out", "a*.csv"),
+            FilePatternTrigger("/data/in", "a*.csv", poke_interval=1),
+            FilePatternTrigger("/data/in", "a*.csv", claim="remember"),
+            FilePatternTrigger("/data/in", "a*.csv", move_to="done"),
+            DirectoryFileDeleteTrigger("/data/in", "a.csv"),
+        ]
+
+    def raw_events(self) -> Sequence[tuple[Any, int]]:
+        return [
+            (PatternSighting(), 0),
+            (appeared("a.csv"), 1),
+            (appeared("b.csv"), 0),
+            (appeared("A.csv"), 0),
+            (appeared("a1.csv", "a*.csv", "b*"), 1),
+            (appeared("a1.csv", "b*"), 0),
+        ]
 
 
 class TestFileDeleteTrigger(TriggerConformance):

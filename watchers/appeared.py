@@ -1,0 +1,85 @@
+"""Files that match patterns, as the producers for patterns see them and hand them to filters."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from triggerer.pluginkit.texts import text_of
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFile:
+    """A regular file of the directory, as one scan saw it."""
+
+    name: str
+    inode: int
+    size_bytes: int
+    modified_ns: int
+    is_link: bool
+    """The name is a symbolic link, and all else is what the link leads to."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppearedFile:
+    """A file that fires: the raw event of the stream."""
+
+    name: str
+    """Its name in the directory, with surrogates for bytes that are not UTF-8."""
+    path: Path
+    """Where its content is: in the directory, or where it was moved to."""
+    size_bytes: int
+    modified_ns: int
+    key: str
+    """Tells this appearance from every other."""
+    patterns: frozenset[str] | None
+    """The patterns that it is new for; None: all."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """Equal at each delivery of one appearance, and storable whatever bytes the path has."""
+        return f"{text_of(os.fsencode(self.path.parent / self.name))}#{self.key}"
+
+
+class PatternSighting:
+    """Asks the subscribers which patterns they wait for. Each filter adds its own; the files come next."""
+
+    __slots__ = ("answered", "patterns")
+
+    def __init__(self) -> None:
+        self.patterns: set[str] = set()
+        self.answered = anyio.Event()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A pattern that is added to a copy would be lost, and no file would fire for it.
+        raise TypeError("a filter has to change it in place")
+
+
+def scan(directory: Path) -> dict[str, SeenFile]:
+    """Return the regular files of a directory by name, also those that symbolic links lead to.
+
+    Folders, pipes and devices are left out, and so are links that lead nowhere and files that vanish meanwhile.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    found: dict[str, SeenFile] = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat()
+                is_link = entry.is_symlink()
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                found[entry.name] = seen_file(entry.name, status, is_link=is_link)
+    return found
+
+
+def seen_file(name: str, status: os.stat_result, *, is_link: bool) -> SeenFile:
+    """Return a file as its status shows it."""
+    return SeenFile(name, status.st_ino, status.st_size, status.st_mtime_ns, is_link)
