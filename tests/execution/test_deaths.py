@@ -165,6 +165,7 @@ async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
         "home": str(tmp_path),
         "dags_folder": str(tmp_path),
         "file_patience_s": 0.0,
+        "holds_broken": False,
         "spark": {},
     }
     killed: list[int] = []
@@ -196,6 +197,7 @@ async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
         "home": str(tmp_path),
         "dags_folder": str(tmp_path),
         "file_patience_s": 0.0,
+        "holds_broken": False,
         "spark": {},
     }
     async with open_worker(setup) as worker:

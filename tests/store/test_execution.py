@@ -9,7 +9,8 @@ from tests.store.seeding import NOW, add_asset, add_dag, asset_json
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Script, perform, single_step
-from triggerer.store.models import DagRun, TaskRun
+from triggerer.store.leases import register_instance
+from triggerer.store.models import DagRun, Instance, TaskRun
 from triggerer.store.queries.execution.orphans import MAX_ATTEMPTS, recover_orphans
 from triggerer.store.queries.execution.transitions import (
     begin_run,
@@ -187,6 +188,7 @@ async def test_a_run_shows_what_it_waits_for_while_the_attempt_that_said_so_is_r
     await add_dag(database, "report", None)
     async with database.transaction() as session:
         await create_manual_run(session, "report")
+        await register_instance(session, "me", kind="executor")
     run = await _claimed(database, "me")
     assert await shown() == (None, None)
     await _waits(database, run.id, run.attempt, "cores")
@@ -198,9 +200,15 @@ async def test_a_run_shows_what_it_waits_for_while_the_attempt_that_said_so_is_r
     assert await shown() == (None, None)
 
     await _waits(database, run.id, run.attempt, "cores")
-    assert (await _recovered(database, "other")).state == "queued"
-    assert await shown() == (None, None)
+    queued = await _recovered(database, "other")
+    assert queued.state == "queued"
+    assert await shown() == ("a worker that is free", queued.queued_at)
     run = await _claimed(database, "me")
+    # Claimed once more, and no worker has begun it.
+    assert await shown() == ("a worker that is free", run.queued_at)
+    async with database.transaction() as session:
+        begin = begin_run(executor="me", run_pk=run.id, attempt=run.attempt)
+        assert await perform(session, single_step(begin))
     assert await shown() == (None, None)
     await _waits(database, run.id, run.attempt, "cores")
     async with database.transaction() as session:
@@ -208,3 +216,40 @@ async def test_a_run_shows_what_it_waits_for_while_the_attempt_that_said_so_is_r
     assert await shown() == (None, None)
     await _waits(database, run.id, run.attempt, None)
     assert (await _only_run(database)).waiting_for == "cores"
+
+
+async def test_a_run_whose_executor_has_ended_waits_for_another_one(database: Database) -> None:
+    await add_dag(database, "report", None)
+    async with database.transaction() as session:
+        await create_manual_run(session, "report")
+    async with database.reading() as session:
+        (view,) = await list_runs(session)
+    assert view.waiting_for == "an executor: none is running"
+    async with database.transaction() as session:
+        await register_instance(session, "me", kind="executor")
+    await _claimed(database, "me")
+    async with database.transaction() as session:
+        await session.execute(update(Instance).values(heartbeat_at=NOW, expires_at=NOW))
+    async with database.reading() as session:
+        (view,) = await list_runs(session)
+    assert (view.waiting_for, view.waiting_since) == ("another executor: its own is gone", NOW)
+
+
+async def test_the_duration_of_a_run_goes_on_when_another_executor_takes_it_over(
+    database: Database,
+) -> None:
+    await add_dag(database, "report", None)
+    async with database.transaction() as session:
+        await create_manual_run(session, "report")
+    first = await _claimed(database, "me")
+    began = []
+    for _ in range(2):
+        await _recovered(database, "other")
+        again = await _claimed(database, "me")
+        async with database.transaction() as session:
+            begin = begin_run(executor="me", run_pk=again.id, attempt=again.attempt)
+            assert await perform(session, single_step(begin))
+        async with database.reading() as session:
+            (view,) = await list_runs(session)
+        began.append(view.started_at)
+    assert began == [first.started_at] * 2

@@ -10,6 +10,7 @@ import typer
 from triggerer.cli import options
 from triggerer.cli.backfill import backfill
 from triggerer.cli.deleting import delete_dag
+from triggerer.cli.one_line import one_line
 from triggerer.cli.output import (
     check_state,
     print_answer,
@@ -88,6 +89,10 @@ def list_(
     for file in broken:
         for error in file.errors:
             print_note(f"broken: {readable_error(error)}")
+    listed = {file.path for file in broken}
+    for row in found:
+        if row.file_error and not row.is_stale and row.path not in listed:
+            print_note(f"broken for an executor: {one_line(row.file_error)}")
 
 
 @app.command()
@@ -115,6 +120,7 @@ def show(dag_id: DagId, json: options.Json = False, config: options.Config = Non
             ("schedule", readable_schedule(row.schedule)),
             ("state", readable_state(row)),
             ("file missing since", row.file_missing_since),
+            ("file broken", None if row.is_stale else row.file_error),
             ("tags", ", ".join(row.tags) or None),
             ("params", row.params or None),
             ("max_active_runs", row.max_active_runs),
@@ -233,9 +239,11 @@ def unpause(dag_id: DagId, json: options.Json = False, config: options.Config = 
 
 
 def readable_state(dag: DagView) -> str:
-    """Return the DAG's state, and whether its file is missing."""
+    """Return the DAG's state, and whether its file is missing or does not load."""
     state = "stale" if dag.is_stale else "paused" if dag.is_paused else "active"
-    return f"{state} (file missing)" if dag.file_missing_since else state
+    if dag.file_missing_since:
+        return f"{state} (file missing)"
+    return f"{state} (file broken)" if dag.file_error and not dag.is_stale else state
 
 
 def readable_queue(dag: DagView) -> str:

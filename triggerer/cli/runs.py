@@ -180,4 +180,5 @@ app.command()(clear)
 
 
 def _state(row: RunView) -> str:
-    return f"{row.state} (waiting)" if row.waiting_for else row.state
+    # A queued run always waits: only what for is worth a word.
+    return f"{row.state} (waiting)" if row.waiting_for and row.state == "running" else row.state

@@ -122,7 +122,7 @@ def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = 
         typer.echo(f"{dag_id}: due now: {runs}; a scheduler makes them, if one runs")
     for hold in found.holds:
         until = "" if hold.until is None else f", until {text(hold.until)}"
-        typer.echo(f"{dag_id}: {hold.kind}: {hold.reason}{until}")
+        typer.echo(f"{dag_id}: {hold.kind}: {one_line(hold.reason)}{until}")
     for one in found.waiting:
         typer.echo(f"  events of {one.asset_name} wait")
     for watcher in found.watchers:

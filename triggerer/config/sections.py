@@ -149,6 +149,8 @@ class ExecutorSettings:
     """After so long without a heartbeat an executor's runs may be taken over; it has ended them before."""
     prewarm: bool = True
     """Whether Spark is started before the first run asks for it, if a known DAG needs it."""
+    broken_file: Literal["hold", "fail"] = "hold"
+    """What becomes of a run whose DAG file does not load: it stays queued until the file loads ("hold"), or fails."""
 
 
 @dataclass(frozen=True, slots=True)

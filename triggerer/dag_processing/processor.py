@@ -84,6 +84,8 @@ class DagProcessor:
         self._seen = Scanned({})
         """The files of the folder; of a part that is out of sight, those that it had before."""
         self._parsed: dict[str, ParsedFile] = {}
+        self._reread: set[str] = set()
+        """Files that were read since the last write."""
         self._patience_s = self._interval_s
         """How long until the next scan while something is out of sight."""
         self._is_dirty = False
@@ -97,6 +99,7 @@ class DagProcessor:
         self._withheld: set[str] = set()
         """Those of them that define less than before; the store keeps what it has."""
         self._writing: frozenset[str] = frozenset()
+        self._writing_reread: frozenset[str] = frozenset()
         self._written: frozenset[str] = frozenset()
         """The files of which the store has what they define."""
         self._is_scanning = False
@@ -140,6 +143,7 @@ class DagProcessor:
     def _take(self, parsed: ParsedFile) -> None:
         if parsed.path in self._seen.files and not self._seen.hides(parsed.path):
             self._parsed[parsed.path] = parsed
+            self._reread.add(parsed.path)
             self._has_news()
             if parsed.is_broken:
                 # It may have been gone when it was to be read: then it does not count as read.
@@ -249,6 +253,7 @@ class DagProcessor:
         else:
             self._has_stored = True
             self._written = self._writing
+            self._reread -= self._writing_reread
             self._has_closed = changed.openings.are_closed
             self._open_streams()
             self._tell(changed)
@@ -264,6 +269,7 @@ class DagProcessor:
             self._writing = frozenset(
                 path for path, file in files.items() if file is not None and not file.is_broken
             )
+            self._writing_reread = frozenset(self._reread)
             known = [file for file in files.values() if file is not None]
             unusable = frozenset(
                 path for path, file in files.items() if file is None or file.is_broken
@@ -280,6 +286,7 @@ class DagProcessor:
                     for path, gone_at in self._gone_at.items()
                 },
                 reading=reading,
+                reread=self._writing_reread,
             )
 
     def _files(self, incumbents: Incumbents) -> dict[str, ParsedFile | None]:

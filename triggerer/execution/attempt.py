@@ -77,6 +77,8 @@ class WorkerContext:
     dags_folder: Path
     file_patience_s: float
     """How long a run waits for a file that is missing: it may be being replaced."""
+    holds_broken: bool
+    """Whether a run whose file does not load is queued again, rather than failed."""
     sightings: Sightings
     query: Callable[..., Any]
     """`QueryEvents`, with the run's primary key in front, as for the callables below."""
@@ -129,10 +131,10 @@ class _Attempt:
             logger.error("the DAG could not be loaded", exc_info=error)
             own = isinstance(error, TriggererError)
             reason = str(error) if own else explain(error, self._worker.dags_folder)
-            self._end((), [storable(f"{order.path} could not be loaded: {reason}")])
+            self._end_unloaded(storable(f"{order.path} could not be loaded: {reason}"))
             return
         if dag is None:
-            self._end((), [f"{order.path} does not define the DAG {order.dag_id} any more"])
+            self._end_unloaded(f"{order.path} does not define the DAG {order.dag_id} any more")
             return
         on_wait = functools.partial(self._worker.on_wait, order.run_pk)
         with ClusterWatch(self._worker.spark.why_waiting, on_wait, order.log_path) as watch:
@@ -204,7 +206,7 @@ class _Attempt:
         def spark() -> Any:
             if self._worker.spark.needs_cluster:
                 watch.start()
-            return self._worker.spark.get(modules)
+            return self._open_spark(modules)
 
         query: QueryEvents = functools.partial(self._worker.query, self._order.run_pk)
         context = RunContext(self._order, dag, query, spark)
@@ -227,6 +229,17 @@ class _Attempt:
                 outcomes.add(task, runner.execute(task, outcomes.values))
         return outcomes.unreported, outcomes.failures
 
+    def _open_spark(self, modules: tuple[ModuleType, ...]) -> Any:
+        """Return the session, and show the run as waiting while it is opened."""
+        if self._worker.spark.is_open:
+            return self._worker.spark.get(modules)
+        on_wait = functools.partial(self._worker.on_wait, self._order.run_pk)
+        on_wait(Wait("Spark, which is starting", datetime.now(UTC)))
+        try:
+            return self._worker.spark.get(modules)
+        finally:
+            on_wait(Wait(None, datetime.now(UTC)))
+
     def _abandon(self) -> None:
         if self._worker.spark.is_open:
             # The interrupted call may have left the session's socket in the middle of an answer.
@@ -245,6 +258,14 @@ class _Attempt:
         logger.info("run %s: %s", self._order.run_id, state)
         end = RunEnd(state, datetime.now(UTC), "\n\n".join(failures) or None)
         self._report(RunReport(tuple(tasks), end, retire=self._retire))
+
+    def _end_unloaded(self, reason: str) -> None:
+        if not self._worker.holds_broken:
+            self._end((), [reason])
+            return
+        logger.info("run %s: not begun, because its file does not load", self._order.run_id)
+        end = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+        self._report(RunReport((), end, is_unloaded=True))
 
     def _report(self, report: RunReport) -> None:
         self._worker.report(self._order.run_pk, report)

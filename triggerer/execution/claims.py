@@ -9,10 +9,12 @@ import structlog
 
 from triggerer.domain.attempts import RunOrder
 from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Row, Step
+from triggerer.store.engine.script import Row, Script, Step, single_step
 from triggerer.store.queries.execution import transitions as queries
+from triggerer.store.queries.execution.holding import any_file_is_broken, hold_broken, release_due
 from triggerer.store.queries.execution.orphans import recover_orphans
 from triggerer.store.queries.execution.pooled_claims import (
+    MOST_LOOKED_AT,
     any_run_may_use_pools,
     claim_with_pools,
 )
@@ -26,12 +28,19 @@ class Claims:
     """Each coroutine is one transaction, and raises what `Database.transaction` raises."""
 
     def __init__(
-        self, database: Database, executor: str, home: Path, pools: Mapping[str, int]
+        self,
+        database: Database,
+        executor: str,
+        home: Path,
+        pools: Mapping[str, int],
+        *,
+        holds_broken: bool = False,
     ) -> None:
         self._pools = pools
         self._database = database
         self._executor = executor
         self._home = str(home.resolve())
+        self._holds_broken = holds_broken
 
     def claim_step(self, limit: int) -> Step:
         """A step that makes up to `limit` queued runs ours; `claimed` reads its rows."""
@@ -41,14 +50,31 @@ class Claims:
         """The runs that `claim_step` made ours, in the order in which they are to be executed."""
         return queries.claimed_runs(rows, log_home=self._home)
 
-    async def claim_with_pools(self, limit: int) -> list[RunOrder]:
-        """Make up to `limit` queued runs ours: those with pools, too, as far as there are slots."""
-        rows = await self._database.perform(
-            claim_with_pools(
+    async def claim(
+        self, limit: int, *, uses_pools: bool, has_broken_files: bool
+    ) -> list[RunOrder]:
+        """Make up to `limit` queued runs ours, in a transaction of its own.
+
+        Args:
+            uses_pools: Claim runs with pools, too, as far as there are slots.
+            has_broken_files: Hold the runs of such files first.
+        """
+        if uses_pools:
+            claim = claim_with_pools(
                 executor=self._executor, limit=limit, log_home=self._home, slots=self._pools
             )
-        )
-        return self.claimed(rows)
+        else:
+            claim = single_step(self.claim_step(limit))
+        if has_broken_files:
+            claim = _around(claim, limit=MOST_LOOKED_AT if uses_pools else limit)
+        return self.claimed(await self._database.perform(claim))
+
+    async def has_broken_files(self) -> bool:
+        """Whether runs have to be held because a file does not load."""
+        if not self._holds_broken:
+            return False
+        async with self._database.reading() as session:
+            return await any_file_is_broken(session)
 
     async def uses_pools(self) -> bool:
         """Whether there may be runs with pools."""
@@ -69,7 +95,7 @@ class Claims:
 
         Runs of dead executors are queued again. So are runs of ours that are not in `known`: they were
         claimed in a transaction whose outcome was unknown. Queued runs that are to be cancelled are
-        cancelled, as by `to_cancel`.
+        cancelled, as by `to_cancel`. Held runs are released if it is time to try them again.
         """
         alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:
@@ -78,7 +104,8 @@ class Claims:
             unknown = {pk: ours.pop(pk).attempt for pk in ours.keys() - known}
             await queries.requeue_runs(session, executor=self._executor, attempts=unknown)
             cancelled = await queries.cancel_queued(session)
-            if recovered.requeued or unknown:
+            released = await release_due(session, holds=self._holds_broken)
+            if recovered.requeued or unknown or released:
                 announce(session, Signal.RUNS_QUEUED)
             if ended := {*recovered.given_up, *cancelled}:
                 announce(session, Signal.RUNS_ENDED, *ended)
@@ -90,7 +117,7 @@ class Claims:
             )
         return ours
 
-    async def requeue(self, orders: Sequence[RunOrder]) -> None:
+    async def requeue(self, orders: Sequence[RunOrder], *, have_begun: bool) -> None:
         """Queue runs again, unless another executor has them by now. The attempts do not count."""
         if not orders:
             return
@@ -99,6 +126,7 @@ class Claims:
                 session,
                 executor=self._executor,
                 attempts={order.run_pk: order.attempt for order in orders},
+                have_begun=have_begun,
             )
             announce(session, Signal.RUNS_QUEUED, *{order.dag_id for order in orders})
 
@@ -106,3 +134,9 @@ class Claims:
         """Whether a DAG that may run needs Spark."""
         async with self._database.reading() as session:
             return await queries.any_dag_needs_spark(session)
+
+
+def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
+    """Hold the runs of broken files that stand before those that are claimed."""
+    yield from hold_broken(limit=limit)
+    return (yield from claim)

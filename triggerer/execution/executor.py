@@ -12,7 +12,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.backoff import Backoff, warn_seldom
-from triggerer.domain.attempts import RunEnd, RunOrder
+from triggerer.domain.attempts import RunEnd, RunOrder, Wait
 from triggerer.domain.runs import RunState
 from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.execution.callbacks import LONGEST_CALL, CallbackRunner
@@ -48,6 +48,7 @@ class Executor:
         workers: How many runs at a time. A process is started when it is first needed.
         spark: `[spark]` as a mapping: mode, master, remote, conf.
         prewarm: Whether a Spark session is opened in advance if a DAG needs one.
+        holds_broken: A run whose file does not load stays queued until the file loads. Otherwise the run fails.
         cancel_grace: How long a cancelled run has from SIGTERM to SIGKILL.
         timeout_grace: How long a task may outlive its own timeout before its worker is killed.
         callback_timeout: How long the callbacks of one run may take together.
@@ -68,6 +69,7 @@ class Executor:
         spark: Mapping[str, Any] | None = None,
         prewarm: bool = True,
         file_patience: timedelta = timedelta(seconds=10),
+        holds_broken: bool = False,
         cancel_grace: timedelta = timedelta(seconds=5),
         timeout_grace: timedelta = timedelta(seconds=10),
         callback_timeout: timedelta = LONGEST_CALL,
@@ -78,7 +80,7 @@ class Executor:
         self._prewarm = prewarm
         self._shutdown_grace = shutdown_grace
         self._sweeps = SweepSchedule(sweep_every)
-        self._claims = Claims(database, instance_id, home, pools or {})
+        self._claims = Claims(database, instance_id, home, pools or {}, holds_broken=holds_broken)
         self._result_writer = ResultWriter(database, instance_id)
         self._claimed_queue = ClaimedQueue()
         self._prefetch = PrefetchLimit(workers)
@@ -89,6 +91,7 @@ class Executor:
                 "dags_folder": str(DagsFolder(dags_folder).root),
                 "spark": dict(spark or {}),
                 "file_patience_s": file_patience.total_seconds(),
+                "holds_broken": holds_broken,
             },
             cancel_grace=cancel_grace,
             timeout_grace=timeout_grace,
@@ -119,11 +122,13 @@ class Executor:
         self._ending: set[int] = set()
         """Runs that were cancelled before they began, while their logs are told so."""
         self._ending_one = anyio.Lock()
+        self._noted: set[int] = set()
+        """Runs in the claimed queue that are shown as waiting."""
         self._log_files = LogFiles()
         self._changed = AutoResetEvent()
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
-        self._uses_pools = False
+        self._uses_pools = self._has_broken_files = False
         # Where others can take the runs, `note_lease_kept` is called before `run`.
         self._is_lease_held = True
         self._guard: LeaseGuard | None = None
@@ -247,11 +252,16 @@ class Executor:
             self._wants_warm = self._prewarm and await self._claims.needs_spark()
             self._warm_up()
             self._uses_pools = await self._claims.uses_pools()
+            self._has_broken_files = await self._claims.has_broken_files()
         if self._more and self._is_lease_held and (room := self._room()):
             self._more = False
             leases_lost = self._leases_lost
-            if self._uses_pools:
-                orders = await self._claims.claim_with_pools(room)
+            if self._uses_pools or self._has_broken_files:
+                orders = await self._claims.claim(
+                    room,
+                    uses_pools=self._uses_pools,
+                    has_broken_files=self._has_broken_files,
+                )
             else:
                 step = self._claims.claim_step(room)
                 orders = self._claims.claimed(
@@ -289,6 +299,10 @@ class Executor:
             slot = choose_slot(self._slots, needs_spark=order.needs_spark)
             if slot is not None:
                 self._claimed_queue.take(order.run_pk)
+                if order.run_pk in self._noted:
+                    self._noted.remove(order.run_pk)
+                    wait = Wait(None, datetime.now(UTC))
+                    self._result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
                 slot.give(order)
             elif not order.needs_spark:
                 return
@@ -365,12 +379,26 @@ class Executor:
 
     async def _requeue_waiting(self) -> None:
         if is_session_near(self._slots):
+            self._note_waiting()
             return
-        await self._requeue(self._claimed_queue.take_all())
+        await self._requeue(self._claimed_queue.take_all(), have_begun=False)
 
-    async def _requeue(self, orders: list[RunOrder]) -> None:
+    def _note_waiting(self) -> None:
+        """Show runs that are claimed as waiting: they show as running, and have no worker yet."""
+        waiting = self._claimed_queue.waiting()
+        self._noted &= {order.run_pk for order in waiting}
+        for order in waiting:
+            if order.run_pk not in self._noted:
+                self._noted.add(order.run_pk)
+                reason = (
+                    "Spark, which is starting" if order.needs_spark else "a worker that is free"
+                )
+                wait = Wait(reason, datetime.now(UTC))
+                self._result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
+
+    async def _requeue(self, orders: list[RunOrder], *, have_begun: bool) -> None:
         try:
-            await self._claims.requeue(orders)
+            await self._claims.requeue(orders, have_begun=have_begun)
         except TransientStoreError as error:
             # The store still shows them as ours. Our next sweep, or another executor's once we are
             # gone, queues them again.
@@ -379,7 +407,7 @@ class Executor:
 
     async def _wind_down(self) -> None:
         with anyio.move_on_after(_WRITE_SECONDS):
-            await self._requeue(self._claimed_queue.take_all())
+            await self._requeue(self._claimed_queue.take_all(), have_begun=False)
         with anyio.move_on_after(self._shutdown_grace.total_seconds()):
             for slot in self._slots:
                 await slot.idle()
@@ -393,6 +421,6 @@ class Executor:
             await self._result_writer.written()
             if killed:
                 _log.warning("runs were interrupted and go back into the queue", runs=len(killed))
-                await self._requeue(killed)
+                await self._requeue(killed, have_begun=True)
         if patience.cancelled_caught:
             _log.warning("the store did not take all results; their runs will be repeated")

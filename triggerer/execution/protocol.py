@@ -38,6 +38,8 @@ class RunReport:
 
     tasks: tuple[TaskResult, ...]
     end: RunEnd | None
+    is_unloaded: bool = False
+    """The file could not be loaded, and its runs are held: the run is queued again, and `end` says why."""
     retire: bool = False
     """The worker exits now: something in it, such as its Spark session, is not to be used again."""
 

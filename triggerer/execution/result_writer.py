@@ -26,6 +26,7 @@ from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step, perform, single_step
 from triggerer.store.group_commit import GroupCommit
 from triggerer.store.queries.execution.callbacks import mark_due
+from triggerer.store.queries.execution.holding import hold_attempt
 from triggerer.store.queries.execution.results import (
     AttemptUpdate,
     HeldRun,
@@ -175,8 +176,10 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
     ) -> list[list[Row]]:
         """Write a group and perform other steps; return the rows of those."""
+        if any(update.is_unloaded for update in group):
+            group = await self._hold(group)
         if not group:
-            return await self._database.perform_steps(steps)
+            return await self._database.perform_steps(steps) if steps else []
         save = SaveResults(
             self._executor,
             [self._as_refused(update) for update in group],
@@ -211,6 +214,32 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 answers = [await perform(session, single_step(step)) for step in steps]
         await self._announce_ends(group, held)
         return answers
+
+    async def _hold(self, group: Sequence[AttemptUpdate]) -> list[AttemptUpdate]:
+        """Hold the runs whose file does not load; return the other updates.
+
+        Raises:
+            As `Database.perform_steps`. Holding once more what is held changes nothing.
+        """
+        unloaded = [update for update in group if update.is_unloaded and update.end is not None]
+        answers = await self._database.perform_steps(
+            [
+                hold_attempt(
+                    executor=self._executor, order=update.order, reason=update.end.error or ""
+                )
+                for update in unloaded
+                if update.end is not None
+            ]
+        )
+        held = [update for update, rows in zip(unloaded, answers, strict=True) if rows]
+        for update in held:
+            _log.warning(
+                "a run waits, because its file does not load",
+                dag=update.order.dag_id,
+                run=update.order.run_id,
+                file=update.order.path,
+            )
+        return [update for update in group if update not in held]
 
     def _note_written(self, group: Sequence[AttemptUpdate]) -> None:
         for update in group:

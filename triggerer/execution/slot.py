@@ -306,7 +306,9 @@ class Slot:
                         self._timers.stop()
                         report = frame["report"]
                         self.result_writer.submit_nowait(
-                            AttemptUpdate(order, report.tasks, report.end)
+                            AttemptUpdate(
+                                order, report.tasks, report.end, is_unloaded=report.is_unloaded
+                            )
                         )
                         if report.end is not None:
                             worker.has_served = True

@@ -53,6 +53,7 @@ class Worker:
         self._context = WorkerContext(
             dags_folder=Path(setup["dags_folder"]),
             file_patience_s=setup["file_patience_s"],
+            holds_broken=setup["holds_broken"],
             sightings=Sightings(),
             query=self.query,
             spark=self._spark,

@@ -35,6 +35,12 @@ from triggerer.store.queries.listing.definitions import (
     schedule_of_dag,
     streams_of_watchers,
 )
+from triggerer.store.queries.listing.run_waits import (
+    awaited_worker,
+    broken_files,
+    count_queued,
+    unloaded_files,
+)
 from triggerer.store.queries.listing.views import AilingWatcherView, AssetEventView, RunView
 from triggerer.store.queries.scheduling.reading import read_dags
 
@@ -106,10 +112,16 @@ async def why_not(
         DagError, PluginError: Its schedule cannot be read here.
     """
     dag, keys, found = await _look(session, dag_id)
+    pool_holds = await _pool_holds(session, dag_id, pools or {})
     return WhyNot(
         dag_id,
         len(found.runs),
-        (*found.holds, *keys.refusals, *(await _pool_holds(session, dag_id, pools or {}))),
+        (
+            *(await _queue_holds(session, dag_id, without=len(pool_holds))),
+            *found.holds,
+            *keys.refusals,
+            *pool_holds,
+        ),
         None if found.next_info is None else _shown(dag, found.next_info),
         tuple(WaitingEvents(one.name, one.uri, one.queued) for one in dag.waiting),
         keys.keys,
@@ -193,6 +205,21 @@ async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, in
         for run, owner, run_id in waiting.queued
         if owner == dag_id and run.run_pk not in chosen
     ]
+
+
+async def _queue_holds(session: AsyncSession, dag_id: str, *, without: int) -> list[Hold]:
+    """Return why runs that exist do not begin: the file does not load, or no worker is free.
+
+    Args:
+        without: Queued runs that wait for a pool.
+    """
+    queued = await count_queued(session, dag_id)
+    errors = await unloaded_files(session, [dag_id]) | await broken_files(session, [dag_id])
+    if dag_id in errors:
+        return [Hold.file(errors[dag_id], queued)]
+    if queued <= without:
+        return []
+    return [Hold.worker(queued - without, await awaited_worker(session))]
 
 
 def _shown(dag: DagSnapshot, info: DagRunInfo) -> NextRun:

@@ -26,6 +26,8 @@ class HoldKind(StrEnum):
     TIME = "time"
     ASSETS = "assets"
     POOL = "pool"
+    FILE = "file"
+    WORKER = "worker"
     PARTITION = "partition"
     SCHEDULE = "schedule"
 
@@ -82,6 +84,15 @@ class Hold:
         return cls(HoldKind.POOL, reason)
 
     @classmethod
+    def file(cls, error: str, queued: int) -> Hold:
+        waiting = "its runs wait" if not queued else f"{_runs(queued)} until it does"
+        return cls(HoldKind.FILE, f"its file does not load: {error}; {waiting}")
+
+    @classmethod
+    def worker(cls, queued: int, what: str) -> Hold:
+        return cls(HoldKind.WORKER, f"{_runs(queued)}, waiting for {what}")
+
+    @classmethod
     def quiet(cls, newest: datetime, period: timedelta) -> Hold:
         reason = f"no event may have come for {period} (quiet_period)"
         return cls(HoldKind.QUIET, reason, newest + period)
@@ -112,3 +123,7 @@ class Hold:
         shown = ", ".join(names[:_SHOWN])
         others = f" and {len(names) - _SHOWN:,} others" if len(names) > _SHOWN else ""
         return cls(HoldKind.ASSETS, f"no event waits for {shown}{others}")
+
+
+def _runs(queued: int) -> str:
+    return "1 run is queued" if queued == 1 else f"{queued} runs are queued"

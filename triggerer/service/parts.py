@@ -225,6 +225,7 @@ async def _start_executor(
         pools=settings.pools,
         spark=asdict(settings.spark),
         file_patience=settings.dag_processor.removal_grace,
+        holds_broken=settings.executor.broken_file == "hold",
         prewarm=settings.executor.prewarm,
         shutdown_grace=settings.core.shutdown_grace,
     )

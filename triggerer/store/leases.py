@@ -36,8 +36,12 @@ async def register_instance(
     now = await database_now(session)
     await session.execute(
         insert_into(session, Instance)
-        .values(id=instance_id, kind=kind, started_at=now, expires_at=now + expiry)
-        .on_conflict_do_update(index_elements=[Instance.id], set_={"expires_at": now + expiry})
+        .values(
+            id=instance_id, kind=kind, started_at=now, expires_at=now + expiry, heartbeat_at=now
+        )
+        .on_conflict_do_update(
+            index_elements=[Instance.id], set_={"expires_at": now + expiry, "heartbeat_at": now}
+        )
     )
     # Rows that another transaction is deleting or renewing are skipped.
     dead = select(Instance.id).where(Instance.expires_at < now - _REMEMBERED)

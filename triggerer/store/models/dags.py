@@ -28,6 +28,8 @@ class DagFile(Base):
     warnings: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
     missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """By the database's clock: the folder does not have it, and may get it back, see `judge_missing`."""
+    is_broken: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    """The file does not load: queued runs of its DAGs wait, unless `[executor] broken_file` says otherwise."""
 
 
 class Dag(Base):

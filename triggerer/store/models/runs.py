@@ -15,6 +15,7 @@ _UNSUCCESSFUL = text("state IN ('failed', 'cancelled')")
 _AUTOMATED = text("logical_date IS NOT NULL AND run_type IN ('scheduled', 'asset_triggered')")
 _CALLED = text("callback IS NOT NULL")
 _BACKFILLED = text("backfill_id IS NOT NULL")
+_CLAIMABLE = text("state = 'queued' AND held_until IS NULL")
 _KEYED = text("partition_key IS NOT NULL")
 
 
@@ -31,6 +32,8 @@ class DagRun(Base):
             "id",
             sqlite_where=_ACTIVE,
         ),
+        # For claims: they read as many entries as they claim, however many runs are held.
+        Index("ix_dag_run_claimable", text("priority DESC"), "id", sqlite_where=_CLAIMABLE),
         # For listing a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
         Index(
@@ -63,6 +66,7 @@ class DagRun(Base):
     params: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
     queued_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the last attempt began."""
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     error: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
@@ -75,7 +79,7 @@ class DagRun(Base):
     """Grows with every claim."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     waiting_for: Mapped[str | None] = mapped_column(Text)
-    """What a running run waits for; out of date in any other state."""
+    """What a running or held run waits for; out of date in any other state."""
     waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     partition_key: Mapped[str | None] = mapped_column(Text)
     priority: Mapped[int] = mapped_column(server_default="0", default=0)
@@ -89,6 +93,10 @@ class DagRun(Base):
     callback_executor: Mapped[str | None] = mapped_column(String(80))
     callback_attempts: Mapped[int] = mapped_column(server_default="0", default=0)
     backfill_id: Mapped[int | None] = mapped_column(BigId)
+    held_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """No executor claims the queued run before this time, because its file does not load; `NEVER`: before it loads."""
+    first_started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the first attempt began since the run was queued by its maker, or again by a user."""
 
 
 class TaskRun(Base):

@@ -95,3 +95,5 @@ class Instance(Base):
     """triggerer or executor. Other processes own nothing that would have to be taken over."""
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    heartbeat_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When it was heard of last."""

@@ -21,6 +21,8 @@ class Changed:
     errors: list[Problem] = field(default_factory=list)
     """All of the files whose errors or warnings are others than before."""
     warnings: list[Problem] = field(default_factory=list)
+    repaired_or_broken: set[str] = field(default_factory=set)
+    """The files that load now and did not before, or the other way round."""
     dag_ids: set[str] = field(default_factory=set)
     stream_digests: set[str] = field(default_factory=set)
     openings: Openings = field(default_factory=Openings)

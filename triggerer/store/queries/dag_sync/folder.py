@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -18,6 +18,7 @@ from triggerer.store.queries.dag_sync.assets import sync_aliases, sync_assets
 from triggerer.store.queries.dag_sync.dags import sync_dags, sync_schedules
 from triggerer.store.queries.dag_sync.differences import Changed, assign
 from triggerer.store.queries.dag_sync.watchers import sync_watchers
+from triggerer.store.queries.execution.holding import release_runs
 from triggerer.store.queries.opening import Reading, sync_openings
 from triggerer.store.queries.scheduling.remapping import return_to_queue
 from triggerer.store.wakeups.signals import Signal, announce
@@ -67,6 +68,7 @@ async def sync_folder(
     removal_grace: timedelta = timedelta(),
     gone_for: Mapping[str, timedelta] | None = None,
     reading: Reading | None = None,
+    reread: Collection[str] = (),
 ) -> Changed:
     """Write what differs from the folder, in the caller's transaction, and announce it.
 
@@ -80,6 +82,7 @@ async def sync_folder(
         files: Every file of the folder, None where it was not parsed yet.
         gone_for: How long ago files were seen last that are missing, as far as that is known.
         reading: Whether new streams have to stay closed; None: they need not.
+        reread: Files that were read since the last call. Runs that only a worker could not load are tried again.
     """
     changed = Changed()
     await _sync_files(session, folder, files, changed, now, removal_grace, gone_for)
@@ -92,6 +95,9 @@ async def sync_folder(
     aliases = await sync_aliases(session, folder.aliases)
     remapped = await sync_dags(session, folder, kept, changed, now)
     await session.flush()
+    await _tell_of_broken_files(session, changed)
+    if released := await release_runs(session, reread):
+        announce(session, Signal.RUNS_QUEUED, *released)
     # Whoever divides holds the lock of the DAG's row, which was written just now.
     await return_to_queue(session, remapped)
     await sync_schedules(session, folder, assets, aliases, changed)
@@ -104,6 +110,13 @@ async def sync_folder(
     if changed.stream_digests:
         announce(session, Signal.STREAMS_CHANGED, *changed.stream_digests)
     return changed
+
+
+async def _tell_of_broken_files(session: AsyncSession, changed: Changed) -> None:
+    """Have executors learn that runs of these DAGs must wait, or need not wait any longer."""
+    if changed.repaired_or_broken:
+        query = select(Dag.dag_id).where(Dag.path.in_(changed.repaired_or_broken))
+        changed.dag_ids.update(await session.scalars(query))
 
 
 async def _sync_files(
@@ -127,11 +140,14 @@ async def _sync_files(
         values = {
             "errors": [problem.to_json() for problem in errors],
             "warnings": [problem.to_json() for problem in file.warnings],
+            "is_broken": file.is_broken,
         }
         row = rows.get(path)
         if row is None:
             row = DagFile(path=path)
             session.add(row)
+        if bool(row.is_broken) != file.is_broken:
+            changed.repaired_or_broken.add(path)
         # A parse that finds nothing new writes nothing, not even how long it took.
         if assign(row, **values):
             assign(row, parsed_at=now, parse_seconds=file.parse_seconds)

@@ -20,16 +20,16 @@ from triggerer.store.queries.run_states import ACTIVE
 
 # Executors that claim runs with pools take turns. Any number that nobody else uses.
 _LOCK: Final = 0x7472_6967_706F
-_MOST_LOOKED_AT: Final = 1_000
+MOST_LOOKED_AT: Final = 1_000
 """Queued runs: behind so many that wait for a pool, those that wait for none are not seen."""
 
 _QUEUED: Final = Statement(
     """
 SELECT r.id, r.pools, r.dag_id, r.run_id FROM dag_run r {HINT}
-WHERE r.state IN ('queued', 'running') AND r.state = 'queued' AND NOT r.cancel_requested
+WHERE r.state = 'queued' AND r.held_until IS NULL AND NOT r.cancel_requested
 ORDER BY r.priority DESC, r.id LIMIT {most}
 """,
-    HINT=("INDEXED BY ix_dag_run_active", ""),
+    HINT=("INDEXED BY ix_dag_run_claimable", ""),
 )
 _RUNNING: Final = Statement(
     """
@@ -66,7 +66,7 @@ def pooled_runs() -> Script[PooledRuns]:
     return PooledRuns(
         [
             (QueuedRun(pk, pools_in(pools)), dag_id, run_id)
-            for pk, pools, dag_id, run_id in (yield _QUEUED(most=_MOST_LOOKED_AT))
+            for pk, pools, dag_id, run_id in (yield _QUEUED(most=MOST_LOOKED_AT))
         ],
         running,
     )

@@ -68,6 +68,8 @@ async def queue_again(session: AsyncSession, run_pk: int, repeat: Repeat) -> Non
             again=repeat.to_json(),
             queued_at=await database_now(session),
             started_at=None,
+            first_started_at=None,
+            held_until=None,
             ended_at=None,
             error=None,
             exit_code=None,

@@ -25,6 +25,8 @@ class AttemptUpdate:
     tasks: tuple[TaskResult, ...] = ()
     end: RunEnd | None = None
     wait: Wait | None = None
+    is_unloaded: bool = False
+    """The run has not begun, because its file does not load: it is held if it can be, and ends as `end` says if not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,19 +112,18 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# Why the state is written twice, see `triggerer.store.queries.run_states`. SQLite has to be told which index to use:
-# not knowing the limit, it would walk all runs that there ever were. On PostgreSQL the ids are an array, so that the
-# runs are picked only once, whatever the planner makes of the rest.
-_PICKED: Final = """
-SELECT r.id FROM dag_run r {HINT}
-WHERE r.state IN ('queued', 'running') AND r.state = 'queued' AND NOT r.cancel_requested
-  AND r.pools IS NULL
+# SQLite has to be told which index to use: not knowing the limit, it would walk all runs that there ever were. On
+# PostgreSQL the ids are an array, so that the runs are picked only once, whatever the planner makes of the rest.
+_CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
+_PICKED: Final = f"""
+SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
 ORDER BY r.priority DESC, r.id
-LIMIT {limit} {LOCK}"""
+LIMIT {{limit}} {{LOCK}}"""
 _CLAIMED: Final = """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1,
-       started_at = CASE WHEN attempt = 0 THEN {NOW} END, log_home = {log_home}, error = NULL,
-       exit_code = NULL, waiting_for = NULL, waiting_since = NULL
+       started_at = CASE WHEN attempt = 0 THEN {NOW} END,
+       first_started_at = COALESCE(first_started_at, CASE WHEN attempt = 0 THEN {NOW} END),
+       log_home = {log_home}, error = NULL, exit_code = NULL, waiting_for = NULL, waiting_since = NULL
 WHERE {PICKED}
 RETURNING id, dag_id, run_id, run_type, attempt, queued_at, run_after, logical_date,
           data_interval_start, data_interval_end, params, partition_key, again,
@@ -136,21 +135,21 @@ _NOW: Final = ("{now}", "{now}::timestamptz")
 _CLAIM: Final = Statement(
     _CLAIMED,
     PICKED=(f"id IN ({_PICKED})", f"id = ANY(ARRAY({_PICKED}))"),
-    HINT=("INDEXED BY ix_dag_run_active", ""),
+    HINT=("INDEXED BY ix_dag_run_claimable", ""),
     LOCK=("", "FOR UPDATE OF r SKIP LOCKED"),
     NOW=_NOW,
 )
 _CLAIM_THESE: Final = Statement(
     _CLAIMED,
     PICKED=(
-        "id IN (SELECT value FROM json_each({run_pks})) AND state = 'queued' AND NOT cancel_requested",
-        "id = ANY({run_pks}::bigint[]) AND state = 'queued' AND NOT cancel_requested",
+        f"id IN (SELECT value FROM json_each({{run_pks}})) AND {_CLAIMABLE}",
+        f"id = ANY({{run_pks}}::bigint[]) AND {_CLAIMABLE}",
     ),
     NOW=_NOW,
 )
 _BEGIN: Final = Statement(
     """
-UPDATE dag_run SET started_at = {now}
+UPDATE dag_run SET started_at = {now}, first_started_at = COALESCE(first_started_at, {now})
 WHERE id = {run_pk} AND executor = {executor} AND attempt = {attempt} AND state = 'running'
 RETURNING id
 """
@@ -164,7 +163,9 @@ WHERE id = {run_pk} AND executor = {executor} AND attempt = {attempt} AND state 
 )
 
 
-async def requeue_runs(session: AsyncSession, *, executor: str, attempts: Mapping[int, int]) -> int:
+async def requeue_runs(
+    session: AsyncSession, *, executor: str, attempts: Mapping[int, int], have_begun: bool = True
+) -> int:
     """Queue runs of this executor again; return how many were still its own.
 
     The attempt does not count, however far it had come: attempts are counted to find a run that kills its executors,
@@ -172,6 +173,7 @@ async def requeue_runs(session: AsyncSession, *, executor: str, attempts: Mappin
 
     Args:
         attempts: The attempt of each run, by primary key.
+        have_begun: False: no worker has begun one of these attempts.
     """
     requeued = 0
     for pk, attempt in attempts.items():
@@ -180,6 +182,9 @@ async def requeue_runs(session: AsyncSession, *, executor: str, attempts: Mappin
             "started_at": None,
             "attempt": attempt - 1,
         }
+        if not have_begun and attempt == 1:
+            # It was set by the claim.
+            values["first_started_at"] = None
         result = await session.execute(
             update(_RUNS)
             .where(

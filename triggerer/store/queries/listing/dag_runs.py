@@ -10,7 +10,6 @@ from sqlalchemy import Select, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.logs import log_path
-from triggerer.domain.runs import RunState
 from triggerer.store.models import (
     AssetEvent,
     Dag,
@@ -20,6 +19,7 @@ from triggerer.store.models import (
     TaskRun,
 )
 from triggerer.store.queries.listing.filters import asset_ids, limited
+from triggerer.store.queries.listing.run_waits import RunWait, waits_of
 from triggerer.store.queries.listing.views import RunView, TaskRunView, view_of
 from triggerer.store.queries.run_states import ACTIVE, UNSUCCESSFUL
 
@@ -57,7 +57,8 @@ async def list_runs(
         dags = select(Dag.dag_id) if dag is None else select(Dag.dag_id).where(Dag.dag_id == dag)
         rows = await _with_events_of(session, query, dags, await asset_ids(session, asset), limit)
     events = await _events_of(session, [row.id for row in rows]) if with_events else {}
-    return [_run_view(row, events.get(row.id, [])) for row in rows]
+    waits = await waits_of(session, rows)
+    return [_run_view(row, events.get(row.id, []), waits.get(row.id)) for row in rows]
 
 
 async def find_run(session: AsyncSession, dag_id: str, run_id: str) -> int | None:
@@ -150,15 +151,16 @@ async def _events_of(session: AsyncSession, run_pks: Sequence[int]) -> dict[int,
     return found
 
 
-def _run_view(row: DagRun, event_ids: list[int]) -> RunView:
+def _run_view(row: DagRun, event_ids: list[int], wait: RunWait | None) -> RunView:
     home = row.log_home
     path = None if home is None else log_path(home, row.dag_id, row.run_id)
-    is_running = row.state == RunState.RUNNING
     return view_of(
         row,
         RunView,
+        # Attempts of one run count together: what is shown as its duration never starts again.
+        started_at=row.first_started_at or row.started_at,
         log_path=path,
-        waiting_for=row.waiting_for if is_running else None,
-        waiting_since=row.waiting_since if is_running else None,
+        waiting_for=None if wait is None else wait.reason,
+        waiting_since=None if wait is None else wait.since,
         asset_event_ids=event_ids,
     )

@@ -36,6 +36,7 @@ from triggerer.store.queries.listing.filters import (
     waits_for,
 )
 from triggerer.store.queries.listing.parked import count_kept, count_set_aside
+from triggerer.store.queries.listing.run_waits import broken_files, unloaded_files
 from triggerer.store.queries.listing.views import (
     AilingWatcherView,
     AssetView,
@@ -127,12 +128,14 @@ async def list_dags(
     found = (await session.execute(limited(query, limit))).all()
     ids = [row.dag_id for row, *_ in found]
     waiting = await perform(session, count_waiting(ids, bound=MOST_COUNTED))
+    errors = await unloaded_files(session, ids) | await broken_files(session, ids)
     return [
         view_of(
             row,
             DagView,
             file_missing_since=missing_since,
             file_warnings=warnings or [],
+            file_error=errors.get(row.dag_id),
             queued_events=waiting[row.dag_id].events,
             is_counted_short=waiting[row.dag_id].is_counted_short,
             last_run_id=last_run_id,

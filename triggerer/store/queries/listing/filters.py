@@ -12,6 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from triggerer.store.models import Asset, DagScheduleAsset
 
 _AT_ONCE: Final = 1_000
+_Id = TypeVar("_Id", int, str)
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 
 
@@ -40,7 +41,7 @@ def is_waited_for(asset_id: Any, dag: str) -> ColumnElement[bool]:
 
 
 def some_of(
-    ids: Sequence[int], column: InstrumentedAttribute[int]
+    ids: Sequence[_Id], column: InstrumentedAttribute[_Id]
 ) -> Iterator[ColumnElement[bool]]:
     """Conditions that choose rows by such a column, each some of them: a statement takes 32,767 values at most."""
     for start in range(0, len(ids), _AT_ONCE):

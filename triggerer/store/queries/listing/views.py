@@ -115,6 +115,8 @@ class DagView:
     """More events may be queued than were counted."""
     file_warnings: list[dict[str, Any]] = field(default_factory=list)
     """Of its file: [{"file", "line", "reason"}]."""
+    file_error: str | None = None
+    """Why its file does not load, so that its runs wait: for the DAG processor, or for an executor that tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class RunView:
     log_path: str | None
     partition_key: str | None
     waiting_for: str | None = None
-    """What a running run waits for, such as an executor of its Spark cluster; None: it works."""
+    """What a queued or running run waits for, such as a free worker, or its file; None: it works, or has ended."""
     waiting_since: datetime | None = None
     asset_event_ids: list[int] = field(default_factory=list)
 
