@@ -33,7 +33,7 @@ async def add_dag(house: House, dag_id: str) -> None:
 
 
 async def parse(house: House, *, is_broken: bool) -> None:
-    """What the DAG processor writes of the file that defines `ill`; other files were not parsed again."""
+    """Write what the DAG processor writes about the file that defines `ill`. No other file was parsed again."""
     errors = (PROBLEM,) if is_broken else ()
     file = ParsedFile("ill_file.py", 0.1, errors=errors, is_broken=is_broken)
     files = {"ill_file.py": file if is_broken else None, "well_file.py": None}

@@ -204,7 +204,7 @@ async def test_a_run_shows_what_it_waits_for_while_the_attempt_that_said_so_is_r
     assert queued.state == "queued"
     assert await shown() == ("a worker that is free", queued.queued_at)
     run = await _claimed(database, "me")
-    # Claimed once more, and no worker has begun it.
+    # The run is claimed again, and no worker has begun it.
     assert await shown() == ("a worker that is free", run.queued_at)
     async with database.transaction() as session:
         begin = begin_run(executor="me", run_pk=run.id, attempt=run.attempt)

@@ -12,14 +12,16 @@ from tests.store.explaining import working
 from tests.store.seeding import NOW, add_asset, add_dag, add_stream, asset_json, emit
 from triggerer.cli.assets import _ASSET_STATES, _EVENT_STATES
 from triggerer.scheduler.loop import Scheduler
-from triggerer.store.engine.database import Database
+from triggerer.store.engine.database import Database, database_now
 from triggerer.store.models import (
     Asset,
     AssetEvent,
     DagFile,
     DagPartitionEvent,
     DagRun,
+    Instance,
     QueuedAssetEvent,
+    Stream,
     TaskRun,
     Trigger,
     Watcher,
@@ -477,3 +479,45 @@ async def _first_run(session: AsyncSession, dag_id: str) -> DagRun:
     run = await session.get(DagRun, run_pk)
     assert run is not None
     return run
+
+
+@pytest.mark.parametrize(
+    ("heard_s_ago", "state", "reason"),
+    [
+        (3, "running", None),
+        (9, "running", "its owner far:1:a was heard of 9 s ago; its lease ends in 6 s, and then"),
+        (16, "waiting", "no instance hosts it: its owner far:1:a was heard of 16 s ago"),
+    ],
+)
+async def test_a_watcher_whose_owner_is_silent_says_so_as_soon_as_a_heartbeat_is_missed(
+    database: Database, heard_s_ago: int, state: str, reason: str | None
+) -> None:
+    await seed(database)
+    await add_stream(database)
+    async with database.transaction() as session:
+        heard = await database_now(session) - timedelta(seconds=heard_s_ago)
+        ends = heard + timedelta(seconds=15)
+        owner = "far:1:a"
+        session.add(
+            Instance(
+                id=owner, kind="triggerer", started_at=NOW, heartbeat_at=heard, expires_at=ends
+            )
+        )
+        await session.execute(update(Stream).values(owner=owner, expires_at=ends))
+        session.add(
+            Trigger(id=1, digest="d", classpath="m.Kafka", kwargs={}, stream_digest="stream")
+        )
+        await session.flush()
+        values = {"path": "f.py", "state": "running", "owner": owner, "updated_at": NOW}
+        session.add(Watcher(asset_id=1, name="w", trigger_id=1, **values))
+    async with database.reading() as session:
+        (found,) = await definitions.list_watchers(session)
+        (same,) = await definitions.list_watchers(session, state=state)
+        ailing = await definitions.list_ailing_watchers(session, "on_a", limit=5)
+    assert (found.state, found.owner_seen_at, found.lease_ends_at) == (state, heard, ends)
+    assert same.state == state
+    assert [one.reason for one in ailing] == ([] if reason is None else [found.reason])
+    if reason is None:
+        assert found.reason is None
+    else:
+        assert (found.reason or "").startswith(reason)

@@ -55,6 +55,7 @@ def list_(
 
     found = read_list(config, ask, dag=dag, asset=asset)
     lags = measure(config, found) if lag else None
+    is_unsure = any(row.reason for row in found)
     if json:
         print_json(found if lags is None else [with_lag(row, lags) for row in found])
         return
@@ -70,13 +71,14 @@ def list_(
             Column("trigger", Kind.MINOR),
             Column("stream", Kind.TEXT),
             Column("owner", Kind.MINOR),
+            *([Column("note", Kind.TEXT)] if is_unsure else []),
             Column("error", Kind.TEXT),
         ),
         (
             (
                 row.asset_name,
                 row.name,
-                row.state,
+                _state(row),
                 row.behind if row.positions else None,
                 *(() if lags is None else (shown_lag(lags[row.stream_id]),)),
                 row.set_aside or None,
@@ -84,6 +86,7 @@ def list_(
                 row.trigger.rpartition(".")[2],
                 row.stream,
                 row.owner,
+                *([row.reason] if is_unsure else []),
                 one_line(row.error),
             )
             for row in found
@@ -132,7 +135,8 @@ def show(
         [
             ("asset", row.asset_name),
             ("watcher", row.name),
-            ("state", row.state),
+            ("state", _state(row)),
+            ("note", row.reason),
             ("since", row.updated_at),
             ("trigger", row.trigger),
             ("arguments", row.kwargs),
@@ -197,6 +201,11 @@ def replay(
         return
     place = "the earliest message" if asked.start is None else text(asked.start)
     typer.echo(f"{asked.asset_name}/{asked.watcher}: asked to read again from {place} on")
+
+
+def _state(row: WatcherView) -> str:
+    """Return the state, and whether its owner may be dead."""
+    return f"{row.state} (owner silent)" if row.reason and row.state != "waiting" else row.state
 
 
 def _place(one: PositionView) -> str:

@@ -126,7 +126,8 @@ def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = 
     for one in found.waiting:
         typer.echo(f"  events of {one.asset_name} wait")
     for watcher in found.watchers:
-        why = "" if watcher.error is None else f": {one_line(watcher.error)}"
+        said = watcher.reason or one_line(watcher.error)
+        why = "" if said is None else f": {said}"
         typer.echo(f"  the watcher {watcher.asset_name}/{watcher.name} is {watcher.state}{why}")
     for key in found.partitions:
         typer.echo(f"  {_readable_key(key)}")

@@ -150,7 +150,7 @@ class ExecutorSettings:
     prewarm: bool = True
     """Whether Spark is started before the first run asks for it, if a known DAG needs it."""
     broken_file: Literal["hold", "fail"] = "hold"
-    """What becomes of a run whose DAG file does not load: it stays queued until the file loads ("hold"), or fails."""
+    """A run whose DAG file does not load stays queued until the file loads ("hold"), or fails ("fail")."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,9 @@ class Claims:
             unknown = {pk: ours.pop(pk).attempt for pk in ours.keys() - known}
             await queries.requeue_runs(session, executor=self._executor, attempts=unknown)
             cancelled = await queries.cancel_queued(session)
-            released = await release_due(session, holds=self._holds_broken)
+            released = await release_due(
+                session, holds=self._holds_broken, executor=self._executor, alone=alone
+            )
             if recovered.requeued or unknown or released:
                 announce(session, Signal.RUNS_QUEUED)
             if ended := {*recovered.given_up, *cancelled}:
@@ -137,6 +139,6 @@ class Claims:
 
 
 def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
-    """Hold the runs of broken files that stand before those that are claimed."""
+    """Hold the runs of broken files that a claim would pick, then claim."""
     yield from hold_broken(limit=limit)
     return (yield from claim)

@@ -219,7 +219,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         """Hold the runs whose file does not load; return the other updates.
 
         Raises:
-            As `Database.perform_steps`. Holding once more what is held changes nothing.
+            As `Database.perform_steps`. A repeat changes nothing.
         """
         unloaded = [update for update in group if update.is_unloaded and update.end is not None]
         answers = await self._database.perform_steps(

@@ -79,7 +79,7 @@ class DagRun(Base):
     """Grows with every claim."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     waiting_for: Mapped[str | None] = mapped_column(Text)
-    """What a running or held run waits for; out of date in any other state."""
+    """The reason why a running or held run waits. It is out of date in any other state."""
     waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     partition_key: Mapped[str | None] = mapped_column(Text)
     priority: Mapped[int] = mapped_column(server_default="0", default=0)

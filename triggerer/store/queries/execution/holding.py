@@ -29,9 +29,11 @@ from triggerer.store.queries.run_states import QUEUED
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _FIRST_DELAY_S: Final = 5.0
 _LONGEST_DELAY_S: Final = 60.0
+_OTHERS_FIRST: Final = timedelta(seconds=12)
+"""For so long, only another executor tries the run again: it may have what this one lacks. Longer than a sweep."""
 
 # Only runs that a claim would pick are looked at, so each run is held once and a claim costs the same afterwards.
-# PostgreSQL locks the file: whoever releases runs has changed its row before, and then sees those that were held.
+# PostgreSQL locks the file. The DAG processor changes its row before it releases runs, so it sees all held runs.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}
@@ -65,12 +67,12 @@ WHERE id = {run_pk} AND executor = {executor} AND attempt = {attempt} AND state 
   AND NOT (SELECT d.is_stale FROM dag d WHERE d.dag_id = dag_run.dag_id)
 RETURNING id
 """,
-    AGAIN=("{again}", "{again}::text::jsonb"),
+    AGAIN=("{again}", "{again}::text::json"),
 )
 
 
 def hold_broken(*, limit: int) -> Script[None]:
-    """Hold those of the first `limit` claimable runs whose file is broken, until none is among them."""
+    """Hold the runs of broken files, until there is none among the first `limit` claimable runs."""
     while (yield _HOLD(limit=limit, never=NEVER, now=datetime.now(UTC))):
         pass
 
@@ -89,7 +91,7 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> BoundStateme
         executor=executor,
         run_pk=order.run_pk,
         attempt=order.attempt,
-        reason=reason,
+        reason=reason.removeprefix(f"{order.path} could not be loaded: "),
         until=now + timedelta(seconds=delay_s),
         now=now,
         again=orjson.dumps(repeat.to_json()).decode(),
@@ -118,13 +120,21 @@ async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[s
     return await _release(session, loads)
 
 
-async def release_due(session: AsyncSession, *, holds: bool) -> list[str]:
-    """Release the held runs that are to be tried again; return the ids of their DAGs.
+async def release_due(
+    session: AsyncSession, *, holds: bool, executor: str, alone: bool
+) -> list[str]:
+    """Release the held runs whose time to be tried again has come; return the ids of their DAGs.
 
     Args:
+        executor: Who asks. A run that this executor could not load is left to others at first.
+        alone: There is no other executor.
         holds: Whether the configuration wants runs to be held at all; if not, all are released.
     """
-    due: ColumnElement[bool] = _RUNS.c.held_until <= datetime.now(UTC)
+    now = datetime.now(UTC)
+    due: ColumnElement[bool] = _RUNS.c.held_until <= now
+    if not alone:
+        is_ours = _RUNS.c.executor == executor
+        due = and_(due, or_(~is_ours, _RUNS.c.held_until <= now - _OTHERS_FIRST))
     is_repaired = and_(
         _RUNS.c.held_until == NEVER, or_(DagFile.is_broken.is_not(True), Dag.is_stale)
     )
@@ -134,7 +144,7 @@ async def release_due(session: AsyncSession, *, holds: bool) -> list[str]:
     return await _release(session, (await session.execute(query)).all())
 
 
-def _held() -> Select[tuple[int, str, datetime | None, str, bool, bool]]:
+def _held() -> Select[int, str, datetime | None, str, bool, bool]:
     return (
         select(
             DagRun.id, DagRun.dag_id, DagRun.held_until, Dag.path, Dag.is_stale, DagFile.is_broken

@@ -157,7 +157,7 @@ def _run_view(row: DagRun, event_ids: list[int], wait: RunWait | None) -> RunVie
     return view_of(
         row,
         RunView,
-        # Attempts of one run count together: what is shown as its duration never starts again.
+        # The attempts of a run count together, so its duration never starts again.
         started_at=row.first_started_at or row.started_at,
         log_path=path,
         waiting_for=None if wait is None else wait.reason,

@@ -8,13 +8,15 @@ says what is walked instead.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from triggerer.redaction import redact, redact_text
+from triggerer.store.engine.database import database_now
 from triggerer.store.engine.script import perform
 from triggerer.store.models import (
     Asset,
@@ -35,6 +37,7 @@ from triggerer.store.queries.listing.filters import (
     some_of,
     waits_for,
 )
+from triggerer.store.queries.listing.liveness import GONE, Liveness, known_instances, why_silent
 from triggerer.store.queries.listing.parked import count_kept, count_set_aside
 from triggerer.store.queries.listing.run_waits import broken_files, unloaded_files
 from triggerer.store.queries.listing.views import (
@@ -190,8 +193,11 @@ async def list_watchers(
     state: str | None = None,
 ) -> list[WatcherView]:
     """Return watchers by asset and name. `dag`: only those of assets that the DAG waits for."""
+    now = await database_now(session)
+    instances = await known_instances(session)
+    shown_state = _shown_state(now)
     query = (
-        select(Watcher, Asset.name, Trigger, Stream.key)
+        select(Watcher, Asset.name, Trigger, Stream, shown_state)
         .join(Asset, Asset.id == Watcher.asset_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .join(Stream, Stream.digest == Trigger.stream_digest)
@@ -204,7 +210,7 @@ async def list_watchers(
     if dag is not None:
         query = query.where(is_waited_for(Watcher.asset_id, dag))
     if state is not None:
-        query = query.where(Watcher.state == state)
+        query = query.where(shown_state == state)
     found = (await session.execute(limited(query, limit))).all()
     positions = await _positions_of(session, [row for row, *_ in found])
     set_aside = await count_set_aside(session, [row.id for row, *_ in found])
@@ -215,8 +221,12 @@ async def list_watchers(
             asset_name=asset_name,
             trigger=trigger.classpath,
             guarantee=trigger.guarantee,
-            stream=redact_text(key),
+            stream=redact_text(stream.key),
             stream_id=trigger.stream_digest,
+            state=shown,
+            owner_seen_at=known.seen_at,
+            lease_ends_at=stream.expires_at if stream.owner == row.owner else None,
+            reason=_why_unsure(row, shown, known, now),
             error=None if row.error is None else redact_text(row.error),
             traceback=None if row.traceback is None else redact_text(row.traceback),
             kwargs=redact("", trigger.kwargs),
@@ -225,8 +235,9 @@ async def list_watchers(
             set_aside=set_aside.get(row.id, 0),
             behind_since=min((one.since for one in behind), default=None),
         )
-        for row, asset_name, trigger, key in found
+        for row, asset_name, trigger, stream, shown in found
         for behind in [positions.get(row.id, [])]
+        for known in [instances.get(row.owner or "", GONE)]
     ]
 
 
@@ -259,22 +270,49 @@ async def streams_of_watchers(
 async def list_ailing_watchers(
     session: AsyncSession, dag: str, *, limit: int
 ) -> list[AilingWatcherView]:
-    """Return the watchers of the assets that a DAG waits for, as far as they are not running, by asset and name."""
+    """Return the watchers of the assets that a DAG waits for, as far as they are not running, by asset and name.
+
+    A watcher whose owner has missed a heartbeat is one of them, and says so.
+    """
+    now = await database_now(session)
+    instances = await known_instances(session)
+    silent = [owner for owner, known in instances.items() if known.is_silent]
+    shown_state = _shown_state(now)
     query = (
-        select(Asset.name, Watcher.name, Watcher.state, Watcher.error)
+        select(Watcher, Asset.name, shown_state)
         .join(Asset, Asset.id == Watcher.asset_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .join(Stream, Stream.digest == Trigger.stream_digest)
         .where(
             is_waited_for(Watcher.asset_id, dag),
-            Watcher.trigger_id.is_not(None),
-            Watcher.state != "running",
+            or_(shown_state != "running", Watcher.owner.in_(silent)),
         )
         .order_by(Asset.name, Watcher.name)
         .limit(limit)
     )
     return [
-        AilingWatcherView(asset, name, state, None if error is None else redact_text(error))
-        for asset, name, state, error in await session.execute(query)
+        AilingWatcherView(
+            asset,
+            row.name,
+            shown,
+            None if row.error is None else redact_text(row.error),
+            _why_unsure(row, shown, instances.get(row.owner or "", GONE), now),
+        )
+        for row, asset, shown in await session.execute(query)
     ]
+
+
+def _shown_state(now: datetime) -> ColumnElement[str]:
+    """The state of the `Watcher`: waiting if nobody owns its `Stream`, whatever its last owner has written."""
+    is_unowned = or_(Stream.owner.is_(None), Stream.expires_at <= now)
+    return case((is_unowned, "waiting"), else_=Watcher.state)
+
+
+def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str | None:
+    """Return why the state may be out of date, or was corrected; None: neither."""
+    if row.owner is None or not (known.is_silent or shown != row.state):
+        return None
+    return why_silent(row.owner, known, now)
 
 
 async def _positions_of(

@@ -1,10 +1,9 @@
-"""Which instances have missed a heartbeat: what the store shows of them may be out of date."""
+"""Finds instances that missed a heartbeat: what the store says about their streams and runs may be out of date."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import select
@@ -20,7 +19,7 @@ _LATE: Final = {"triggerer": 0.35, "executor": 0.45}
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """What is known of an instance that owns something. All instants are the database's."""
+    """The signs of life of an instance that owns streams or runs. All instants are the database's."""
 
     seen_at: datetime | None
     """Its last heartbeat; None: its registration is gone."""
@@ -37,17 +36,10 @@ class Liveness:
 GONE: Final = Liveness(None, None, is_silent=True)
 
 
-async def liveness_of(
-    session: AsyncSession, instance_ids: Collection[str | None]
-) -> dict[str, Liveness]:
-    """Return what is known of these instances, by id; None among them stands for no instance."""
-    wanted = {one for one in instance_ids if one is not None}
-    if not wanted:
-        return {}
+async def known_instances(session: AsyncSession) -> dict[str, Liveness]:
+    """Return what is known of each instance, by id: a few, namely the living ones and those that died within a day."""
     now = await database_now(session)
-    # A few rows: one for each living process, and for those that died within a day.
-    rows = {row.id: row for row in await session.scalars(select(Instance)) if row.id in wanted}
-    return {one: GONE if one not in rows else _judge(rows[one], now) for one in wanted}
+    return {row.id: _judge(row, now) for row in await session.scalars(select(Instance))}
 
 
 def _judge(row: Instance, now: datetime) -> Liveness:
@@ -58,3 +50,19 @@ def _judge(row: Instance, now: datetime) -> Liveness:
         lease = row.expires_at - row.heartbeat_at
         is_late = now - row.heartbeat_at > lease * _LATE.get(row.kind, 0.5)
     return Liveness(row.heartbeat_at, row.expires_at, is_late or is_known_dead(row.id))
+
+
+def why_silent(owner: str, known: Liveness, now: datetime) -> str:
+    """Return for how long the owner has been silent, and when others take over."""
+    silent = "is gone" if known.seen_at is None else f"was heard of {_ago(now - known.seen_at)} ago"
+    if known.lease_ends_at is None:
+        return f"no instance hosts it: its owner {owner} {silent}"
+    left = _ago(known.lease_ends_at - now)
+    return f"its owner {owner} {silent}; its lease ends in {left}, and then another instance takes over"
+
+
+def _ago(length: timedelta) -> str:
+    seconds = round(max(length.total_seconds(), 0))
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

@@ -1,4 +1,4 @@
-"""What a run waits for that does not work at this moment: its file, a worker, an executor, or another one."""
+"""Tells why a run does not proceed: it waits for its file, a worker, an executor, or what its task says."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from triggerer.store.engine.database import database_now
 from triggerer.store.models import Dag, DagFile, DagRun, Instance
 from triggerer.store.models.dags import NEVER
 from triggerer.store.queries.listing.filters import some_of
-from triggerer.store.queries.listing.liveness import GONE, Liveness, liveness_of
+from triggerer.store.queries.listing.liveness import GONE, Liveness, known_instances
 from triggerer.store.queries.run_states import QUEUED
 
 
 @dataclass(frozen=True, slots=True)
 class RunWait:
-    """What a run waits for, and since when."""
+    """The reason why a run waits, and since when."""
 
     reason: str
     since: datetime | None
@@ -37,9 +37,7 @@ async def waits_of(session: AsyncSession, rows: Sequence[DagRun]) -> dict[int, R
     queued = [row for row in active if row.state == RunState.QUEUED]
     broken = await broken_files(session, {row.dag_id for row in queued})
     worker = await awaited_worker(session) if queued else ""
-    alive = await liveness_of(
-        session, {row.executor for row in active if row.state == RunState.RUNNING}
-    )
+    alive = await known_instances(session)
     found = {}
     for row in active:
         wait = (

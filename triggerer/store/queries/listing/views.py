@@ -171,7 +171,7 @@ class RunView:
     log_path: str | None
     partition_key: str | None
     waiting_for: str | None = None
-    """What a queued or running run waits for, such as a free worker, or its file; None: it works, or has ended."""
+    """The reason why a queued or running run waits, such as a free worker, or its file; None: it does not wait."""
     waiting_since: datetime | None = None
     asset_event_ids: list[int] = field(default_factory=list)
 
@@ -203,6 +203,12 @@ class WatcherView:
     """Messages that it could not take, until they are replayed or discarded."""
     guarantee: str | None
     """The least that it asks its trigger to promise."""
+    owner_seen_at: datetime | None = None
+    """The last heartbeat of its owner."""
+    lease_ends_at: datetime | None = None
+    """When another instance may take over, unless the owner sends a heartbeat."""
+    reason: str | None = None
+    """Why its state may be out of date, or why no instance hosts it, if an owner has died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +244,8 @@ class AilingWatcherView:
     name: str
     state: str
     error: str | None
+    reason: str | None = None
+    """As `WatcherView.reason`."""
 
 
 @dataclass(frozen=True, slots=True)
