@@ -44,9 +44,9 @@ _INDENT: Final = " " * 10
 class Brief(logging.Filter):
     """Withholds client libraries' lines, and what a plugin has said in the last minutes: word for word."""
 
-    def __init__(self, *, every_s: float = 600.0) -> None:
+    def __init__(self, *, quiet_s: float = 600.0) -> None:
         super().__init__()
-        self._every_s = every_s
+        self._quiet_s = quiet_s
         self._said: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -57,13 +57,13 @@ class Brief(logging.Filter):
         if record.exc_info or not (root in _PLUGINS or str(event).startswith(_GROUP_STARTED)):
             return True
         key = (record.name, str(event))
-        if record.created - self._said.get(key, -math.inf) < self._every_s:
-            return False
+        is_repeat = record.created - self._said.get(key, -math.inf) < self._quiet_s
         self._said = {
-            one: at for one, at in self._said.items() if record.created - at < self._every_s
+            one: at for one, at in self._said.items() if record.created - at < self._quiet_s
         }
+        # Also of one that is withheld: a stream that restarts for hours says nothing until it lasts.
         self._said[key] = record.created
-        return True
+        return not is_repeat
 
 
 class TerminalRenderer:

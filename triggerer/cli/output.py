@@ -61,6 +61,22 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def readable_lane(lane: str) -> str:
+    """Return a lane, stored as JSON, as people write it: `["orders",3]` is `orders[3]`."""
+    import orjson
+
+    try:
+        value = orjson.loads(lane)
+    except orjson.JSONDecodeError:
+        return lane
+    match value:
+        case str():
+            return value
+        case [str(name), int(number)]:
+            return f"{name}[{number}]"
+    return lane
+
+
 def counted(number: int, noun: str) -> str:
     """Return `1 file`, `2 files`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -16,6 +16,7 @@ from triggerer.cli.output import (
     print_answer,
     print_fields,
     print_json,
+    readable_lane,
     wrong_use,
 )
 from triggerer.cli.session import read, read_list, write
@@ -90,7 +91,7 @@ def list_(
             row.watcher,
             row.state,
             row.failures,
-            row.lane,
+            readable_lane(row.lane),
             row.parked_at,
             row.idempotency_key,
             one_line(row.error),
@@ -128,7 +129,7 @@ def show(
             ("asset", row.asset_name),
             ("watcher", row.watcher),
             ("state", row.state),
-            ("lane", row.lane),
+            ("lane", readable_lane(row.lane)),
             ("key", row.idempotency_key),
             ("failures", row.failures),
             ("parked", row.parked_at),

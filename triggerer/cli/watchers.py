@@ -9,7 +9,7 @@ import typer
 from triggerer.cli import completing, options, parked
 from triggerer.cli.lags import fields_of, measure, print_notes, shown_lag, with_lag
 from triggerer.cli.one_line import one_line
-from triggerer.cli.output import check_state, print_fields, print_json, text
+from triggerer.cli.output import check_state, print_fields, print_json, readable_lane, text
 from triggerer.cli.parked import split_watcher
 from triggerer.cli.session import read, read_list, write
 from triggerer.cli.tables import Column, Kind, print_table
@@ -149,7 +149,7 @@ def show(
             ("behind", row.behind if row.positions else None),
             ("behind since", row.behind_since),
             ("set aside", row.set_aside or None),
-            *((f"behind in {one.lane}", _place(one)) for one in row.positions),
+            *((f"behind in {readable_lane(one.lane)}", _place(one)) for one in row.positions),
             ("traceback", row.traceback),
         ]
     )

@@ -12,7 +12,7 @@ from triggerer.cli import app as commands
 from triggerer.cli import main as command
 from triggerer.cli.dags import readable_error, readable_schedule
 from triggerer.cli.options import parse_instant
-from triggerer.cli.output import print_fields, print_json, text
+from triggerer.cli.output import print_fields, print_json, readable_lane, text
 from triggerer.errors import ConfigurationError, StoreError, TriggererError
 
 A, B, C = ({"asset": {"name": name, "uri": f"x-{name}"}} for name in "abc")
@@ -56,6 +56,20 @@ def test_an_instant_is_shown_in_utc_and_says_so_whatever_the_zone_of_the_machine
 def test_an_instant_can_be_given_to_an_option_as_it_was_shown() -> None:
     instant = datetime(2026, 11, 27, 1, 2, 3, tzinfo=UTC)
     assert parse_instant(text(instant), "--from") == instant
+
+
+@pytest.mark.parametrize(
+    ("lane", "shown"),
+    [
+        ('["orders",3]', "orders[3]"),
+        ('"a"', "a"),
+        ("0", "0"),
+        ('["a","b"]', '["a","b"]'),
+        ("no JSON", "no JSON"),
+    ],
+)
+def test_a_lane_is_shown_as_people_write_it(lane: str, shown: str) -> None:
+    assert readable_lane(lane) == shown
 
 
 def test_json_is_one_value_with_instants_in_utc(capsysbinary: Any) -> None:
