@@ -9,12 +9,15 @@ import pytest
 from sqlalchemy import event, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tests.store.seeding import emit, queue_of
 from triggerer.domain.merging import merge
 from triggerer.domain.parsed import ParsedAsset, ParsedDag, ParsedFile, ParsedWatcher, Problem
+from triggerer.scheduler import Scheduler
 from triggerer.store.engine.database import Database
 from triggerer.store.models import (
     Asset,
     AssetAlias,
+    AssetAliasMember,
     Dag,
     DagFile,
     DagScheduleAlias,
@@ -25,6 +28,17 @@ from triggerer.store.models import (
     Watcher,
 )
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
+from triggerer.store.queries.execution.run_events import (
+    Page,
+    count_events,
+    last_event,
+    page_of_asset,
+    page_of_run,
+    triggering_assets,
+)
+from triggerer.store.queries.listing.asset_events import list_asset_events
+from triggerer.store.queries.listing.dag_runs import find_run, list_runs
+from triggerer.store.queries.listing.definitions import list_assets
 from triggerer.store.wakeups.signals import Signal
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -338,6 +352,88 @@ async def test_an_asset_keeps_its_row_when_its_name_or_uri_changes(database: Dat
         "u": (ids["u"], "renamed"),
         "moved": (ids["v"], "m"),
     }
+
+
+async def test_events_keep_the_name_and_the_uri_that_their_asset_had(database: Database) -> None:
+    await sync(database, file(assets=(asset("n", "u"),)))
+    (row,) = await rows(database, Asset)
+    emitted = {}
+    for name, uri in (("n", "u"), ("n", "u2"), ("n", "u3"), ("m", "u3"), ("m", "u"), ("n", "u")):
+        await sync(database, file(assets=(asset(name, uri),)))
+        if uri != "u2":  # it has no event
+            for _ in range(2):
+                (event_id,) = await emit(database, row.id)
+                emitted[event_id] = (name, uri)
+    async with database.reading() as session:
+        listed = await list_asset_events(session)
+        assert {one.id: (one.asset_name, one.asset_uri) for one in listed} == emitted
+        for given in ("n", "m", "u", "u2", "u3"):
+            found = {one.id for one in await list_asset_events(session, asset=given)}
+            assert found == {key for key, names in emitted.items() if given in names}
+        (view,) = await list_assets(session)
+        assert (view.name, view.uri) == ("n", "u")
+        # A task reads the events of the asset that it names.
+        page = Page(last_id=100, newest_first=False, beyond=None, skip=0, limit=10)
+        for uri in ("u", "u2", "u3"):
+            ids = [key for key, names in emitted.items() if uri in names]
+            read = await page_of_asset(session, page, uri=uri)
+            assert [one["id"] for one in read] == ids
+            assert {one["asset_uri"] for one in read} <= {uri}
+            assert await last_event(session, uri=uri) == max(ids, default=0)
+            assert await count_events(session, last_id=100, uri=uri) == len(ids)
+
+
+async def test_a_uri_that_changes_takes_nothing_from_the_dags_that_wait(database: Database) -> None:
+    def defined(uri: str) -> ParsedFile:
+        schedule = {"asset": {"name": "n", "uri": uri}}
+        return file(
+            assets=(asset("n", uri),),
+            watchers=(replace(watcher("n"), asset_uri=uri),),
+            aliases=("z",),
+            dags=(dag("d", schedule=schedule),),
+        )
+
+    await sync(database, defined("u"))
+    (row,), (watched,) = await rows(database, Asset), await rows(database, Watcher)
+    async with database.transaction() as session:
+        alias_id = await session.scalar(select(AssetAlias.id))
+        session.add(AssetAliasMember(alias_id=alias_id, asset_id=row.id))
+    (old,) = await emit(database, row.id)
+    changed = await sync(database, defined("u2"))
+    # A running watcher goes on, and its next event is queued: the watcher knows the asset by its row.
+    assert not changed.stream_digests
+    (now,) = await rows(database, Watcher)
+    assert (now.id, now.asset_id) == (watched.id, row.id)
+    (new,) = await emit(database, row.id)
+    assert await queue_of(database, "d") == [(old, None), (new, None)]
+    assert await Scheduler(database).run_once() == 1
+    async with database.reading() as session:
+        (run,) = await list_runs(session, with_events=True)
+        assert run.asset_event_ids == [old, new]
+        run_pk = await find_run(session, "d", run.run_id)
+        assert run_pk is not None
+        (triggering,) = await triggering_assets(session, run_pk)
+        assert (triggering.name, triggering.uri, triggering.total) == ("n", "u2", 2)
+        page = Page(last_id=new, newest_first=False, beyond=None, skip=0, limit=10)
+        read = await page_of_run(session, page, run_pk=run_pk, uri="u2")
+        assert [one["asset_uri"] for one in read] == ["u", "u2"]
+        read = await page_of_asset(session, page, alias="z")
+        assert [one["asset_uri"] for one in read] == ["u", "u2"]
+
+
+async def test_an_asset_without_events_under_its_present_uri_has_no_last_event(
+    database: Database,
+) -> None:
+    await sync(database, file(assets=(asset("n", "u"),)))
+    (row,) = await rows(database, Asset)
+    await emit(database, row.id)
+    async with database.reading() as session:
+        (view,) = await list_assets(session)
+        assert view.last_event_timestamp is not None
+    await sync(database, file(assets=(asset("n", "u2"),)))
+    async with database.reading() as session:
+        (view,) = await list_assets(session)
+        assert view.last_event_timestamp is None
 
 
 async def test_two_assets_may_swap_their_uris(database: Database) -> None:

@@ -225,7 +225,7 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
             ]
             for sql, values in asked
         ]
-    assert len(plans) == 8
+    assert len(plans) == 12
     for plan in plans:
         # What is sorted is at most the ids of the page; its rows come in order, so that it can end early.
         if "USE TEMP B-TREE FOR ORDER BY" in plan:

@@ -82,14 +82,10 @@ async def delete_asset(
 
 
 async def _find_asset(session: AsyncSession, asset: str) -> tuple[int, DeletedAsset]:
-    found = await assets.find_assets(session, asset)
-    if not found:
+    found = await assets.find_asset(session, asset)
+    if found is None:
         raise UnknownAsset(asset)
-    if len(found) > 1:
-        uris = ", ".join(uri for _, _, uri in found)
-        said = f"several assets are called {asset!r}: {uris}"
-        raise UnknownAsset(asset, said, hint="give the URI")
-    ((asset_id, name, uri),) = found
+    asset_id, name, uri = found
     return asset_id, DeletedAsset(name, uri)
 
 

@@ -5,6 +5,7 @@ from triggerer.store.models.assets import (
     AssetAlias,
     AssetAliasMember,
     AssetEvent,
+    FormerIdentity,
     QueuedAssetEvent,
 )
 from triggerer.store.models.backfills import Backfill, BackfillInterval, BackfillKey
@@ -34,6 +35,7 @@ __all__ = [
     "DagRun",
     "DagScheduleAlias",
     "DagScheduleAsset",
+    "FormerIdentity",
     "Instance",
     "ParkedBody",
     "ParkedMessage",

@@ -22,7 +22,10 @@ _BY_TASKS = text("source_dag_id IS NOT NULL")
 
 
 class Asset(Base):
-    """One asset, identified by name and URI. Rows are never deleted while an event names them."""
+    """One asset, identified by name and URI. Rows are never deleted while an event names them.
+
+    The row has the present identity; those before are `FormerIdentity`.
+    """
 
     __tablename__ = "asset"
 
@@ -37,6 +40,23 @@ class Asset(Base):
     None: created by an event that nobody declared, or its file is gone.
     """
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class FormerIdentity(Base):
+    """A name and a URI that an asset had, for the events that it got under them.
+
+    An asset whose name or URI changes keeps its row: watchers, queues and schedules go on with it, and an event that
+    is recorded at that moment is lost to nobody. Its older events keep the identity of their time: the row with the
+    lowest `last_event_id` that is not below an event's id.
+    """
+
+    __tablename__ = "asset_former_identity"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    asset_id: Mapped[int] = mapped_column(ForeignKey("asset.id"), primary_key=True)
+    last_event_id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(Text, index=True)
+    uri: Mapped[str] = mapped_column(Text, index=True)
 
 
 class AssetAlias(Base):

@@ -18,6 +18,7 @@ from triggerer.store.models import (
     DagPartitionPart,
     DagRun,
     DagScheduleAsset,
+    FormerIdentity,
     ParkedMessage,
     QueuedAssetEvent,
     Watcher,
@@ -93,14 +94,13 @@ async def _unfinished_run(session: AsyncSession, asset_id: int) -> tuple[str, st
     return None
 
 
-async def find_assets(session: AsyncSession, asset: str) -> list[tuple[int, str, str]]:
-    """Return the assets (id, name, URI) with this URI; without one, those with this name."""
-    query = select(Asset.id, Asset.name, Asset.uri).order_by(Asset.id)
+async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] | None:
+    """Return the id, the name and the URI of the asset with this URI, or else with this name; None: there is none."""
     for column in (Asset.uri, Asset.name):
-        rows = await session.execute(query.where(column == asset))
-        if found := [(asset_id, name, uri) for asset_id, name, uri in rows]:
-            return found
-    return []
+        query = select(Asset.id, Asset.name, Asset.uri).where(column == asset)
+        if row := (await session.execute(query)).one_or_none():
+            return row.id, row.name, row.uri
+    return None
 
 
 async def _queued(session: AsyncSession, asset_id: int) -> int:
@@ -138,6 +138,12 @@ async def delete_asset_row(session: AsyncSession, asset_id: int) -> None:
     watchers = select(Watcher.id).where(Watcher.asset_id == asset_id)
     for of_watcher in (WatcherPosition, WatcherReplay):
         await session.execute(delete(of_watcher).where(of_watcher.watcher_id.in_(watchers)))
-    for of_asset in (Watcher, AssetAliasMember, DagScheduleAsset, DagPartitionPart):
+    for of_asset in (
+        Watcher,
+        AssetAliasMember,
+        DagScheduleAsset,
+        DagPartitionPart,
+        FormerIdentity,
+    ):
         await session.execute(delete(of_asset).where(of_asset.asset_id == asset_id))
     await session.execute(delete(Asset).where(Asset.id == asset_id))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.merging import AssetKey, Folder
-from triggerer.store.models import Asset, AssetAlias
+from triggerer.store.models import Asset, AssetAlias, AssetEvent, FormerIdentity
 from triggerer.store.queries.dag_sync.differences import assign
 
 
@@ -37,8 +37,8 @@ async def _rename_assets(
 ) -> None:
     """Give rows of assets that are no longer defined to those that have taken over their name or their URI.
 
-    Their events and watchers go with them. If the name went to one asset and the URI to another, the row that
-    is left keeps its events under a name that no asset can have.
+    Their watchers, queues and schedules go with them, and their older events keep the identity of their time. If the
+    name went to one asset and the URI to another, no asset can have the name that the row is left with.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}
@@ -58,6 +58,8 @@ async def _rename_assets(
             retired = f"x-retired:{row.id}"
             renamed.append((row, AssetKey(retired, retired)))
             del rows[old]
+    for row, _ in renamed:
+        await _note_identity(session, row)
     # Two assets may have swapped their URIs: in any order, single updates would violate the unique keys.
     for row, _ in renamed:
         assign(row, name=f"x-renaming:{row.id}", uri=f"x-renaming:{row.id}")
@@ -66,6 +68,17 @@ async def _rename_assets(
     for row, key in renamed:
         assign(row, name=key.name, uri=key.uri)
         rows[key] = row
+
+
+async def _note_identity(session: AsyncSession, row: Asset) -> None:
+    """Keep the name and the URI of an asset for the events that it got under them, if there are any."""
+    last = await session.scalar(
+        select(func.max(AssetEvent.id)).where(AssetEvent.asset_id == row.id)
+    )
+    of_asset = FormerIdentity.asset_id == row.id
+    noted = await session.scalar(select(func.max(FormerIdentity.last_event_id)).where(of_asset))
+    if last is not None and last > (noted or 0):
+        session.add(FormerIdentity(asset_id=row.id, last_event_id=last, name=row.name, uri=row.uri))
 
 
 async def sync_aliases(session: AsyncSession, names: Iterable[str]) -> dict[str, int]:

@@ -29,6 +29,14 @@ from triggerer.store.models import (
     QueuedAssetEvent,
     Watcher,
 )
+from triggerer.store.queries.listing.identities import (
+    NAME,
+    URI,
+    Span,
+    in_spans,
+    spans_of,
+    with_identity,
+)
 
 _EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
@@ -98,14 +106,17 @@ async def last_event(
     session: AsyncSession, *, uri: str | None = None, alias: str | None = None
 ) -> int:
     """Return the id of the newest event of an asset, or of the assets of an alias; 0: there is none."""
-    # Each asset by itself is one index lookup.
-    newest = (
-        select(func.max(AssetEvent.id))
-        .where(AssetEvent.asset_id == Asset.id)
-        .correlate(Asset)
-        .scalar_subquery()
-    )
-    return await session.scalar(select(func.max(newest)).where(_about(uri, alias))) or 0
+    spans, newest = await _spans(session, uri, alias), 0
+    for start in range(0, len(spans), _ASSETS_MERGED):
+        # Each span by itself is one index lookup.
+        each = union_all(
+            *(
+                select(func.max(AssetEvent.id).label("id")).where(span.holds())
+                for span in spans[start : start + _ASSETS_MERGED]
+            )
+        ).subquery()
+        newest = max(newest, await session.scalar(select(func.max(each.c.id))) or 0)
+    return newest
 
 
 async def count_events(
@@ -115,8 +126,7 @@ async def count_events(
     counted = (
         select(func.count())
         .select_from(AssetEvent)
-        .where(AssetEvent.asset_id.in_(select(Asset.id).where(_about(uri, alias))))
-        .where(AssetEvent.id <= last_id)
+        .where(in_spans(await _spans(session, uri, alias)), AssetEvent.id <= last_id)
     )
     return await session.scalar(counted) or 0
 
@@ -128,20 +138,20 @@ async def page_of_asset(
 
     For an alias with more than 100 assets, it takes the longer the more events there are after the page's begin.
     """
-    asset_ids = (await session.scalars(select(Asset.id).where(_about(uri, alias)))).all()
-    if not asset_ids:
+    spans = await _spans(session, uri, alias)
+    if not spans:
         return []
     # No index has the events of several assets in order. So take the first ones of each, and the first of those.
-    apart = [[one] for one in asset_ids] if len(asset_ids) <= _ASSETS_MERGED else [asset_ids]
+    apart = [[one] for one in spans] if len(spans) <= _ASSETS_MERGED else [spans]
     firsts = [
-        _in_order(select(AssetEvent.id).where(AssetEvent.asset_id.in_(ids)), AssetEvent.id, page)
+        _in_order(select(AssetEvent.id).where(in_spans(some)), AssetEvent.id, page)
         .limit(page.skip + page.limit)
         .subquery()
-        for ids in apart
+        for some in apart
     ]
     merged = union_all(*(select(first.c.id) for first in firsts)).subquery().c.id
     ids = _in_order(select(merged), merged, page)
-    events = select(AssetEvent.id).where(AssetEvent.asset_id.in_(asset_ids))
+    events = select(AssetEvent.id).where(in_spans(spans))
     return await _read(session, page, ids, events, AssetEvent.id)
 
 
@@ -165,15 +175,18 @@ async def _entries_of(
     return DagPartitionEvent if await session.scalar(select(keyed)) else QueuedAssetEvent
 
 
-def _about(uri: str | None, alias: str | None) -> ColumnElement[bool]:
+async def _spans(session: AsyncSession, uri: str | None, alias: str | None) -> list[Span]:
+    """Return the events that were recorded under a URI, or all events of the assets of an alias."""
     if alias is None:
-        return Asset.uri == uri
-    members = (
+        assert uri is not None
+        return await spans_of(session, uri=uri)
+    members = await session.scalars(
         select(AssetAliasMember.asset_id)
         .join(AssetAlias, AssetAlias.id == AssetAliasMember.alias_id)
         .where(AssetAlias.name == alias)
+        .order_by(AssetAliasMember.asset_id)
     )
-    return Asset.id.in_(members)
+    return [Span(asset_id, 0, None) for asset_id in members]
 
 
 def _in_order(query: Select[int], event_id: _EventId, page: Page) -> Select[int]:
@@ -191,12 +204,12 @@ def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, .
     postgresql = session.get_bind().dialect.name == "postgresql"
     extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
     return (
-        events.join(Asset, Asset.id == AssetEvent.asset_id)
+        with_identity(events)
         .outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id)
         .with_only_columns(
             AssetEvent.id,
-            Asset.name.label("asset_name"),
-            Asset.uri.label("asset_uri"),
+            NAME.label("asset_name"),
+            URI.label("asset_uri"),
             AssetEvent.timestamp,
             Watcher.name.label("source_watcher"),
             AssetEvent.source_dag_id.label("source_dag"),

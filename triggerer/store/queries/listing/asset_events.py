@@ -9,13 +9,13 @@ from sqlalchemy import ColumnElement, Select, except_, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.models import (
-    Asset,
     AssetEvent,
     DagPartitionEvent,
     QueuedAssetEvent,
     Watcher,
 )
-from triggerer.store.queries.listing.filters import asset_ids, limited
+from triggerer.store.queries.listing.filters import limited
+from triggerer.store.queries.listing.identities import NAME, URI, in_spans, spans_of, with_identity
 from triggerer.store.queries.listing.views import AssetEventView, view_of
 
 EVENT_STATES: Final = ("queued", "consumed", "unused")
@@ -26,10 +26,8 @@ _FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
     DagPartitionEvent.run_pk.is_(None)
 )
 """The events that wait for the runs of partition keys."""
-_SELECTED: Final = (
-    select(AssetEvent, Asset.name, Asset.uri, Watcher.name)
-    .join(Asset, Asset.id == AssetEvent.asset_id)
-    .outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id)
+_SELECTED: Final = with_identity(select(AssetEvent, NAME, URI, Watcher.name)).outerjoin(
+    Watcher, Watcher.id == AssetEvent.watcher_id
 )
 
 
@@ -48,13 +46,14 @@ async def list_asset_events(
     since every insert would have to maintain it. With `asset` or `dag` it walks theirs.
 
     Args:
+        asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
         state: `queued`: a DAG still waits to take it into a run. `consumed`: all DAGs that waited have taken it.
             `unused`: none waited. The first two take the longer the more other events are queued.
     """
     wanted: list[ColumnElement[bool]] = []
     if asset is not None:
-        wanted.append(AssetEvent.asset_id.in_(await asset_ids(session, asset)))
+        wanted.append(in_spans(await spans_of(session, uri=asset, name=asset)))
     if dag is not None:
         wanted.append(AssetEvent.source_dag_id == dag)
     if event_id is not None:

@@ -24,6 +24,7 @@ from triggerer.store.models import (
     Dag,
     DagFile,
     DagRun,
+    FormerIdentity,
     Stream,
     Trigger,
     Watcher,
@@ -71,9 +72,15 @@ async def list_assets(
     """
     # By the newest id rather than max(timestamp): that is one index lookup for each asset.
     any_event = aliased(AssetEvent)
+    others = (
+        select(func.max(FormerIdentity.last_event_id))
+        .where(FormerIdentity.asset_id == Asset.id)
+        .correlate(Asset)
+        .scalar_subquery()
+    )
     newest = (
         select(func.max(any_event.id))
-        .where(any_event.asset_id == Asset.id)
+        .where(any_event.asset_id == Asset.id, any_event.id > func.coalesce(others, 0))
         .correlate(Asset)
         .scalar_subquery()
     )
