@@ -6,5 +6,5 @@ its outcome. `NNNN_after_*.py` waits until no process of the release before is l
 
 from typing import Final
 
-HEAD: Final = "0019"
+HEAD: Final = "0020"
 """The newest script's revision, so that a database at it is recognised without loading Alembic."""
