@@ -50,16 +50,22 @@ def list_(
     """List DAGs, and the files that could not be read. States: active, paused, stale."""
     check_state(state, options.DAG_STATES)
 
-    async def ask(session: AsyncSession) -> tuple[list[DagView], list[DagFileView]]:
-        from triggerer.store.queries.listing.definitions import list_broken_files, list_dags
+    async def ask(
+        session: AsyncSession,
+    ) -> tuple[list[DagView], list[DagFileView], list[DagFileView]]:
+        from triggerer.store.queries.listing.definitions import (
+            list_broken_files,
+            list_dags,
+            list_ignored_files,
+        )
         from triggerer.store.queries.listing.unknown import refuse_unknown
 
         found = await list_dags(session, limit=limit, dag=dag, asset=asset, state=state)
         if not found:
             await refuse_unknown(session, dag=dag, asset=asset)
-        return found, await list_broken_files(session)
+        return found, await list_broken_files(session), await list_ignored_files(session)
 
-    found, broken = read(config, ask)
+    found, broken, ignored = read(config, ask)
     print_list(
         found,
         (
@@ -89,6 +95,9 @@ def list_(
     for file in broken:
         for error in file.errors:
             print_note(f"broken: {readable_error(error)}")
+    for file in ignored:
+        for error in file.errors:
+            print_note(f"warning: {readable_error(error)}")
     listed = {file.path for file in broken}
     for row in found:
         if row.file_error and not row.is_stale and row.path not in listed:
@@ -193,9 +202,7 @@ def trigger(
         str | None,
         typer.Option("--params", "--conf", metavar="JSON", help="An object; wins over the DAG's."),
     ] = None,
-    logical_date: Annotated[
-        str | None, typer.Option("--logical-date", metavar="TIME", help="ISO 8601; default: none.")
-    ] = None,
+    logical_date: options.LogicalDate = None,
     partition_key: Annotated[
         str | None, typer.Option("--partition-key", metavar="KEY", help="The run's own.")
     ] = None,

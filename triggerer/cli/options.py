@@ -48,6 +48,16 @@ DagsFolder = Annotated[
     typer.Option("--dags-folder", metavar="DIR", help="Wins over the configured folder."),
 ]
 
+LogicalDate = Annotated[
+    str | None,
+    typer.Option(
+        "--logical-date",
+        metavar="TIME",
+        help="ISO 8601; default: none. A timetable with intervals gives the run the last interval that ended by then:"
+        " with @daily, 2026-03-10 stands for the data of 2026-03-09.",
+    ),
+]
+
 
 def parse_instant(text: str | None, option: str, *, also: str = "") -> datetime | None:
     """Return an instant in UTC, which is also meant where no offset is given; ends with exit code 2 if it is none.

@@ -29,9 +29,7 @@ Events = Annotated[
 def try_(
     dag_id: options.DagId,
     event: Events = None,
-    logical_date: Annotated[
-        str | None, typer.Option("--logical-date", metavar="TIME", help="ISO 8601; default: none.")
-    ] = None,
+    logical_date: options.LogicalDate = None,
     partition_key: Annotated[
         str | None,
         typer.Option(

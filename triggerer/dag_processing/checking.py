@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 
+from triggerer.dag_processing.ignored import problems_of_ignored
 from triggerer.dag_processing.parser_process import ParserSettings
 from triggerer.dag_processing.parsers import Parsers
 from triggerer.dag_processing.scanning import Scanned, scan
@@ -95,7 +96,10 @@ async def parse_once(
         files=files,
         folder=folder,
         errors=(*unreadable, *_errors_of(files, folder)),
-        warnings=tuple(warning for file in files for warning in file.warnings),
+        warnings=(
+            *(warning for file in files for warning in file.warnings),
+            *problems_of_ignored(found.ignored),
+        ),
         scanned=found,
         unreadable=unreadable,
     )

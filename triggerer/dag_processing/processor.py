@@ -14,6 +14,7 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from triggerer.backoff import Backoff, log_failure, retry
+from triggerer.dag_processing.ignored import as_files
 from triggerer.dag_processing.own_thread import OwnThread
 from triggerer.dag_processing.parser_process import ParserSettings
 from triggerer.dag_processing.parsers import Parsers
@@ -197,6 +198,8 @@ class DagProcessor:
         for path in self._gone_at.keys() & self._seen.files.keys():
             del self._gone_at[path]
         self._patience_s = min(self._interval_s, 2 * self._patience_s)
+        if before.ignored != self._seen.ignored:
+            self._has_news()
         if gone or before.unreadable != self._seen.unreadable:
             self._patience_s = min(self._interval_s, _RETRY_S)
             self._has_news()
@@ -301,7 +304,7 @@ class DagProcessor:
         parsed = {
             path: None if path in self._withheld else self._parsed.get(path) for path in seen.files
         }
-        return {**known, **parsed, **as_broken_files(seen, self._folder)}
+        return {**known, **parsed, **as_broken_files(seen, self._folder), **as_files(seen.ignored)}
 
     def _tell(self, changed: Changed) -> None:
         missing = changed.missing

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from triggerer.dag_processing.ignored import why_ignored
 from triggerer.domain.parsed import ParsedFile
 from triggerer.plugins.folder import Stamp, read_stamp
 
@@ -29,6 +30,8 @@ class Scanned:
     missing."""
     devices: dict[str, int] = field(default_factory=dict)
     """The file system of each folder that could be listed, by relative path; `.` is the DAGs folder."""
+    ignored: dict[str, str] = field(default_factory=dict)
+    """Why files that look like DAGs are not loaded, by relative path."""
 
     def hides(self, path: str) -> bool:
         """Whether the file may exist, out of sight."""
@@ -65,7 +68,10 @@ def with_hidden(before: Scanned, now: Scanned) -> Scanned:
     hidden = {path: stamp for path, stamp in before.files.items() if seen.hides(path)}
     devices = {below: device for below, device in before.devices.items() if seen.hides(below)}
     return Scanned(
-        dict(sorted((hidden | now.files).items())), seen.unreadable, now.devices | devices
+        dict(sorted((hidden | now.files).items())),
+        seen.unreadable,
+        now.devices | devices,
+        now.ignored,
     )
 
 
@@ -82,6 +88,7 @@ def _look(folder: Path) -> Scanned:
     files: dict[str, Stamp] = {}
     unreadable: dict[str, str] = {}
     devices: dict[str, int] = {}
+    ignored: dict[str, str] = {}
     # With each folder those above it: a link back to one of them would lead round and round.
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
@@ -96,14 +103,20 @@ def _look(folder: Path) -> Scanned:
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     if entry.name[0] != ".":
-                        _look_at(entry, f"{below}{entry.name}", files, unreadable, folders)
+                        path = f"{below}{entry.name}"
+                        _look_at(entry, path, files, unreadable, folders, ignored)
         except OSError as error:
             unreadable[name] = _reason(error)
         else:
             above |= {identity}
             waiting += [(found, above) for found in folders]
             devices[name] = status.st_dev
-    return Scanned(dict(sorted(files.items())), dict(sorted(unreadable.items())), devices)
+    return Scanned(
+        dict(sorted(files.items())),
+        dict(sorted(unreadable.items())),
+        devices,
+        dict(sorted(ignored.items())),
+    )
 
 
 def _look_at(
@@ -112,6 +125,7 @@ def _look_at(
     files: dict[str, Stamp],
     unreadable: dict[str, str],
     folders: list[str],
+    ignored: dict[str, str],
 ) -> None:
     """Put the entry into the collection that it belongs to.
 
@@ -128,6 +142,8 @@ def _look_at(
                 folders.append(f"{path}/")
         elif entry.name.endswith(".py"):
             files[path] = read_stamp(entry.path)
+        elif (why := why_ignored(entry)) is not None:
+            ignored[path] = why
         elif entry.is_symlink() and mimetypes.guess_type(entry.name) == (None, None):
             entry.stat()  # a broken link may have led to a folder
     except OSError as error:

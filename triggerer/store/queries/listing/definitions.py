@@ -190,6 +190,14 @@ async def count_definitions(session: AsyncSession) -> DefinitionCounts:
     return DefinitionCounts(dags or 0, watchers or 0, len(broken))
 
 
+async def list_ignored_files(session: AsyncSession) -> list[DagFileView]:
+    """Return the files that look like DAGs and are not loaded, by path, each with the reason."""
+    query = select(DagFile).where(DagFile.path.not_like("%.py")).order_by(DagFile.path)
+    return [
+        DagFileView(row.path, row.warnings) for row in await session.scalars(query) if row.warnings
+    ]
+
+
 async def list_watchers(
     session: AsyncSession,
     *,

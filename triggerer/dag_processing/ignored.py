@@ -1,0 +1,57 @@
+"""Files of the DAGs folder that look like DAGs and are not loaded: they are named, rather than passed over."""
+
+from __future__ import annotations
+
+import functools
+import os
+import zipfile
+from collections.abc import Mapping
+from typing import Final
+
+from triggerer.domain.parsed import ParsedFile, Problem
+
+_REASONS: Final = {
+    ".zip": "zip archives are not loaded (unpack it into the DAGs folder)",
+    ".ipynb": "notebooks are not loaded (put its DAGs into a file that ends with .py)",
+    ".pyc": "compiled files are not loaded (put the source, which ends with .py, into the DAGs folder)",
+    ".pyw": "only files that end with .py are loaded (rename it)",
+    ".py": "only files that end with .py, in small letters, are loaded (rename it)",
+}
+
+
+def why_ignored(entry: os.DirEntry[str]) -> str | None:
+    """Return why a file that looks like DAGs is not loaded; None: it does not look like DAGs, or is loaded.
+
+    Raises:
+        OSError: A zip archive cannot be read.
+    """
+    name = entry.name
+    ending = name[name.rfind(".") :].lower() if "." in name else ""
+    if name.endswith(".py") or ending not in _REASONS:
+        return None
+    if ending == ".zip" and not _holds_python(entry.path, entry.stat().st_mtime_ns):
+        return None
+    return _REASONS[ending]
+
+
+@functools.lru_cache(maxsize=1_000)
+def _holds_python(path: str, modified_ns: int) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith(".py") for name in archive.namelist())
+    except zipfile.BadZipFile:
+        # No archive, or one that is being written: it is looked at again when it has changed.
+        return False
+
+
+def problems_of_ignored(ignored: Mapping[str, str]) -> tuple[Problem, ...]:
+    """Return a warning for each ignored file, by path."""
+    return tuple(Problem(path, None, f"it is ignored: {why}") for path, why in ignored.items())
+
+
+def as_files(ignored: Mapping[str, str]) -> dict[str, ParsedFile]:
+    """Return each ignored file as one that defines nothing and has a warning, so that it is listed with the others."""
+    return {
+        problem.file: ParsedFile(path=problem.file, parse_seconds=0.0, warnings=(problem,))
+        for problem in problems_of_ignored(ignored)
+    }
