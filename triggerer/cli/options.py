@@ -54,7 +54,7 @@ LogicalDate = Annotated[
         "--logical-date",
         metavar="TIME",
         help="ISO 8601; default: none. A timetable with intervals gives the run the last interval that ended by then:"
-        " with @daily, 2026-03-10 stands for the data of 2026-03-09.",
+        " with CronDataIntervalTimetable('@daily'), 2026-03-10 stands for the data of 2026-03-09.",
     ),
 ]
 
