@@ -99,7 +99,9 @@ class Advancing:
         return ()
 
     async def _dead_letter_rejected(self, verdict: Verdict) -> Verdict:
-        """Write what was rejected to the dead-letter topic, where there is one. What it does not take stops the lane.
+        """Write what was rejected to the dead-letter topic, where there is one.
+
+        A message that the topic does not take stops the lane.
 
         Where there is none, and the runtime cannot set the message aside either, it is passed.
         """

@@ -55,7 +55,7 @@ class DeadLetters:
         await self._look({self._settings.dead_letter_topic_of(topic) for topic in topics})
 
     async def look_again(self) -> None:
-        """Find out whether those that were missing are there by now."""
+        """Find out whether the missing topics have been created."""
         if self._missing:
             await self._look(self._missing)
 

@@ -175,7 +175,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         # Before the subscription: the client's own look-ups create missing topics if the broker allows that.
         if not finds_topics:
             await cluster.describe(self._topics.names)
-        # Of a pattern the topics are not known yet. Those of dead letters are then found out by the first message.
+        # The topics of a pattern are not known yet. The first message finds out whether they have dead-letter topics.
         await self._dead_letters.look(() if finds_topics else self._topics.names, cluster)
         self._topics.subscribe(consumer, self._assignment)
         return consumer, self._assignment

@@ -189,7 +189,7 @@ async def test_without_a_dead_letter_topic_the_runtime_is_to_set_it_aside(
         await driver.settled(2)
         assert not producer.dead_letters_rejected(driver.seen[0])
         assert driver.values == ["bad", "c"]
-        # Whoever creates it now need not restart anything.
+        # The topic may be created later: nothing needs a restart.
         kafka_server.create_topic(f"{topic}.dead-letter")
         with anyio.fail_after(20):
             while not producer.dead_letters_rejected(driver.seen[0]):  # noqa: ASYNC110  (the broker tells nobody)

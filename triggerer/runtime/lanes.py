@@ -28,7 +28,7 @@ class OutcomeCounts:
 
 
 class Rejection(NamedTuple):
-    """What one subscriber rejected, for whom, and why."""
+    """An event that one subscriber rejected, with its watchers and the reason."""
 
     event: Any
     watchers: Sequence[WatcherRef]

@@ -24,13 +24,15 @@ _log = structlog.get_logger(__name__)
 
 _MOST_AHEAD: Final = 200
 """Messages of a lane that are set aside in one transaction."""
+_MOST_KNOWN: Final = 10_000
+"""Messages that are known to be set aside."""
 _NO_REASON: Final = "the watcher's filter rejected it"
 
 
 class Rejected:
     """Decides as `decide` does, and then has what was rejected set aside before the broker is advanced past it.
 
-    A message that the producer dead-letters by itself is left to it. All others would be gone: they are stored for
+    The producer keeps a message that it dead-letters by itself. All others would be gone: they are stored for
     each watcher that rejected them, by their idempotency key, so a redelivery stores nothing more. Until that is
     durable the lane waits, as it waits for events. A message that cannot be stored counts as failed for the watcher.
     """
@@ -38,6 +40,9 @@ class Rejected:
     def __init__(self, state: GroupState, decide: Decide) -> None:
         self._state = state
         self._decide = decide
+        self._known: dict[tuple[int, str], None] = {}
+        """By watcher and key what this group has set aside, the oldest first. Behind a message that fails it may come
+        again many times, and a person may have replayed or discarded it meanwhile."""
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         """See `triggerer.runtime.lanes.Decide`. Synchronous."""
@@ -48,7 +53,7 @@ class Rejected:
             is_set_aside = entry.nacks is not None and entry.nacks.is_set_aside
             return replace(decided, is_set_aside=True) if is_set_aside else decided
         self._look_ahead(entry)
-        # What was submitted may be durable, or refused, by now.
+        # By now the store may have answered.
         return None if entry.unresolved else self.decide(entry, entry.outcome())
 
     @property
@@ -73,7 +78,7 @@ class Rejected:
             following = following.next
 
     def _begin(self, entry: Entry) -> bool:
-        """Submit a message for those that rejected it; False if there is nothing to submit, or it is submitted."""
+        """Submit a message for the watchers that rejected it; False if that is needless, or was done before."""
         nacks, producer = entry.nacks, self._state.producer
         assert producer is not None
         if nacks is None or nacks.is_set_aside or dead_letters_rejected(producer, entry.payload):
@@ -86,7 +91,7 @@ class Rejected:
         if not rejections:
             return False
         nacks.is_set_aside = True
-        # First this: what is submitted may be durable at once.
+        # First this: the store may answer at once.
         entry.unresolved += 1
         for member, rejection in rejections:
             assert isinstance(member, Subscriber)
@@ -118,7 +123,8 @@ class Rejected:
         )
         for watcher in rejection.watchers:
             source = state.source_of(watcher)
-            if source is not None and source.fence is not None:
+            is_known = (watcher.watcher_id, what.key) in self._known
+            if not is_known and source is not None and source.fence is not None:
                 entry.unresolved += 1
                 note = self._noting(entry, nacks, member, watcher, what)
                 state.parked.submit_nowait(
@@ -130,9 +136,10 @@ class Rejected:
     ) -> Callable[[Exception | None], None]:
         def note(error: Exception | None) -> None:
             if isinstance(error, LeaseLost):
-                # Another instance owns the stream, and is given the message: nothing is advanced any more.
+                # Another instance owns the stream, and reads the message. This group advances nothing from now on.
                 return
             if error is None:
+                self._note_known(watcher, what)
                 _log.warning(
                     "a message was rejected, and set aside",
                     watcher=member.name,
@@ -150,6 +157,11 @@ class Rejected:
 
         return note
 
+    def _note_known(self, watcher: WatcherRef, what: SetAside) -> None:
+        self._known[watcher.watcher_id, what.key] = None
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
     def _refuse(self, entry: Entry, nacks: Nacks, member: Subscriber, error: Exception) -> None:
         """It is not stored, so the watcher has failed it: it comes again, or the watcher falls behind there."""
         nacks.is_set_aside = False
@@ -164,7 +176,7 @@ class Rejected:
     def _lane_of(self, entry: Entry) -> str:
         assert entry.lane is not None
         key = entry.lane.key
-        # A lane that cannot be stored is still shown. Who replays the message needs no lane.
+        # A lane that cannot be stored is still shown. A replay of the message does not need the lane.
         return encode_lane(key) or f'"{storable_text(str(key))}"'
 
     def _key_of(self, entry: Entry, lane: str) -> str:

@@ -75,7 +75,7 @@ class Scene:
         self.told: list[tuple[Any, tuple[int, int, int]]] = []
         """What the broker was told of which message, in order: how many acked, failed and rejected it."""
         self.set_aside: list[Any] = []
-        """Of which messages the broker was told that they are set aside."""
+        """The messages of which the broker learned that they are set aside."""
         Scene.by_name[self.name] = self
 
     def publish(self, *values: Any, lane: Hashable = 0) -> None:

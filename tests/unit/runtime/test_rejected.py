@@ -104,6 +104,22 @@ async def test_one_that_comes_again_is_not_set_aside_twice(source: Scene) -> Non
     assert aside(sink) == [(1, "bad")]
 
 
+async def test_one_that_comes_again_behind_another_is_not_stored_again(source: Scene) -> None:
+    """A person may have discarded it meanwhile."""
+    sink = Sink()
+    source.rejects = is_bad
+    sink.refuses = lambda _, payload: bool(payload == "a")
+    async with hosting(source, sink, "one"):
+        source.publish("a", "bad")
+        await sink.until(lambda: aside(sink) == [(1, "bad")])
+        sink.parked.clear()
+        before = source.opened.count(("one", "bad"))
+        await sink.until(lambda: source.opened.count(("one", "bad")) > before + 2)
+        sink.refuses = lambda *_: False
+        await sink.until(lambda: source.told[-2:] == [("a", (1, 0, 0)), ("bad", (0, 0, 1))])
+    assert not sink.parked
+
+
 async def test_what_the_broker_keeps_is_not_set_aside(source: Scene) -> None:
     sink = Sink()
     source.rejects = is_bad
