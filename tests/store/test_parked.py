@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -145,12 +146,17 @@ async def test_the_bytes_are_kept_once_for_all_watchers_and_a_repeat_confirms(
     assert [row.set_aside for row in watchers] == [1, 1]
 
 
-async def test_bytes_that_are_no_text_are_kept_as_they_are(database: Database) -> None:
+@pytest.mark.parametrize("data", [bytes(range(256)), b'{"key": "\0*"}'], ids=["binary", "nul"])
+async def test_bytes_that_are_no_text_are_kept_as_they_are(database: Database, data: bytes) -> None:
+    """Text with a NUL character is shown as Base64, too: a terminal swallows the character."""
     await _watchers(database)
-    data = bytes(range(256))
     async with _writing(database) as writer:
         assert await _store(writer, replace(MESSAGE, data=data)) == [None]
         async with database.transaction() as session:
+            (row,) = await list_parked(session)
+            shown = await find_parked(session, row.id)
+            assert shown is not None
+            assert base64.b64decode(shown.message, validate=True) == data
             assert await replay_parked(session, await choose_parked(session)) == 1
         (kept,) = await writer.read_kept(FENCE, 1, 0, 10)
     assert kept.data == data
