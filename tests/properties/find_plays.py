@@ -35,13 +35,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     told = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    with _stage(told.url) as run:
+    found = find_play(told.plays, start=told.seed, url=told.url)
+    if found is not None:
+        sys.stdout.write(f"play {found} has other runs than the model\n")
+        return 1
+    sys.stdout.write(f"{told.plays} plays have the runs of the model\n")
+    return 0
+
+
+def find_play(number: int, *, start: int = 0, url: str | None = None) -> int | None:
+    """Return the number of the first play that differs from the model; None if no play does."""
+    with _stage(url) as run:
         tried = 0
 
-        @seed(told.seed)
+        @seed(start)
         @given(plays(CLOCKS))
         @settings(
-            max_examples=told.plays,
+            max_examples=number,
             deadline=None,
             database=None,
             phases=[Phase.generate],
@@ -55,10 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             look()
         except AssertionError:
-            sys.stdout.write(f"play {tried} has other runs than the model\n")
-            return 1
-    sys.stdout.write(f"{tried} plays have the runs of the model\n")
-    return 0
+            return tried
+    return None
 
 
 @contextmanager

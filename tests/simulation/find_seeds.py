@@ -1,24 +1,34 @@
-"""Sees whether each planted bug is still found by the seed that the page states, and searches another where it is not.
+"""Sees whether each planted bug is still found by the seed that its mutation states, and searches another if it is not.
 
 `python -m tests.simulation.find_seeds [BUG ...] [--seeds 2000] [--jobs 2] [--write]`
 
-Exits with 1 if a bug has no seed. `--write` puts the new seeds into `docs/simulation.md`.
+Exits with 1 if a bug has no seed. `--write` puts the new seeds into the files of `tests/simulation/mutations`.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import re
 import sys
-import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
-from tests.simulation.planted import RULES, Found, plant, search, state_seeds, stated_seeds
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.planted import Found, search, state_seed
 
-_TIMEOUT_S = 3_600
+
+class Tried(NamedTuple):
+    """The result of the search for one bug."""
+
+    found: Found | None
+    others: Counter[str]
+    """How many seeds broke which other rules: a mutation may have lost its sense, and fail everywhere."""
+    took_s: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,59 +37,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("bugs", nargs="*", metavar="BUG", help="default: all")
     parser.add_argument("--seeds", type=int, default=2_000, help="how many to search, from 0 on")
     parser.add_argument("--jobs", type=int, default=1, help="bugs side by side")
-    parser.add_argument("--write", action="store_true", help="state new seeds in the page")
+    parser.add_argument("--write", action="store_true", help="state new seeds in the files")
     given = parser.parse_args(arguments)
-    if unknown := set(given.bugs) - set(RULES):
+    if unknown := set(given.bugs) - set(MUTATIONS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    bugs, stated = given.bugs or sorted(RULES), stated_seeds()
-    with ThreadPoolExecutor(given.jobs) as pool:
-        tried = pool.map(lambda bug: _try(bug, stated.get(bug), given.seeds), bugs)
-        lost = 0
-        for bug, (found, others) in zip(bugs, tried, strict=True):
+    names = given.bugs or sorted(MUTATIONS)
+    context = multiprocessing.get_context("spawn")
+    lost = 0
+    with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
+        all_tried = pool.map(partial(_try, seeds=given.seeds), names)
+        for name, tried in zip(names, all_tried, strict=True):
+            bug, found = MUTATIONS[name], tried.found
             lost += found is None
-            _say(bug, stated.get(bug), found, others)
-            if given.write and found is not None and found.seed != stated.get(bug):
-                state_seeds({bug: found})
+            _say(bug, tried)
+            if given.write and found is not None and found.seed != bug.seed:
+                state_seed(bug, found.seed)
     return 1 if lost else 0
 
 
-def _try(bug: str, stated: int | None, seeds: int) -> tuple[Found | None, Counter[str]]:
-    """The stated seed if it still finds the bug, else the first other that does, if there is one.
-
-    Also how many seeds broke which other rules: a patch that fits may have lost its sense, and fail everywhere.
-    """
-    others = Counter[str]()
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        plant(bug, folder)
-        if stated is not None and (found := _search(bug, folder, stated, 1, others)) is not None:
-            return found, others
-        return _search(bug, folder, 0, seeds, others), others
+def _try(name: str, *, seeds: int) -> Tried:
+    """The stated seed if it still finds the bug, else the first other that does, if there is one."""
+    bug, others, began = MUTATIONS[name], Counter[str](), time.monotonic()
+    found = _search(bug, bug.seed, 1, others) or _search(bug, 0, seeds, others)
+    return Tried(found, others, time.monotonic() - began)
 
 
-def _search(bug: str, folder: Path, start: int, seeds: int, others: Counter[str]) -> Found | None:
+def _search(bug: Mutation, start: int, seeds: int, others: Counter[str]) -> Found | None:
     """The first seed that breaks one of the bug's rules; counts the `others` that seeds before it break."""
     end = start + seeds
     while start < end:
-        found = search(folder, start=start, seeds=end - start, timeout_s=_TIMEOUT_S)
-        if found is None or re.fullmatch(RULES[bug], found.rule):
+        found = search(bug, start=start, seeds=end - start)
+        if found is None or re.fullmatch(bug.rules, found.rule):
             return found
         others[found.rule] += 1
         start = found.seed + 1
     return None
 
 
-def _say(bug: str, stated: int | None, found: Found | None, others: Counter[str]) -> None:
+def _say(bug: Mutation, tried: Tried) -> None:
+    found = tried.found
     if found is None:
         told = "no seed finds it"
-        if others:
-            broken = ", ".join(f"{rule} {count} times" for rule, count in others.most_common())
+        if tried.others:
+            counts = tried.others.most_common()
+            broken = ", ".join(f"{rule} {count} times" for rule, count in counts)
             told += f"; other rules were broken: {broken}"
-    elif found.seed == stated:
-        told = f"seed {found.seed} finds it ({found.rule})"
     else:
-        told = f"seed {found.seed} finds it ({found.rule}), {stated} no longer"
-    sys.stdout.write(f"{bug}: {told}\n")
+        told = f"seed {found.seed} finds it ({found.rule})"
+        if found.seed != bug.seed:
+            told += f", {bug.seed} no longer"
+    sys.stdout.write(f"{bug.name}: {told}, {tried.took_s:.1f} s\n")
     sys.stdout.flush()
 
 

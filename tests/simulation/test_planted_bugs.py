@@ -1,45 +1,20 @@
-"""Bugs that others had, and some of our own, put one at a time into a copy of the package: simulation finds each."""
+"""Bugs that others had, and some of our own, planted one at a time: the simulation finds each."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-import triggerer
 from tests.simulation import planted
-from tests.simulation.planted import BUGS, RULES, plant, search, stated_seeds
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.planted import search
+from triggerer.hosting import division, ownership
+from triggerer.runtime.lag import Lag
 
-# Those that plays find, too.
-PATCHES = Path(__file__).parents[1].glob("*/bugs/*.patch")
 SEEDS = 2_000
-"""So many are tried at most, after the one that the page says caught it before."""
-TIMEOUT_S = 280
-# The others go through the soak: copying, starting and searching takes some seconds for each.
-QUICK = {
-    "a_gap_at_the_seam",
-    "a_kept_message_goes_before_its_events_are_durable",
-    "a_position_moves_before_its_events_are_durable",
-    "catch_up_skips_one",
-    "commit_past_a_failed_position",
-    "events_at_the_cap_wait_for_ever",
-    "every_parse_makes_the_triggers_anew",
-    "shutdown_counts_as_handled",
-    "two_schedulers_one_event_two_runs",
-}
-
-
-def test_every_planted_bug_has_its_patch() -> None:
-    assert {patch.stem for patch in BUGS.glob("*.patch")} == set(RULES)
-    assert set(stated_seeds()) == set(RULES)
-
-
-@pytest.mark.parametrize("patch", sorted(PATCHES), ids=lambda patch: patch.stem)
-def test_a_patch_still_fits_the_code(patch: Path) -> None:
-    root = Path(triggerer.__file__).parent.parent
-    subprocess.run(["git", "apply", "--check", str(patch)], cwd=root, check=True)
+"""At most this many seeds are tried after the one that the mutation states."""
 
 
 @pytest.mark.rule(
@@ -49,26 +24,63 @@ def test_a_patch_still_fits_the_code(patch: Path) -> None:
 )
 @pytest.mark.parametrize(
     "bug",
-    [pytest.param(bug, marks=() if bug in QUICK else pytest.mark.soak) for bug in sorted(RULES)],
+    [
+        pytest.param(bug, id=name, marks=() if bug.is_quick else pytest.mark.soak)
+        for name, bug in sorted(MUTATIONS.items())
+    ],
 )
-def test_a_planted_bug_is_caught(bug: str, tmp_path: Path) -> None:
-    plant(bug, tmp_path)
-    found = search(tmp_path, start=stated_seeds()[bug], seeds=1, timeout_s=TIMEOUT_S)
+def test_a_planted_bug_is_caught(bug: Mutation) -> None:
+    found = search(bug, start=bug.seed, seeds=1)
     if found is None:
         # A seed means something else as soon as the order of random draws changes.
-        found = search(tmp_path, start=0, seeds=SEEDS, timeout_s=TIMEOUT_S)
+        found = search(bug, start=0, seeds=SEEDS)
     assert found is not None, f"{SEEDS} seeds kept every promise"
-    assert re.fullmatch(RULES[bug], found.rule), found
+    assert re.fullmatch(bug.rules, found.rule), found
 
 
-def test_only_the_seeds_that_were_found_are_stated_anew(
+@pytest.mark.parametrize("bug", [pytest.param(one, id=name) for name, one in MUTATIONS.items()])
+def test_each_replacement_of_a_bug_is_gone_at_the_end(bug: Mutation) -> None:
+    before = list(bug.replace())
+    with bug.planted():
+        inside = list(bug.replace())
+    after = list(bug.replace())
+    assert [one[-2] for one in after] == [one[-2] for one in before]
+    assert all(one[-2] is not other[-2] for one, other in zip(before, inside, strict=True))
+
+
+def test_a_function_is_replaced_in_each_module_that_has_imported_it() -> None:
+    right = ownership.divide
+    with MUTATIONS["a_claim_starves_a_stream"].planted():
+        assert ownership.divide is division.divide is not right
+    assert ownership.divide is division.divide is right
+
+
+def test_a_property_is_replaced_by_a_property() -> None:
+    right = vars(Lag)["last_end"]
+    with MUTATIONS["a_row_stays_behind_places_without_a_message"].planted():
+        assert isinstance(vars(Lag)["last_end"], property)
+        assert vars(Lag)["last_end"] is not right
+    assert vars(Lag)["last_end"] is right
+
+
+def test_a_new_seed_is_stated_with_the_mutation_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "| Bug | Seed | Rule |\n|---|---|---|\n| a bug | 3 | S1 |\n| b bug | 4 | S2 |\n"
-    )
-    monkeypatch.setattr(planted, "PAGE", page)
-    planted.state_seeds({"b_bug": planted.Found(17, "S13")})
-    assert stated_seeds() == {"a_bug": 3, "b_bug": 17}
-    assert page.read_text().endswith("| a bug | 3 | S1 |\n| b bug | 17 | S13 |\n")
+    name = "catch_up_skips_one"
+    bug = MUTATIONS[name]
+    copy = tmp_path / "copy.py"
+    text = bug.file.read_text()
+    copy.write_text(text)
+    monkeypatch.setattr(Mutation, "file", copy)
+    planted.state_seed(bug, 17)
+    changed = [
+        (before, after)
+        for before, after in zip(text.splitlines(), copy.read_text().splitlines(), strict=True)
+        if before != after
+    ]
+    assert changed == [
+        (
+            f'@mutation(rules="T2", seed={bug.seed}, quick=True)',
+            '@mutation(rules="T2", seed=17, quick=True)',
+        )
+    ]

@@ -39,6 +39,11 @@ class _Other:
     triggers: int = 0
 
 
+def _outgrows(size: int, room: int) -> bool:
+    """Whether a stream of this size does not fit into the room that is left."""
+    return size > room
+
+
 def divide(
     streams: Sequence[StreamLoad],
     *,
@@ -77,7 +82,7 @@ def divide(
     for fence in owned:
         size = sizes.get(fence.stream_digest, 0)
         taker = taker_of(size) if kept >= share else None
-        if size > room or taker is not None:
+        if _outgrows(size, room) or taker is not None:
             release.append(fence)
             if taker is not None:
                 taker.streams += 1

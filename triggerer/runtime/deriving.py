@@ -68,8 +68,8 @@ class Deriving:
             ordinal = taken.derived
             taken.derived += 1
             if not state.may_act:
-                # It is not stored any more, so its message must not pass. Whoever keeps the lease closes the group.
-                await anyio.sleep_forever()
+                await self._wait_to_be_closed()
+                continue
             if taken.is_stale:
                 continue
             # First this, and nothing is counted: the producer may raise.
@@ -85,6 +85,10 @@ class Deriving:
                 taken.unresolved -= 1
                 self._give_room()
                 raise
+
+    async def _wait_to_be_closed(self) -> None:
+        """Wait for ever: an event cannot be stored, so its message must not pass. The group is closed soon."""
+        await anyio.sleep_forever()
 
     async def _wait_for_room(self) -> None:
         sink, pending = self._sink, self._pending

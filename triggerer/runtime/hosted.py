@@ -304,8 +304,7 @@ class HostedTrigger:
         if error is not None:
             if not group.is_ending:
                 _log.warning("trigger failed", trigger=self.name, error=repr(error))
-                group.subscribers.fail(subscriber, error)
-                self.is_absent = True
+                self._fail_in(group, subscriber, error)
                 if self._context.restarts:
                     group.await_members()
             # From now on it may be told to start again: also while it is still being cleaned up.
@@ -320,6 +319,11 @@ class HostedTrigger:
                 self.is_absent = True
                 group.await_members()
         self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)
+
+    def _fail_in(self, group: Group, subscriber: Subscriber, error: Exception) -> None:
+        """Fail what its filter has not resolved. Until it joins again it counts as absent."""
+        group.subscribers.fail(subscriber, error)
+        self.is_absent = True
 
     def restart(self) -> None:
         """Start it again, if it is held."""

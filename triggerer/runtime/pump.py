@@ -207,10 +207,7 @@ class Pump:
         finally:
             del self._awaited_together[id(batches)]
         finish = state.lanes.finish
-        left = together
-        if reported:
-            left = [lane for place, lane in enumerate(together) if place not in reported]
-        for lane in left:
+        for lane in _unreported(together, reported) if reported else together:
             finish(lane)
         await checkpoint_if_cancelled()
         state.progress.note()
@@ -229,3 +226,8 @@ class Pump:
             state.is_ending = True
             raise
         state.progress.note_room()
+
+
+def _unreported(together: Sequence[Lane], reported: set[int]) -> Sequence[Lane]:
+    """Return the lanes of one call that were not reported as advanced while others were not."""
+    return [lane for place, lane in enumerate(together) if place not in reported]

@@ -249,15 +249,19 @@ class SharedStream:
                 if self.members:
                     continue
                 self._is_emptied = True
-                while not self.members and group.outstanding:
-                    group.stop_pulling()
-                    await group.wait_until_drained()
+                await self._drain_emptied(group)
                 self._is_emptied = False
                 if not self.members:
                     break
             group.close()
             tasks.cancel_scope.cancel()
         return ended
+
+    async def _drain_emptied(self, group: Group) -> None:
+        """Pull nothing more until all is advanced, or somebody has joined again."""
+        while not self.members and group.outstanding:
+            group.stop_pulling()
+            await group.wait_until_drained()
 
     async def _end_members(self, ended: GroupEnded) -> None:
         """Wait until each filter has ended with the error. Those in back-off, or that do not end, are cancelled."""

@@ -221,7 +221,8 @@ class Subscriber(Deriver):
                             continue
                     elif may_be_behind:
                         # Nobody is behind any more.
-                        may_be_behind, self.open_source = False, None
+                        may_be_behind = False
+                        self._open_to_all()
                     self.open_entry = entry
                 self.is_open = True
                 self.pulled = seq + 1
@@ -248,6 +249,10 @@ class Subscriber(Deriver):
         if self.error is not None:
             raise self.error
         # It has left, so the ledger does not wait for it; its filter swallowed the cancellation.
+
+    def _open_to_all(self) -> None:
+        """Give the events of the open message to all of its watchers."""
+        self.open_source = None
 
     def _may_open(self, entry: Entry) -> bool:
         """Whether it is given this message; False if all of its watchers are, or may be, behind in the lane.

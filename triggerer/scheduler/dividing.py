@@ -228,7 +228,7 @@ def noted_key(
     has_run = known is not None and known.runs > 0
     at = partitioner.due_at(key, begun_by(now, parts), has_run=has_run, now=now)
     times = (newest_at,) if known is None else (newest_at, known.newest_at)
-    counted = max((one for one in times if one <= now + CLOCK_STEP), default=None)
+    counted = _latest_by(now, times)
     if at is not None and quiet_period is not None and counted is not None:
         at = max(at, counted + quiet_period)
     is_postponed = quiet_period is not None and newest_at <= now + CLOCK_STEP
@@ -237,6 +237,11 @@ def noted_key(
         at = min(at, known.due_at)
     # For an event that lies ahead nobody could say how long to wait; those after it count.
     return NotedKey(key, at, counted or now)
+
+
+def _latest_by(now: datetime, times: Iterable[datetime]) -> datetime | None:
+    """Return the latest instant that does not lie far ahead; None if each of them does."""
+    return max((at for at in times if at <= now + CLOCK_STEP), default=None)
 
 
 def quiet_period_of(row: DagRow) -> timedelta | None:

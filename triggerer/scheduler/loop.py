@@ -196,6 +196,9 @@ class Scheduler:
                 return await optimistic.plan_many(chunk)
             if len(chunk) == 1 and (plan := await optimistic.plan(chunk[0])) is not None:
                 return plan
+        return await self._plan_locked(chunk)
+
+    async def _plan_locked(self, chunk: Sequence[str]) -> Plan:
         # Alone, or where others had locked all of them, wait for the locks: it has to end.
         waits = len(chunk) == 1 or self._waits
         return await self._database.perform(plan_locked(chunk, limit=self._limit, waits=waits))

@@ -1,0 +1,140 @@
+"""Bugs in how a watcher of a log catches up."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import replace
+from itertools import islice
+
+from tests.simulation.mutations.registry import Replacements, mutation
+from tests.simulation.mutations.settled import moving_past
+from triggerer.domain.events import Fence
+from triggerer.domain.lane_positions import Position
+from triggerer.hosting.host import TriggerHost
+from triggerer.runtime import recent
+from triggerer.runtime.deriving import Deriving
+from triggerer.runtime.hosted import HostedTrigger, TriggerSpec
+from triggerer.runtime.kept_reader import QueueMessage
+from triggerer.runtime.lag import Lag
+from triggerer.runtime.recent import Message, Recent
+from triggerer.runtime.set_back import SetBack
+from triggerer.runtime.state import GroupState
+from triggerer.runtime.subscriber import Subscriber
+from triggerer.runtime.taken import TakenFromLane
+from triggerer.runtime.watchers_behind import WatchersBehind
+from triggerer.store.queries.hosting import TriggerRow
+
+
+@mutation(rules="S13|S2/S7", seed=11, quick=True)
+def a_position_moves_before_its_events_are_durable() -> Replacements:
+    """A position moves past a message whose events are not durable yet."""
+    yield from moving_past(lambda taken: taken.derived > 0)
+
+
+@mutation(rules="S13|S2/S7", seed=10, quick=True)
+def a_position_is_lost_at_a_change_of_owner() -> Replacements:
+    """A new owner does not read where the watchers stand."""
+    right = TriggerHost._spec
+
+    def spec(self: TriggerHost, row: TriggerRow, fence: Fence) -> TriggerSpec:
+        return replace(right(self, row, fence), positions=())
+
+    yield right, spec
+
+
+@mutation(rules="S13|S2/S7", seed=31)
+def memory_passes_over_what_made_room() -> Replacements:
+    """A reader of the messages in memory looks only at the beginning whether they adjoin its place."""
+    right = Recent.after
+
+    def after(self: Recent, position: Position, most: int) -> list[Message] | None:
+        if most == 1:
+            return right(self, position, most)
+        at = bisect_left(self._messages, position[1], key=recent._number)
+        return list(islice(self._messages, at, at + most))
+
+    yield right, after
+
+
+@mutation(rules="S13|S2/S7", seed=365)
+def a_row_that_was_read_before_it_went_counts() -> Replacements:
+    """A new trigger brings a position that was read from the store before the watcher had caught up."""
+    right = WatchersBehind._load_lags
+
+    def load_lags(self: WatchersBehind, member: HostedTrigger) -> None:
+        for watcher in member.source.watchers:
+            self._loaded.pop(watcher.watcher_id, None)
+        right(self, member)
+
+    yield right, load_lags
+
+
+@mutation(rules="S13|S2/S7|L5", seed=574)
+def only_the_first_watcher_of_a_trigger_is_known_to_be_behind() -> Replacements:
+    """Several watchers share a trigger, and a new owner reads only where the first of them stands."""
+    right = WatchersBehind._load_lags
+
+    def load_lags(self: WatchersBehind, member: HostedTrigger) -> None:
+        spec, first = member.spec, member.source.watchers[:1]
+        ids = {watcher.watcher_id for watcher in first}
+        member.spec = replace(
+            spec, positions=tuple(row for row in spec.positions if row.watcher_id in ids)
+        )
+        right(self, member)
+        member.spec = spec
+
+    yield right, load_lags
+
+
+@mutation(rules="S13|S2/S7", seed=1045)
+def who_was_behind_gets_nothing_of_a_shared_trigger() -> Replacements:
+    """All watchers of a trigger have caught up, and some of them still get none of its events."""
+
+    def open_to_all(self: Subscriber) -> None:
+        pass
+
+    yield Subscriber._open_to_all, open_to_all
+
+
+@mutation(rules="L5", seed=2063)
+def what_is_kept_in_memory_for_a_deleted_watcher_stays() -> Replacements:
+    """A watcher is deleted, and the messages that memory holds for its lanes stay there."""
+
+    def trim_recent(self: GroupState) -> None:
+        pass
+
+    yield GroupState.trim_recent, trim_recent
+
+
+@mutation(rules="S13", seed=38, quick=True)
+def what_is_made_again_has_its_ordinary_key() -> Replacements:
+    """A watcher makes events again under their first keys, so the store takes them for repeats."""
+
+    def key(self: TakenFromLane) -> str | None:
+        message = self.message
+        return message.key if isinstance(message, QueueMessage) else self._key_of(message.payload)
+
+    yield TakenFromLane.key, key
+
+
+@mutation(rules="S13|L1", seed=81, quick=True)
+def who_is_set_back_reads_nothing_again() -> Replacements:
+    """A watcher that is set back counts as having read to the end of its lane."""
+    right = SetBack._make
+
+    def make(self: SetBack) -> Lag:
+        lag = right(self)
+        lag.read_to = self._end
+        return lag
+
+    yield right, make
+
+
+@mutation(rules="S13|S2/S7", seed=2634)
+def who_catches_up_passes_what_comes_when_the_lease_is_over() -> Replacements:
+    """The lease is over, and a watcher that catches up passes messages whose events are not stored."""
+
+    async def wait_to_be_closed(self: Deriving) -> None:
+        pass
+
+    yield Deriving._wait_to_be_closed, wait_to_be_closed

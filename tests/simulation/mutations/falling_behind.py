@@ -1,0 +1,67 @@
+"""Bugs in the decision who falls behind, and where."""
+
+from __future__ import annotations
+
+from tests.simulation.mutations.registry import Replacements, mutation
+from triggerer.abc import AdvanceOutcome
+from triggerer.domain.lane_positions import Position
+from triggerer.runtime.falling_behind import FallingBehind
+from triggerer.runtime.lanes import Entry, Lane
+from triggerer.runtime.subscriber import Subscriber
+
+
+@mutation(rules="S13|S2/S7", seed=188)
+def one_falls_behind_beyond_what_comes_again() -> Replacements:
+    """A watcher falls behind at a message although the broker redelivers an earlier one, and loses that one."""
+
+    def is_redelivered(self: FallingBehind, entry: Entry, lane: Lane, position: Position) -> bool:
+        return False
+
+    yield FallingBehind._is_redelivered, is_redelivered
+
+
+@mutation(rules="S13|S2/S7", seed=5442)
+def only_the_first_that_failed_is_remembered() -> Replacements:
+    """A repeat of an older message fails in the same batch, and only the first failure counts."""
+    right = FallingBehind.decide
+
+    def decide(self: FallingBehind, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+        before = dict(self._state.failing)
+        decided = right(self, entry, outcome)
+        self._state.failing.update(before)
+        return decided
+
+    yield right, decide
+
+
+@mutation(rules="L1", seed=9)
+def who_has_fallen_behind_is_waited_for() -> Replacements:
+    """A message waits for the watchers that are behind in its lane."""
+    right = FallingBehind._decide
+
+    def decide(self: FallingBehind, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+        lane = entry.lane
+        if self._is_possible and lane is not None:
+            position = self._state.position_of(entry)
+            failed = self._not_behind(lane, position, self._who_failed(entry))
+            behind, _ = self._others(lane, position)
+            if behind and (failed or not (outcome.acked or outcome.rejected)):
+                entry.unresolved += 1
+                return None
+        return right(self, entry, outcome)
+
+    yield right, decide
+
+
+@mutation(rules="S13", seed=2723)
+def who_is_back_reads_what_is_not_decided() -> Replacements:
+    """A trigger comes back and reads a lane on, although nobody has decided about what the trigger has missed there."""
+    right = Subscriber._may_open
+
+    def may_open(self: Subscriber, entry: Entry) -> bool:
+        before, self._missed_to = self._missed_to, 0
+        is_open = right(self, entry)
+        self._missed_to = max(before, self._missed_to)
+        return is_open
+
+    yield right, may_open

@@ -1,0 +1,109 @@
+"""Bugs in the division of streams among instances, and in the placing of triggers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.mutations.registry import Replacements, mutation
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.hosting import division, roster
+from triggerer.hosting.division import Division
+from triggerer.hosting.host import TriggerHost
+from triggerer.hosting.ownership import Ownership
+from triggerer.hosting.roster import Difference, Roster
+from triggerer.store.queries.hosting import StreamLoad, TriggerRow
+
+_UNLIMITED = 10**9
+
+
+@mutation(rules="L1", seed=4, quick=True)
+def a_claim_starves_a_stream() -> Replacements:
+    """An instance takes only its share, although the others have no room for the rest."""
+    right = division.divide
+
+    def divide(*arguments: Any, **options: Any) -> Division:
+        return replace(right(*arguments, **options), beyond=frozenset())
+
+    yield right, divide
+
+
+@mutation(rules="S9", seed=4, quick=True)
+def a_host_ignores_its_capacity() -> Replacements:
+    """A host takes its share of the streams, and its capacity does not count."""
+    right_ownership = Ownership.__init__
+
+    def init(self: Ownership, *arguments: Any, **options: Any) -> None:
+        right_ownership(self, *arguments, **{**options, "capacity": _UNLIMITED})
+
+    yield right_ownership, init
+    yield from what_is_declared_meanwhile_goes_beyond_the_capacity()
+
+
+@mutation(rules="S9", seed=402)
+def what_is_declared_meanwhile_goes_beyond_the_capacity() -> Replacements:
+    """A host takes triggers that were declared after the streams were divided, although it has no room for them."""
+    right = TriggerHost.__init__
+
+    def init(self: TriggerHost, *arguments: Any, **options: Any) -> None:
+        right(self, *arguments, **options)
+        # The ownership has the true capacity already.
+        settings = replace(self._settings, capacity=_UNLIMITED)
+        self._settings = settings  # type: ignore[misc]
+
+    yield right, init
+
+
+@mutation(rules="L1|L3|S9", seed=32)
+def a_host_keeps_what_outgrew_its_capacity() -> Replacements:
+    """A host keeps a stream that has outgrown its room, and nobody else gets the stream."""
+
+    def outgrows(size: int, room: int) -> bool:
+        return False
+
+    yield division._outgrows, outgrows
+
+
+@mutation(rules="L4", seed=89, quick=True)
+def what_did_not_grow_gives_way() -> Replacements:
+    """The order of the streams' names decides which stream a host without room gives up."""
+
+    def ungrown_first(
+        self: Roster, fences: Iterable[Fence], loads: Iterable[StreamLoad]
+    ) -> list[Fence]:
+        return list(fences)
+
+    yield Roster.ungrown_first, ungrown_first
+
+
+@mutation(rules="L4", seed=0, quick=True)
+def every_parse_makes_the_triggers_anew() -> Replacements:
+    """A trigger is deleted and made again whenever its file is parsed, although nothing about it has changed."""
+
+    def difference(self: Roster, rows: Collection[TriggerRow]) -> Difference:
+        replayed = [row for row in rows if row.replays]
+        return Difference(list(self._placed.values()), [], list(rows), [], replayed=replayed)
+
+    yield Roster.difference, difference
+
+
+@mutation(rules="S11", seed=76, quick=True)
+def what_is_replaced_goes_before_its_successor_is_loaded() -> Replacements:
+    """A trigger whose arguments changed stops while its successor is still loaded: nobody counts it as absent."""
+    right = Difference.on_streams_of
+
+    def on_streams_of(self: Difference, is_ready: Callable[[TriggerRow], bool]) -> Difference:
+        return replace(right(self, is_ready), gone=self.gone)
+
+    yield right, on_streams_of
+
+
+@mutation(rules="S13|S2/S7|S11", seed=270)
+def a_shared_trigger_goes_on_without_who_has_left() -> Replacements:
+    """One watcher of a trigger gets other arguments, and misses what the trigger had not resolved for it."""
+
+    def moved(before: Iterable[TriggerRow], after: Iterable[TriggerRow]) -> set[WatcherRef]:
+        return set()
+
+    yield roster._moved, moved

@@ -1,0 +1,133 @@
+"""Bugs in membership: which subscribers answer for an event, and which events a filter gets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any
+
+import anyio
+
+from tests.simulation.mutations.registry import Replacements, mutation
+from triggerer.runtime.flow import Flow
+from triggerer.runtime.group import Group
+from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.ledger import IDLE, Ledger, Member
+from triggerer.runtime.selection import Selecting, _Table
+from triggerer.runtime.stream import SharedStream
+from triggerer.runtime.subscriber import Subscriber
+
+
+@mutation(rules="S2/S7|S5", seed=5, quick=True)
+def a_busy_filter_is_spared_what_it_looks_for() -> Replacements:
+    """A filter gets what its selector names only if the filter waits at that moment."""
+    right = Subscriber.offer
+
+    def offer(self: Subscriber, seq: int) -> None:
+        if self.done == IDLE:
+            right(self, seq)
+
+    yield right, offer
+
+
+@mutation(rules="S3|S2/S7", seed=4, quick=True)
+def a_sibling_misses_the_restart_cohort() -> Replacements:
+    """The first member opens the stream, and its siblings join when they get their turn."""
+    right_serve_all, right_serve = SharedStream._serve_all, SharedStream._serve
+    right_until_left, right_join = SharedStream._run_until_left, HostedTrigger.join
+    starting: set[Group] = set()
+
+    async def serve_all(self: SharedStream, group: Group) -> Any:
+        starting.add(group)
+        return await right_serve_all(self, group)
+
+    async def run_until_left(self: SharedStream, group: Group) -> Any:
+        starting.discard(group)
+        return await right_until_left(self, group)
+
+    def join(self: HostedTrigger, group: Group) -> bool:
+        if group in starting and len(group.subscribers):
+            return False
+        return right_join(self, group)
+
+    async def serve(self: SharedStream, member: HostedTrigger, group: Group) -> None:
+        if member.subscriber is None and not member.is_absent and not group.is_ending:
+            await anyio.sleep(0.01)
+            right_join(member, group)
+        await right_serve(self, member, group)
+
+    yield right_serve_all, serve_all
+    yield right_until_left, run_until_left
+    yield right_join, join
+    yield right_serve, serve
+
+
+@mutation(rules="S3|S2/S7", seed=1, quick=True)
+def a_watcher_in_back_off_misses_what_its_sibling_commits() -> Replacements:
+    """A filter that failed is no member until it is back, so its sibling's success is enough."""
+
+    def fail_in(
+        self: HostedTrigger, group: Group, subscriber: Subscriber, error: Exception
+    ) -> None:
+        self.is_absent = not subscriber.is_present
+        if subscriber.is_present:
+            group.subscribers.fail(subscriber, error)
+            group.subscribers.remove_absent(self.source.watchers)
+
+    yield HostedTrigger._fail_in, fail_in
+
+
+@mutation(rules="S2/S7", seed=32, quick=True)
+def shutdown_counts_as_handled() -> Replacements:
+    """An orderly stop unsubscribes the filters, so what they have open counts as accepted."""
+    right = SharedStream.drain
+
+    async def drain(self: SharedStream) -> None:
+        if self.group is not None and not self.group.is_ending:
+            self.group.stop_pulling()
+            for subscriber in list(self.group.subscribers):
+                self.group.subscribers.leave(subscriber)
+        await right(self)
+
+    yield right, drain
+
+
+@mutation(rules="S5", seed=20, quick=True)
+def the_fast_path_drops_what_comes_while_it_looks() -> Replacements:
+    """The poll of the fast path looks whether its readers keep up, and loses the event that comes next."""
+    right_fan_out, right_check = Group._fan_out, Flow.check
+    polls: dict[Flow, AsyncGenerator[Any, None]] = {}
+
+    async def fan_out(self: Group, events: AsyncGenerator[Any, None]) -> None:
+        polls[self._flow] = events
+        await right_fan_out(self, events)
+
+    async def check(self: Flow, payload: Any = None) -> None:
+        await right_check(self, payload)
+        if self in polls:
+            await anext(polls[self])
+
+    yield right_fan_out, fan_out
+    yield right_check, check
+
+
+@mutation(rules="S2/S7", seed=123)
+def what_nobody_could_read_concerns_nobody() -> Replacements:
+    """A selector cannot read an event, and the filters that would have taken or rejected the event do not get it."""
+
+    def find(self: _Table, event: Any) -> Iterable[Selecting]:
+        try:
+            return self._seekers.get(self._read(event), ())
+        except Exception:  # noqa: BLE001  (whatever the selector raises)
+            return ()
+
+    yield _Table.find, find
+
+
+@mutation(rules="S3|S1|S2/S7", seed=5, quick=True)
+def who_becomes_active_is_not_waited_for() -> Replacements:
+    """An event wakes an idle filter, and does not wait for it."""
+
+    def mark_active(self: Ledger, member: Member, seq: int) -> None:
+        member.done = seq
+
+    yield Ledger.mark_active, mark_active

@@ -1,0 +1,156 @@
+"""Bugs in the scheduling by partition keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.simulation.mutations.registry import Replacements, answered, mutation
+from triggerer.domain.partitions.dividing import Part, Partitioner, Share
+from triggerer.domain.partitions.rolling_up import RollupMapper
+from triggerer.domain.schedules import partition_key_of
+from triggerer.domain.timetables import DataInterval
+from triggerer.scheduler import decide, dividing, optimistic
+from triggerer.scheduler.decide import _Upcoming
+from triggerer.scheduler.looks import DagSnapshot, Look, NewRun, PartitionQueue
+from triggerer.store.engine.script import Script
+from triggerer.store.queries.scheduling import candidates, partitions
+from triggerer.store.queries.scheduling.new_runs import PlannedDag
+from triggerer.store.queries.scheduling.partitions import KnownKey, NotedKey
+from triggerer.store.queries.scheduling.reading import CLOCK_STEP, DagRow, read_dags
+
+_LATEST = datetime.max.replace(tzinfo=UTC)
+
+
+@mutation(rules="P2", seed=17, quick=True)
+def a_deadline_is_over_at_once() -> Replacements:
+    """A roll-up with a deadline counts as overdue from the beginning."""
+    right = RollupMapper.progress
+
+    def progress(
+        self: RollupMapper, downstream_key: str, arrived: Collection[str], **options: Any
+    ) -> Any:
+        return right(self, downstream_key, arrived, **{**options, "now": _LATEST})
+
+    yield right, progress
+
+
+@mutation(rules="L2", seed=13)
+def a_deadline_wakes_nobody() -> Replacements:
+    """The instant at which the next key is due by its deadline does not reach the alarm."""
+    right = dividing.queue_at
+
+    def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQueue:
+        return replace(right(now, due), next_at=None)
+
+    yield right, queue_at
+
+
+@mutation(rules="L2", seed=13)
+def a_key_that_has_run_waits_for_all_its_parts_again() -> Replacements:
+    """A key that has had its run waits for all of its parts again, so a corrected part starts no run."""
+    right = dividing.noted_key
+
+    def noted_key(
+        partitioner: Partitioner,
+        key: str,
+        parts: Sequence[Part],
+        newest_at: datetime,
+        known: KnownKey | None,
+        **options: Any,
+    ) -> NotedKey:
+        without_runs = None if known is None else replace(known, runs=0)
+        return right(partitioner, key, parts, newest_at, without_runs, **options)
+
+    yield right, noted_key
+
+
+@mutation(rules="P4", seed=1, quick=True)
+def a_quiet_period_counts_from_the_first_event() -> Replacements:
+    """The quiet period of a key counts from its first event, not from its newest."""
+
+    def latest_by(now: datetime, times: Sequence[datetime]) -> datetime | None:
+        return min((one for one in times if one <= now + CLOCK_STEP), default=None)
+
+    yield dividing._latest_by, latest_by
+
+
+@mutation(rules="P1|P4", seed=1605)
+def a_share_that_a_run_took_counts_again() -> Replacements:
+    """An event is mapped again and counts for keys that had it in a run: their next run has nothing."""
+    right = partitions.store_shares
+
+    def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
+        def answer(step: Any, rows: list[Any]) -> list[Any]:
+            if step.statement is not partitions.SHARE:
+                return rows
+            return [(one.partition_key, one.event.id) for one in shares]
+
+        return answered(right(dag_id, shares), answer)
+
+    yield right, store_shares
+
+
+@mutation(rules="P1|P3|T4|S9", seed=13, quick=True)
+def keys_are_divided_without_a_lock() -> Replacements:
+    """Two schedulers divide what is queued for one DAG at the same time."""
+    right = candidates.lock_and_read
+
+    def lock_and_read(
+        dag_ids: Sequence[str], *, bound: int, waits: bool = True
+    ) -> Script[list[DagRow]]:
+        rows = yield from read_dags(dag_ids, bound=bound)
+        if any(row.is_partitioned for row in rows):
+            return rows
+        return (yield from right(dag_ids, bound=bound, waits=waits))
+
+    yield right, lock_and_read
+
+
+@mutation(rules="L2", seed=0)
+def parts_of_the_last_look_are_forgotten() -> Replacements:
+    """A roll-up counts only what has come since the last look."""
+    right = dividing.noted_key
+
+    def noted_key(
+        partitioner: Partitioner,
+        key: str,
+        parts: Sequence[Part],
+        newest_at: datetime,
+        known: KnownKey | None,
+        **options: Any,
+    ) -> NotedKey:
+        recent = [one for one in parts if one.first_at >= newest_at]
+        return right(partitioner, key, recent, newest_at, known, **options)
+
+    yield right, noted_key
+
+
+@mutation(rules="T6", seed=6, quick=True)
+def a_key_is_that_of_the_instant_of_the_run() -> Replacements:
+    """A timetable's run has the key of its due instant, and not the key of its data interval."""
+    right = decide._scheduled
+
+    def scheduled(dag: DagSnapshot, upcoming: _Upcoming) -> NewRun:
+        run = right(dag, upcoming)
+        assert run.info is not None
+        instant = DataInterval.exact(run.info.run_after)
+        return replace(run, partition_key=partition_key_of(dag.schedule, instant))
+
+    yield right, scheduled
+
+
+@mutation(rules="T6", seed=6, quick=True)
+def many_planned_runs_lose_their_keys() -> Replacements:
+    """The runs of several DAGs that one statement makes have no partition keys."""
+    right = optimistic._planned
+
+    def planned(found: Look, row: DagRow) -> PlannedDag | None:
+        dag = right(found, row)
+        if dag is None:
+            return None
+        return replace(dag, runs=tuple(replace(run, partition_key=None) for run in dag.runs))
+
+    yield right, planned

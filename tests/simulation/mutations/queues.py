@@ -1,0 +1,141 @@
+"""Bugs in the messages of queues that are stored for watchers that are behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.mutations.registry import Replacements, answered, mutation
+from tests.simulation.mutations.settled import moving_past
+from triggerer.domain.parked import ParkedBounds, ParkedChange, Passed
+from triggerer.runtime import queue_lags
+from triggerer.runtime.catching_up import CatchingUp
+from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.keeping import _Keeping
+from triggerer.runtime.kept_in_lane import KeptInLane
+from triggerer.runtime.kept_reader import QueueMessage, begin_giving
+from triggerer.runtime.lag import Lag
+from triggerer.runtime.lags import Lags
+from triggerer.runtime.seam import Seam
+from triggerer.runtime.settlement import Settlement
+from triggerer.runtime.state import GroupState
+from triggerer.store.engine.script import Script
+from triggerer.store.queries import parked
+from triggerer.store.queries.parked import ParkedUsage
+
+
+@mutation(rules="S13|S2/S7", seed=11, quick=True)
+def a_kept_message_goes_before_its_events_are_durable() -> Replacements:
+    """A stored message is deleted as soon as the filter has moved past it."""
+    yield from moving_past(lambda _: True)
+
+
+@mutation(rules="S13|L1", seed=11)
+def a_live_message_overtakes_what_is_kept() -> Replacements:
+    """A watcher goes on live while messages for it are left in the store."""
+    right = Seam._has_nothing_left
+
+    def has_nothing_left(self: Seam, lag: Lag, kept: KeptInLane) -> bool:
+        unread, kept.unread = kept.unread, 0
+        is_empty = right(self, lag, kept)
+        kept.unread = unread
+        return is_empty
+
+    yield right, has_nothing_left
+
+
+@mutation(rules="S13|L1|S2/S7", seed=51)
+def what_is_kept_is_lost_at_a_change_of_owner() -> Replacements:
+    """A new owner does not look which messages are stored for its watchers."""
+    right = queue_lags.begin_group
+
+    def begin_group(lags: Lags, state: GroupState, members: Iterable[HostedTrigger]) -> None:
+        right(lags, state, ())
+
+    yield right, begin_group
+
+
+@mutation(rules="S13|L1", seed=28)
+def who_has_caught_up_is_forgotten_too_soon() -> Replacements:
+    """A watcher of a queue has caught up, and is forgotten before its events are durable."""
+    right = GroupState._end_in_queue
+
+    def end_in_queue(self: GroupState, lag: Lag) -> None:
+        assert lag.kept is not None
+        kept = lag.kept
+        under_way, kept.under_way = kept.under_way, set()
+        right(self, lag)
+        kept.under_way = under_way
+
+    yield right, end_in_queue
+
+
+@mutation(rules="L5", seed=11, quick=True)
+def a_lane_of_a_queue_is_remembered_for_ever() -> Replacements:
+    """The last stored message of a lane is gone, and the watcher's backlog there is still remembered."""
+
+    def drop_passed(self: Settlement, lag: Lag, kept: KeptInLane) -> None:
+        keys, kept.passed = tuple(kept.passed), []
+
+        def note(_: Exception | None) -> None:
+            kept.note_gone(keys)
+
+        self._setting_aside.submit_change(lag, Passed(keys), note)
+
+    yield Settlement._drop_passed, drop_passed
+
+
+@mutation(rules="S9|S13|L1", seed=5714)
+def a_repeat_at_the_bound_is_refused() -> Replacements:
+    """At a bound the store refuses a message that it has already."""
+    right = parked._keep
+
+    def keep(
+        changes: Iterable[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
+    ) -> Script[list[ParkedChange]]:
+        def answer(step: Any, rows: list[Any]) -> list[Any]:
+            return [] if getattr(step, "statement", None) is parked.KNOWN else rows
+
+        return answered(right(changes, bounds, usage), answer)
+
+    yield right, keep
+
+
+@mutation(rules="S13|L1|S2/S7", seed=163)
+def what_is_held_is_submitted_before_it_is_answered() -> Replacements:
+    """A message for which there is no room is submitted again before the store has answered the last time."""
+
+    def get(_: _Keeping) -> bool:
+        return False
+
+    def ignore(_: _Keeping, is_submitted: bool) -> None:
+        pass
+
+    yield _Keeping, vars(_Keeping)["is_submitted"], property(get, ignore)
+
+
+@mutation(rules="S13", seed=51, quick=True)
+def another_owner_tries_no_others_first() -> Replacements:
+    """A new owner gives the filter a message that has failed too often, and tries no other message first."""
+
+    def may_give(self: CatchingUp, lag: Lag, message: QueueMessage) -> bool:
+        if message.failures and not lag.failures:
+            lag.failures = message.failures
+        return begin_giving(lag, message)
+
+    yield CatchingUp._may_give, may_give
+
+
+@mutation(rules="S9", seed=21, quick=True)
+def the_bound_of_what_is_parked_is_ignored() -> Replacements:
+    """More messages are stored for a watcher than its bound allows."""
+    right = ParkedUsage.has_room
+
+    def has_room(
+        self: ParkedUsage, watcher_id: int, messages: int, size_bytes: int, bounds: ParkedBounds
+    ) -> bool:
+        wide = replace(bounds, max_messages=max(bounds.max_messages, 1_000))
+        return right(self, watcher_id, messages, size_bytes, wide)
+
+    yield right, has_room
