@@ -75,7 +75,7 @@ def a_relieved_lane_is_never_resumed() -> Replacements:
     yield Flow._note_low_water, note_low_water
 
 
-@mutation(rules="L6", seed=84, quick=True)
+@mutation(rules="L6", seed=104)
 def a_lane_that_one_fills_is_not_looked_at() -> Replacements:
     """A lane is paused, and nobody looks who fills it, because the poll goes on with other lanes."""
 

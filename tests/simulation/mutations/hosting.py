@@ -18,7 +18,7 @@ from triggerer.store.queries.hosting import StreamLoad, TriggerRow
 _UNLIMITED = 10**9
 
 
-@mutation(rules="L1", seed=4, quick=True)
+@mutation(rules="L1", seed=148)
 def a_claim_starves_a_stream() -> Replacements:
     """An instance takes only its share, although the others have no room for the rest."""
     right = division.divide
