@@ -18,7 +18,7 @@ from triggerer.runtime.manager import Manager
 from triggerer.runtime.stream import SharedStream
 
 
-@mutation(rules="S6|L1", seed=29, quick=True)
+@mutation(rules="S6|L1", seed=32, quick=True)
 def a_lease_is_compared_by_its_owner_alone() -> Replacements:
     """A host loses a stream and gets it again in a later epoch, and goes on as before."""
     right = TriggerHost._adopt

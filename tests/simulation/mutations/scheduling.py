@@ -175,7 +175,7 @@ def catch_up_skips_one() -> Replacements:
     yield decide._timed, timed
 
 
-@mutation(rules="L1", seed=0, quick=True)
+@mutation(rules="L1", seed=4, quick=True)
 def events_at_the_cap_wait_for_ever() -> Replacements:
     """The end of a run wakes nobody: events that came while the DAG was at its cap wait for another event."""
     right = Scheduler._note
