@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks [streams|store|latency|throughput|idle|first-row|all] [--quick]`.
 
-Figures of whole processes on real servers, each next to its aim; see docs/performance.md.
+Figures of whole processes on real servers, each next to its aim; see docs/notes/measurements.md.
 """
 
 from __future__ import annotations

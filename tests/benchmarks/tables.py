@@ -23,7 +23,9 @@ _PLACE: Final = re.compile(r"(<!-- figures: (\S+) -->\n).*?(<!-- end -->)", re.D
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("figures", type=Path)
-    parser.add_argument("document", type=Path, nargs="?", default=Path("docs", "performance.md"))
+    parser.add_argument(
+        "document", type=Path, nargs="?", default=Path("docs", "notes", "measurements.md")
+    )
     arguments = parser.parse_args()
     tables = newest_tables(arguments.figures.read_bytes().splitlines())
 

@@ -1,4 +1,4 @@
-"""Rules of the contract's section 2 that take the runtime and a store together; docs/rules.md lists all."""
+"""Rules of the contract's section 2 that take the runtime and a store together; docs/notes/rules.md lists all."""
 
 from __future__ import annotations
 

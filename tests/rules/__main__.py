@@ -1,4 +1,4 @@
-"""`python -m tests.rules`: write docs/rules.md anew from the tests' marks."""
+"""`python -m tests.rules`: write docs/notes/rules.md anew from the tests' marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/rules.md: the tables of `template.md`, with the tests that carry each row's mark.
+"""docs/notes/rules.md: the tables of `template.md`, with the tests that carry each row's mark.
 
 A row's mark is `pytest.mark.rule` with the row's cells, joined by a colon: `@pytest.mark.rule("6: growing delays")`.
 """
@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 TESTS: Final = Path(__file__).resolve().parents[1]
-PAGE: Final = TESTS.parent / "docs" / "rules.md"
+PAGE: Final = TESTS.parent / "docs" / "notes" / "rules.md"
 _TEMPLATE: Final = Path(__file__).parent / "template.md"
 
 # The tests of each row, by the row's mark.

@@ -1,4 +1,4 @@
-"""What went wrong elsewhere with Service Bus; each is one of the scenarios of docs/rules.md."""
+"""What went wrong elsewhere with Service Bus; each is one of the scenarios of docs/notes/rules.md."""
 
 from __future__ import annotations
 

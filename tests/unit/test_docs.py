@@ -45,7 +45,7 @@ SETTINGS: Mapping[str, Any] = {
 """By the name of a connection; the others are Kafka's."""
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BROKER_EXAMPLES = DOCS / "examples" / "brokers"
 ELSEWHERE = {"airflow.md", "plugins.md"}
 """Their examples need Airflow, or are a package of their own; tests that have those try them."""
@@ -63,7 +63,8 @@ class Example(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.page.stem}_{self.line}"
+        # Two folders may each have a page of one name.
+        return f"{self.page.parent.name}_{self.page.stem}_{self.line}"
 
 
 def examples(language: str) -> Iterator[Example]:
@@ -298,11 +299,11 @@ def commands(command: Any, path: str) -> Iterator[str]:
 
 def test_the_index_names_every_page() -> None:
     index = (DOCS / "README.md").read_text()
-    pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} - {"README.md"}
     assert {page for page in pages if f"({page})" not in index} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     dead = []
     for target, anchor in _LINK.findall(_BLOCK.sub("", page.read_text())):

@@ -1,4 +1,4 @@
-"""Every rule has its tests: docs/rules.md is what the tests' marks say."""
+"""Every rule has its tests: docs/notes/rules.md is what the tests' marks say."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def too_weak(promised: Promise, wanted: Guarantee) -> DagError:
     """The error of a watcher whose trigger promises less than it asks for."""
     return DagError(
         f"it asks for {wanted}, and its trigger promises {promised}",
-        hint="change what the reason names, or ask for less: docs/guarantees.md",
+        hint="change what the reason names, or ask for less: docs/explanation/guarantees.md",
     )
 
 

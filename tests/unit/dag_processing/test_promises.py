@@ -114,7 +114,7 @@ async def test_a_watcher_that_asks_for_more_is_an_error_and_its_sibling_is_not(
         (
             "dag.py:3: watcher 'w' of asset 'a': it asks for effectively once, and its trigger promises at least once:"
             " deleted last; a message that comes again is not recognised (change what the reason names, or ask for"
-            " less: docs/guarantees.md)"
+            " less: docs/explanation/guarantees.md)"
         )
     ]
     assert [one.watcher.guarantee for one in found.promises] == [

@@ -1,4 +1,4 @@
-"""The rules of the contract's section 2 that no other test is named after; docs/rules.md lists all."""
+"""The rules of the contract's section 2 that no other test is named after; docs/notes/rules.md lists all."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Violation(AssertionError):
-    """A promise was broken. `rule` is one of S1-S13, T1-T6, P1-P4 and L1-L6, as `docs/simulation.md` lists them."""
+    """A promise was broken. `rule` is one of those in `docs/notes/simulation.md`, such as S1 or L6."""
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(f"{rule}: {detail}")
