@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from alembic import command
 from sqlalchemy import Connection, inspect, text
 
 from tests.services.postgres import PostgresServer
@@ -81,41 +80,6 @@ async def test_an_upgrade_of_what_is_up_to_date_does_nothing(database: Database)
     await check(database)
 
 
-async def test_the_queue_keeps_its_rows_when_its_key_changes(empty_store_url: str) -> None:
-    rows = [("b", 1, 10, None), ("a", 1, 10, 3), ("a", 2, 11, 0), ("b", 3, 10, 3)]
-    async with open_database(empty_store_url) as database:
-        await _upgrade_to(database, "0015")
-        async with database.transaction() as session:
-            connection = await session.connection()
-            for row in rows:
-                await connection.execute(
-                    text("INSERT INTO queued_asset_event VALUES (:dag, :event, :asset, :run)"),
-                    dict(zip(("dag", "event", "asset", "run"), row, strict=True)),
-                )
-        assert await upgrade(database)
-        async with database.writer.connect() as connection:
-            found = await connection.execute(
-                text("SELECT dag_id, asset_event_id, asset_id, run_pk FROM queued_asset_event")
-            )
-            assert sorted(map(tuple, found), key=str) == sorted(rows, key=str)
-            migrated = await connection.run_sync(_schema)
-        async with database.writer.begin() as connection:
-            await connection.run_sync(Base.metadata.drop_all)
-            await connection.run_sync(Base.metadata.create_all)
-        async with database.writer.connect() as connection:
-            assert await connection.run_sync(_schema) == migrated
-
-
-async def _upgrade_to(database: Database, revision: str) -> None:
-    def run(connection: Connection) -> None:
-        config = configuration()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-
-    async with database.transaction() as session:
-        await (await session.connection()).run_sync(run)
-
-
 async def test_a_database_without_tables_is_refused_with_a_hint(empty_store_url: str) -> None:
     async with open_database(empty_store_url) as database:
         assert await current(database) is None
@@ -128,10 +92,37 @@ async def test_a_database_without_tables_is_refused_with_a_hint(empty_store_url:
 
 async def test_a_database_of_a_newer_release_is_left_alone(database: Database) -> None:
     async with database.transaction() as session:
-        await session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        await session.execute(text("UPDATE alembic_version SET version_num = '9999_before_x'"))
     for refuse in (check, upgrade):
         with pytest.raises(ConfigurationError, match="newer"):
             await refuse(database)
+
+
+async def test_a_database_of_a_checkout_before_the_first_release_is_refused(
+    database: Database,
+) -> None:
+    async with database.transaction() as session:
+        await session.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+    for refuse in (check, upgrade):
+        with pytest.raises(ConfigurationError, match=r"before release 0\.1\.0") as refused:
+            await refuse(database)
+        assert refused.value.hint == "use a new database, or delete this one"
+
+
+async def test_postgresql_cleans_growing_tables_early_and_leaves_room_in_hot_pages(
+    store_url: str,
+) -> None:
+    async with open_database(store_url) as database:
+        if database.dialect != "postgresql":
+            pytest.skip("SQLite has no such settings")
+        async with database.reading() as session:
+            rows = await session.execute(
+                text("SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL")
+            )
+            options = {name: set(given) for name, given in rows}
+    assert "autovacuum_vacuum_insert_scale_factor=0.02" in options["asset_event"]
+    assert options["dag_run"] == options["queued_asset_event"] == options["asset_event"]
+    assert options["stream"] == {"fillfactor=50"}
 
 
 async def test_two_services_that_start_together_upgrade_once(empty_store_url: str) -> None:
@@ -157,7 +148,7 @@ def test_every_script_is_numbered_in_order_and_says_when_it_runs() -> None:
     revisions = [script.revision for script in scripts.walk_revisions()]
     assert revisions == sorted(revisions, reverse=True)
     for path in VERSIONS.glob("*.py"):
-        assert re.match(r"\d{4}_(before|after)_\w+\.py", path.name)
+        assert re.match(r"\d{4}_(initial|(before|after)_\w+)\.py", path.name)
     assert len(list(VERSIONS.glob("*.py"))) == len(revisions)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ _log = LazyLogger(__name__)
 
 # Two services that start together upgrade one after the other. Any number that nobody else uses.
 _ADVISORY_LOCK: Final = 0x7269_6767
+# The scripts before release 0.1.0 had bare numbers.
+_UNRELEASED: Final = re.compile(r"\d{4}")
 
 
 async def current(database: Database) -> str | None:
@@ -46,7 +49,7 @@ async def check(database: Database) -> None:
         raise ConfigurationError(
             f"{database.name} has no tables yet", hint="run `triggerer db migrate`"
         )
-    _refuse_newer(database, revision)
+    _refuse_foreign(database, revision)
     raise ConfigurationError(
         f"the tables of {database.name} are at revision {revision}, this release needs {HEAD}",
         hint="run `triggerer db migrate`",
@@ -75,7 +78,7 @@ async def upgrade(database: Database) -> bool:
         if before == HEAD:
             return False
         if before is not None:
-            _refuse_newer(database, before)
+            _refuse_foreign(database, before)
         elif database.dialect == "postgresql":
             _refuse_narrow(database, await session.scalar(text("SHOW server_encoding")))
         connection = await session.connection()
@@ -101,7 +104,14 @@ def _refuse_narrow(database: Database, encoding: str | None) -> None:
         )
 
 
-def _refuse_newer(database: Database, revision: str) -> None:
+def _refuse_foreign(database: Database, revision: str) -> None:
+    """Refuse tables that this release can neither use nor upgrade."""
+    if _UNRELEASED.fullmatch(revision):
+        raise ConfigurationError(
+            f"the tables of {database.name} were made by a checkout before release 0.1.0"
+            f" (revision {revision}), and cannot be upgraded",
+            hint="use a new database, or delete this one",
+        )
     if revision > HEAD:
         raise ConfigurationError(
             f"the tables of {database.name} are at revision {revision}, newer than this release's "

@@ -1,10 +1,11 @@
-"""Numbered scripts that bring a database to what this release's models describe.
+"""Numbered scripts that bring a database to the schema of this release's models.
 
-`versions/NNNN_before_*.py` is applied before the code is replaced: the release before still runs on
-its outcome. `NNNN_after_*.py` waits until no process of the release before is left.
+`versions/0001_initial.py` creates the tables of release 0.1.0. The name of a later script says when it runs:
+`NNNN_before_*.py` is applied before the code is replaced, and the former release still runs on its outcome;
+`NNNN_after_*.py` waits until no process of the former release is left. A script's revision is its file's name.
 """
 
 from typing import Final
 
-HEAD: Final = "0020"
+HEAD: Final = "0001_initial"
 """The newest script's revision, so that a database at it is recognised without loading Alembic."""
