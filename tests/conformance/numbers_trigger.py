@@ -11,10 +11,12 @@ import anyio
 
 from triggerer.abc import (
     BaseEventTrigger,
+    DeliveryFacts,
     SharedStreamSelector,
     TriggerEvent,
     reject_shared_stream_event,
 )
+from triggerer.errors import BrokerUnavailable
 from triggerer.testing import TriggerConformance
 
 _numbers = itertools.count()
@@ -182,6 +184,36 @@ class OutlivesCancellation(Evens):
 class CleansUpWhatItNeverHad(Evens):
     async def cleanup(self) -> None:
         raise AttributeError("no connection")
+
+
+class TellsSeconds(Evens):
+    """A number in place of a `timedelta`."""
+
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        return DeliveryFacts(is_acknowledged=True, because="asked", retention=60.0)  # type: ignore[arg-type]
+
+
+class TellsFindingsAsTexts(Evens):
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        found: Any = ("it is old",)
+        return DeliveryFacts(is_acknowledged=True, because="asked", findings=found)
+
+
+class TellsAMapping(Evens):
+    async def describe_delivery(self, *, ask: bool) -> Any:
+        return {"is_acknowledged": True, "because": "asked"}
+
+
+class TellsAtOnce(Evens):
+    """Not a coroutine."""
+
+    def describe_delivery(self, *, ask: bool) -> Any:
+        return DeliveryFacts(is_acknowledged=True, because="asked")
+
+
+class AsksAlways(Evens):
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        raise BrokerUnavailable("nobody answers at numbers:1")
 
 
 class NumbersConformance(TriggerConformance):

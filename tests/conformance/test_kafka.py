@@ -93,6 +93,10 @@ class TestKafka(ProducerConformance):
         ) as consumer:
             return [(await consumer.getone()).value.decode() for _ in range(count)]
 
+    async def recreate(self) -> None:
+        await asyncio.to_thread(self.server.delete_topic, self.topic)
+        await asyncio.to_thread(self.server.create_topic, self.topic, 2)
+
     async def seek(self, position: int, lane: int = 0) -> None:
         place = TopicPartition(self.topic, lane)
         consumer = AIOKafkaConsumer(

@@ -31,6 +31,9 @@ class TestInMemoryBroker(ProducerConformance):
     async def dead_letters(self) -> list[str]:
         return self.broker.dead_letters
 
+    async def recreate(self) -> None:
+        await self.setup()
+
     async def seek(self, position: int, lane: int = 0) -> None:
         self.broker.seek(position, lane)
 

@@ -76,6 +76,10 @@ class TestPubSub(PubSubConformance):
     async def committed(self, lane: int = 0) -> int:
         return await asyncio.to_thread(self.server.acked, self.published)
 
+    async def recreate(self) -> None:
+        await asyncio.to_thread(self.server.delete, self.name)
+        await asyncio.to_thread(self.server.create, self.name)
+
     async def dead_letters(self) -> list[str]:
         taken = await asyncio.to_thread(self.server.take, f"{self.name}-dead")
         self.dead += [one.data.decode() for one in taken]
@@ -100,13 +104,20 @@ class TestPubSubInOrder(PubSubConformance):
 
     async def setup(self) -> None:
         self.name = f"c-{uuid.uuid4().hex[:10]}"
+        await self._create()
+        await asyncio.to_thread(self.server.create, f"{self.name}-dead")
+
+    async def _create(self) -> None:
         await asyncio.to_thread(
             self.server.create,
             self.name,
             enable_message_ordering=True,
             enable_exactly_once_delivery=self.exactly_once,
         )
-        await asyncio.to_thread(self.server.create, f"{self.name}-dead")
+
+    async def recreate(self) -> None:
+        await asyncio.to_thread(self.server.delete, self.name)
+        await self._create()
 
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
         await asyncio.to_thread(self.server.publish, self.name, values, key=f"k{lane}")

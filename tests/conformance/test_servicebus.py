@@ -40,6 +40,10 @@ class _OnServiceBus(ProducerConformance):
         )
         self.server.create(f"{self.queue}-dead")
 
+    async def recreate(self) -> None:
+        await asyncio.to_thread(self.server.order, "delete", path=self._path)
+        await asyncio.to_thread(self._create)
+
     @property
     def _entity(self) -> tuple[str, str | None]:
         return self.queue, None
@@ -92,7 +96,9 @@ class TestQueue(_OnServiceBus):
 
 class TestSubscription(_OnServiceBus):
     # What differs is how it is reached.
-    features = frozenset({Feature.REDELIVERY, Feature.DEAD_LETTER, Feature.IDEMPOTENCY})
+    features = frozenset(
+        {Feature.REDELIVERY, Feature.DEAD_LETTER, Feature.IDEMPOTENCY, Feature.RECREATION}
+    )
     cancel_at = (1, 4)
 
     def _create(self) -> None:

@@ -39,9 +39,13 @@ class _OnAQueue(ProducerConformance):
         await asyncio.to_thread(self._make, name)
 
     def _make(self, name: str) -> None:
+        self.name = name
         self.dead = self.server.create_queue(f"{name}-dead{self.suffix}")
+        self._make_queue()
+
+    def _make_queue(self) -> None:
         self.queue = self.server.create_queue(
-            f"{name}{self.suffix}", visibility_s=_VISIBILITY_S, dead_letters=self.dead
+            f"{self.name}{self.suffix}", visibility_s=_VISIBILITY_S, dead_letters=self.dead
         )
 
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
@@ -54,6 +58,10 @@ class _OnAQueue(ProducerConformance):
     async def committed(self, lane: int = 0) -> int:
         left = await asyncio.to_thread(self.server.count, self.queue)
         return sum(map(len, self.published.values())) - left
+
+    async def recreate(self) -> None:
+        await asyncio.to_thread(self.server.delete_queue, self.queue)
+        await asyncio.to_thread(self._make_queue)
 
     def value_of(self, event: Any) -> str | None:
         assert isinstance(event, BrokerMessage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from unittest import SkipTest
@@ -24,6 +25,7 @@ from triggerer.testing import (
     ProducerConformance,
     TriggerConformance,
 )
+from triggerer.testing.driving import FAILED, NOBODY
 
 
 class Suite(ProducerConformance):
@@ -50,6 +52,9 @@ class Suite(ProducerConformance):
 
     async def dead_letters(self) -> list[str]:
         return self.broker.dead_letters
+
+    async def recreate(self) -> None:
+        await self.setup()
 
     async def seek(self, position: int, lane: int = 0) -> None:
         self.broker.seek(position, lane)
@@ -107,6 +112,69 @@ class KeysByDelivery(InMemoryProducer):
 class KeysByValueOfLane(InMemoryProducer):
     def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
         return str(broker_payload.offset)
+
+
+class KeysWithoutIncarnation(InMemoryProducer):
+    """The key of a message is that of the predecessor's message at its offset."""
+
+    def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
+        return f"numbers/{broker_payload.lane}/{broker_payload.offset}"
+
+
+class PositionsWithoutIncarnation(InMemoryProducer):
+    def get_position(self, broker_payload: InMemoryMessage) -> list[Any]:
+        return ["numbers", broker_payload.offset]
+
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        identity = self._broker.identity if position[0] == "numbers" else position[0]
+        async for item in super().read_lane(lane, [identity, position[1]]):
+            yield item
+
+
+class CountsEachFailure(InMemoryProducer):
+    """Also where its watcher failed at another message."""
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        await super().advance(
+            [one._replace(outcome=replace(one.outcome, unread=0)) for one in batch]
+        )
+
+
+class CountsEachDelivery(InMemoryProducer):
+    """Also where nobody was subscribed."""
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        await super().advance(
+            [one._replace(outcome=FAILED) if one.outcome == NOBODY else one for one in batch]
+        )
+
+
+class DropsRejected(InMemoryProducer):
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        await super().advance(
+            [one._replace(outcome=replace(one.outcome, is_set_aside=True)) for one in batch]
+        )
+
+
+class DeniesThatItDeadLettersRejected(InMemoryProducer):
+    """The runtime would set the message aside as well."""
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        dead = [one.broker_payload.value for one in batch if one.outcome.rejected]
+        await super().advance(batch)
+        self._broker.dead_letters += dead
+
+    def dead_letters_rejected(self, broker_payload: InMemoryMessage) -> bool:
+        return False
+
+
+class DeadLettersWhatIsSetAside(InMemoryProducer):
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        await super().advance(
+            [one._replace(outcome=replace(one.outcome, is_set_aside=False)) for one in batch]
+        )
 
 
 class TellsNoSizes(InMemoryProducer):
@@ -365,6 +433,13 @@ FAULTS = {
     ForgetsToRedeliver: "test_a_failed_message_comes_again",
     KeysByDelivery: "test_a_redelivery_carries_the_same_key",
     KeysByValueOfLane: "test_keys_differ_from_message_to_message",
+    KeysWithoutIncarnation: "test_a_recreated_source_gives_other_keys",
+    PositionsWithoutIncarnation: "test_positions_tell_a_recreated_source_from_its_predecessor",
+    CountsEachFailure: "test_a_failure_at_another_message_is_not_counted",
+    CountsEachDelivery: "test_a_delivery_that_nobody_saw_is_not_counted",
+    DropsRejected: "test_a_rejected_message_goes_to_the_dead_letters",
+    DeniesThatItDeadLettersRejected: "test_a_rejected_message_goes_to_the_dead_letters",
+    DeadLettersWhatIsSetAside: "test_a_rejected_message_that_is_set_aside_is_no_dead_letter",
     TellsNoSizes: "test_a_longer_message_has_a_larger_size",
     OneLane: "test_a_stuck_lane_holds_up_no_other",
     IgnoresPause: "test_a_pause_stops_the_delivery_and_keeps_the_position",
@@ -442,6 +517,11 @@ TRIGGER_FAULTS = {
     numbers.HidesWhatItRejects: "test_its_selector_leaves_out_only_what_it_passes",
     numbers.SwallowsErrors: "test_an_error_of_the_stream_comes_out_of_it",
     numbers.OutlivesCancellation: "test_it_ends_when_it_is_cancelled",
+    numbers.TellsSeconds: "test_what_it_says_of_its_source_is_understood",
+    numbers.TellsFindingsAsTexts: "test_what_it_says_of_its_source_is_understood",
+    numbers.TellsAMapping: "test_what_it_says_of_its_source_is_understood",
+    numbers.TellsAtOnce: "test_what_it_says_of_its_source_is_understood",
+    numbers.AsksAlways: "test_what_it_says_of_its_source_is_understood",
     numbers.CleansUpWhatItNeverHad: "test_cleanup_of_one_that_never_ran_is_harmless",
 }
 

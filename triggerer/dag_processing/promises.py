@@ -12,7 +12,7 @@ import anyio
 from triggerer.dag_processing.sources import problem_of
 from triggerer.domain.guarantees import Finding, Guarantee, Promise
 from triggerer.domain.parsed import ParsedWatcher, Problem
-from triggerer.errors import BrokerUnavailable, TriggererError
+from triggerer.errors import BrokerUnavailable, PluginError, TriggererError
 from triggerer.plugins import load_trigger_class
 from triggerer.runtime.cancellation import take_back_stray_cancellations
 from triggerer.runtime.promising import promise_of, too_weak
@@ -32,7 +32,7 @@ class CheckedPromises:
 
     promises: tuple[CheckedPromise, ...] = ()
     errors: tuple[Problem, ...] = ()
-    """Of watchers that ask for more than they get, or of which nobody can say what they get."""
+    """Of watchers that ask for more than they get, or get no answer, and of plugins whose answer is wrong."""
     warnings: tuple[Problem, ...] = ()
     """One of each stream."""
 
@@ -84,6 +84,8 @@ async def check_promises(
         wanted = None if watcher.guarantee is None else Guarantee(watcher.guarantee)
         if promised is not None and wanted is not None and promised.is_below(wanted):
             errors.append(problem_of(watcher, too_weak(promised, wanted)))
+        elif isinstance(result, PluginError):
+            errors.append(problem_of(watcher, result))
         elif isinstance(result, Exception) and wanted is not None:
             # Where nobody is asked, the settings may not be there either.
             (errors if ask else warnings).append(problem_of(watcher, result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,9 +14,10 @@ from anyio.lowlevel import checkpoint
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.parsed import ParsedWatcher, Problem
-from triggerer.errors import BrokerUnavailable, TriggererError
+from triggerer.errors import BrokerUnavailable, PluginError, TriggererError
 from triggerer.plugins import load_trigger_class
 from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
+from triggerer.runtime.delivery_facts import raised_by
 
 DEADLINE: Final = timedelta(seconds=5)
 
@@ -84,15 +86,19 @@ async def check_sources(
 async def _look(
     kind: type[BaseEventTrigger], kwargs: dict[str, Any], scope: anyio.CancelScope, seconds: float
 ) -> None:
+    what = f"check_source() of {kind.__module__}.{kind.__qualname__}"
     with scope:
         try:
-            with plugin_code("check_source()"):
-                await kind(**kwargs).check_source()
+            trigger = kind(**kwargs)
+            with plugin_code(what):
+                await trigger.check_source()
         except Exception as error:
             # A client may raise anything when it is cancelled.
-            if not scope.cancel_called:
+            if scope.cancel_called:
+                raise _silent(seconds) from error
+            if isinstance(error, TriggererError):
                 raise
-            raise _silent(seconds) from error
+            raise raised_by(what, error) from error
     if scope.cancel_called:
         raise _silent(seconds)
 
@@ -108,9 +114,23 @@ def problem_of(watcher: ParsedWatcher, error: Exception) -> Problem:
         error.message if isinstance(error, TriggererError) else f"{type(error).__name__}: {error}"
     )
     hint = error.hint if isinstance(error, TriggererError) else None
-    reason = f"watcher {watcher.name!r} of asset {watcher.asset_name!r}: {said}"
+    who = f"watcher {watcher.name!r} of asset {watcher.asset_name!r}"
+    if isinstance(error, PluginError):
+        # The DAG file is right, so its line would mislead. Its author still has to know which watcher it is.
+        reason = f"{said}; used by {who} ({watcher.location})"
+        return Problem(_file_of(watcher.classpath), None, f"{reason}: {hint}" if hint else reason)
+    reason = f"{who}: {said}"
     return Problem(
         file or watcher.location,
         int(line) if line.isdigit() else None,
         f"{reason} ({hint})" if hint else reason,
     )
+
+
+def _file_of(classpath: str) -> str:
+    """The file that defines a trigger's class, or the class path if there is no such file."""
+    module = classpath
+    while module := module.rpartition(".")[0]:
+        if (loaded := sys.modules.get(module)) is not None:
+            return getattr(loaded, "__file__", None) or classpath
+    return classpath

@@ -10,7 +10,7 @@ import anyio
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.guarantees import Guarantee, Promise, promise
 from triggerer.errors import BrokerUnavailable, DagError
-from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.delivery_facts import facts_of
 
 ASKING_TIMEOUT: Final = timedelta(seconds=5)
 
@@ -28,13 +28,13 @@ async def promise_of(
         ask: Whether its source may be asked.
     Raises:
         BrokerUnavailable: The source did not answer in time.
-        Exception: Whatever the trigger raises.
+        TriggererError: What the trigger raised of its settings and its source.
+        PluginError: It raised another error, or its answer has wrong types.
     """
     seconds = deadline.total_seconds()
     with anyio.move_on_after(seconds) as scope:
         try:
-            with plugin_code("describe_delivery()"):
-                facts = await trigger.describe_delivery(ask=ask)
+            facts = await facts_of(trigger, ask=ask)
         except Exception as error:
             # A client may raise anything when it is cancelled.
             if not scope.cancel_called:

@@ -126,6 +126,21 @@ class DeliveringCases(ProducerSuite):
         assert all(isinstance(key, str) and key for key in keys), keys
         assert len(set(keys)) == len(keys), keys
 
+    @case(Feature.IDEMPOTENCY, Feature.RECREATION)
+    async def test_a_recreated_source_gives_other_keys(self) -> None:
+        before = await self._keys_of(["a", "b"])
+        await self.recreate()
+        after = await self._keys_of(["c", "d"])
+        both = sorted(before & after)
+        assert not both, f"messages of the source and of its successor both have the keys {both}"
+
+    async def _keys_of(self, values: list[str]) -> set[str | None]:
+        await self.publish(values)
+        async with await self._driving() as driver:
+            await self._await_all(values, driver)
+            await driver.advanced_count(len(values))
+            return {one.key for one in driver.deliveries if one.value in values}
+
     # Sizes
 
     @case(Feature.SIZES)

@@ -24,6 +24,8 @@ from triggerer.synchronization import Notifier
 
 ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)
 FAILED = AdvanceOutcome(acked=0, failed=1, rejected=0)
+UNREAD = AdvanceOutcome(acked=0, failed=1, rejected=0, unread=1)
+"""Its watcher failed at another message, and had not pulled this one."""
 REJECTED = AdvanceOutcome(acked=0, failed=0, rejected=1)
 NOBODY = AdvanceOutcome(acked=0, failed=0, rejected=0)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from triggerer.abc import AdvanceOutcome
-from triggerer.testing.driving import ACKED, FAILED, NOBODY, REJECTED, Delivery, Driver
+from triggerer.testing.driving import ACKED, FAILED, NOBODY, REJECTED, UNREAD, Delivery, Driver
 from triggerer.testing.features import Feature, case
 from triggerer.testing.resolving import (
     acked,
@@ -11,6 +13,7 @@ from triggerer.testing.resolving import (
     failed,
     failing,
     failing_once,
+    first,
     nothing,
     once,
     outcomes,
@@ -43,7 +46,7 @@ class FailingCases(ProducerSuite):
             is_open = True
             await driver.advance()
             await self._check_held("b", before=1, of=3)
-        await self._check_comes("b", first=True)
+        await self._check_comes("b", is_first=True)
 
     @case()
     async def test_a_failed_message_is_not_passed_by_a_later_batch_nor_after_a_restart(
@@ -57,7 +60,7 @@ class FailingCases(ProducerSuite):
             await driver.stay_quiet(self.quiet_s)
             await self._check_held("b", before=1, of=4)
         await self._check_held("b", before=1, of=4)
-        await self._check_comes("b", first=True)
+        await self._check_comes("b", is_first=True)
 
     async def _check_held(self, value: str, *, before: int, of: int) -> None:
         committed = await self.committed()
@@ -66,12 +69,12 @@ class FailingCases(ProducerSuite):
             self._has(Feature.DEAD_LETTER) and value in await self.dead_letters()
         ), f"{committed} of {of} are committed although {value} failed"
 
-    async def _check_comes(self, value: str, *, first: bool) -> None:
+    async def _check_comes(self, value: str, *, is_first: bool) -> None:
         if self._has(Feature.DEAD_LETTER) and value in await self.dead_letters():
             return
         async with await self._driving(nothing) as driver:
             await driver.until(lambda: value in driver.values, f"{value} comes after a restart")
-            if first and self._has(Feature.ORDERING):
+            if is_first and self._has(Feature.ORDERING):
                 assert driver.values[0] == value, driver.values
 
     @case()
@@ -117,6 +120,53 @@ class FailingCases(ProducerSuite):
             await self._await_committed(3, driver)
             assert driver.values.count("b") == self.max_deliveries
         assert await self.dead_letters() == ["b"]
+
+    @case(Feature.DEAD_LETTER, Feature.REDELIVERY)
+    async def test_a_failure_at_another_message_is_not_counted(self) -> None:
+        await self._check_not_counted(UNREAD)
+
+    @case(Feature.DEAD_LETTER, Feature.REDELIVERY)
+    async def test_a_delivery_that_nobody_saw_is_not_counted(self) -> None:
+        await self._check_not_counted(NOBODY)
+
+    async def _check_not_counted(self, outcome: AdvanceOutcome) -> None:
+        """`blames_event` is false: the message comes again, and its limit of deliveries is no nearer."""
+        await self.publish(["a", "b", "c"])
+        times = self.max_deliveries + 1
+        async with await self._driving(first("b", outcome, times)) as driver:
+            await driver.until(lambda: outcomes(driver).count(("b", ACKED)) > 0, "b is accepted")
+            await self._await_committed(3, driver)
+            assert driver.values.count("b") == times + 1, f"b came {driver.values.count('b')} times"
+        dead = await self.dead_letters()
+        assert not dead, f"{dead} is dead-lettered; a failure counts if `outcome.blames_event`"
+
+    @case(Feature.DEAD_LETTER)
+    async def test_a_rejected_message_goes_to_the_dead_letters(self) -> None:
+        await self.publish(["a", "b", "c"])
+        asked: list[bool] = []
+
+        def resolve(delivery: Delivery) -> AdvanceOutcome:
+            if delivery.value != "b":
+                return ACKED
+            asked.append(driver.producer.dead_letters_rejected(delivery.payload))
+            return REJECTED
+
+        async with await self._driving(resolve) as driver:
+            await self._await_committed(3, driver)
+        dead = await self.dead_letters()
+        assert dead == ["b"], (
+            f"b was rejected, and `advance` has brought {dead} to the dead letters"
+        )
+        assert asked == [True], "`dead_letters_rejected` has to say that `advance` dead-letters it"
+
+    @case(Feature.DEAD_LETTER)
+    async def test_a_rejected_message_that_is_set_aside_is_no_dead_letter(self) -> None:
+        await self.publish(["a", "b", "c"])
+        is_aside = replace(REJECTED, is_set_aside=True)
+        async with await self._driving(first("b", is_aside, 1)) as driver:
+            await self._await_committed(3, driver)
+        dead = await self.dead_letters()
+        assert not dead, f"the runtime has stored b, and {dead} is dead-lettered too"
 
     # Lanes
 

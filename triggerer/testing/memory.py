@@ -16,6 +16,7 @@ import orjson
 from anyio.lowlevel import checkpoint
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.pluginkit.delivery import Judgement, judge
 from triggerer.synchronization import Notifier
 
 
@@ -51,7 +52,8 @@ class InMemoryBroker:
     is open. All methods belong to one event loop.
 
     Args:
-        max_deliveries: Failed deliveries of a message after which it goes to `dead_letters`; None: no limit.
+        max_deliveries: Failed deliveries of a message after which it goes to `dead_letters`, where a rejected message
+            goes too. None: there is no limit, and no place for dead letters.
         lock_s: Seconds of real time after which a producer that was not closed loses its lanes.
     """
 
@@ -187,6 +189,8 @@ class InMemoryQueueProducer(SharedStreamProducer):
                     reading.delivery += 1
                     break
                 self._broker.dead_letters.append(message.value)
+            elif judge(outcome) is Judgement.REJECT and self.dead_letters_rejected(message):
+                self._broker.dead_letters.append(message.value)
             log.committed, log.failures = message.offset + 1, 0
         self._broker.note_change()
 
@@ -196,6 +200,10 @@ class InMemoryQueueProducer(SharedStreamProducer):
     def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
         """`<broker>/<lane>/<offset>`."""
         return f"{self._broker.identity}/{broker_payload.lane}/{broker_payload.offset}"
+
+    def dead_letters_rejected(self, broker_payload: InMemoryMessage) -> bool:
+        """Whether the broker has a place for dead letters."""
+        return self._broker.max_deliveries is not None
 
     def get_size(self, broker_payload: InMemoryMessage) -> int:
         """The length of a value that is text or bytes; of any other it is not known."""

@@ -95,6 +95,22 @@ class RereadingCases(ProducerSuite):
             again = await self._read(producer, last, ["of another", number], 4)
             assert [value for value, _ in again] == _VALUES
 
+    @case(Feature.LOG, Feature.RECREATION)
+    async def test_positions_tell_a_recreated_source_from_its_predecessor(self) -> None:
+        await self.publish(["a", "b"])
+        async with await self._driving() as driver:
+            await driver.advanced_count(2)
+            last = driver.producer.get_position(driver.deliveries[1].payload)
+        await self.recreate()
+        await self.publish(["c", "d", "e"])
+        async with await self._driving() as driver:
+            await driver.advanced_count(3)
+            producer, new = driver.producer, driver.deliveries[0]
+            incarnation = producer.get_position(new.payload)[0]
+            assert incarnation != last[0], f"both have the incarnation {incarnation!r}"
+            again = await self._read(producer, new, last, 3)
+            assert [value for value, _ in again] == ["c", "d", "e"], "the beginning is left out"
+
     @case(Feature.LOG)
     async def test_positions_are_found_by_time(self) -> None:
         await self.publish(_VALUES)

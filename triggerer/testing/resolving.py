@@ -48,6 +48,20 @@ def failing_once(value: str) -> Resolve:
     return resolve
 
 
+def first(value: str, outcome: AdvanceOutcome, times: int) -> Resolve:
+    """Give this value the outcome at its first deliveries; accept it afterwards, and the others."""
+    seen = 0
+
+    def resolve(delivery: Delivery) -> AdvanceOutcome:
+        nonlocal seen
+        if delivery.value != value or seen == times:
+            return ACKED
+        seen += 1
+        return outcome
+
+    return resolve
+
+
 def gated(gate: list[bool]) -> Resolve:
     """Accept everything from when `gate[0]` is true, and nothing before."""
 

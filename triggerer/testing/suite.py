@@ -67,7 +67,11 @@ class ProducerSuite:
         return str(event)
 
     async def dead_letters(self) -> list[str]:
-        """With dead_letter: the values that were set aside."""
+        """With dead_letter: the values that are at the place for dead letters, in any order."""
+        raise NotImplementedError
+
+    async def recreate(self) -> None:
+        """With recreation: delete the source, and create it again under its name, empty; no producer is open."""
         raise NotImplementedError
 
     async def seek(self, position: int, lane: int = 0) -> None:

@@ -16,7 +16,9 @@ from unittest import SkipTest
 import anyio
 
 from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.errors import BrokerError, ConfigurationError, PluginError
 from triggerer.plugins import canonical_kwargs, stream_digest
+from triggerer.runtime.delivery_facts import facts_of
 from triggerer.runtime.selection import selector_of
 from triggerer.testing.features import case
 from triggerer.testing.filtering import (
@@ -171,6 +173,23 @@ class TriggerConformance:
         for stranger in self.strangers():
             other = stranger.shared_stream_key()
             assert other is None or other != key, stranger.serialize()
+
+    # The guarantee
+
+    @case()
+    async def test_what_it_says_of_its_source_is_understood(self) -> None:
+        try:
+            await facts_of(self.new_trigger(), ask=False)
+        except ConfigurationError as error:
+            raise SkipTest(
+                f"describe_delivery() needs a connection, which install_connections gives: {error}"
+            ) from None
+        except BrokerError as error:
+            raise AssertionError(
+                f"describe_delivery(ask=False) asked its source: {error}"
+            ) from error
+        except PluginError as error:
+            raise AssertionError(str(error)) from error
 
     # Life
 

@@ -40,6 +40,23 @@ class Away(Base):
 class Wrong(Base):
     async def describe_delivery(self, *, ask):
         raise ConfigurationError("unknown key 'x'")
+
+class Seconds(Base):
+    async def describe_delivery(self, *, ask):
+        return DeliveryFacts(is_acknowledged=True, because="deleted last", retention=60.0, key=("id",))
+
+class Texts(Base):
+    async def describe_delivery(self, *, ask):
+        found = Finding("it is old", most="at_least_once")
+        return DeliveryFacts(is_acknowledged=True, because="deleted last", findings=(found,))
+
+class Mapped(Base):
+    async def describe_delivery(self, *, ask):
+        return {"is_acknowledged": True}
+
+class Broken(Base):
+    async def describe_delivery(self, *, ask):
+        return self.nothing
 """
 
 
@@ -137,6 +154,38 @@ async def test_what_cannot_be_said_is_an_error_only_where_something_is_asked_for
     assert [str(error) for error in found.errors] == [
         "dag.py:4: watcher 'w' of asset 'b': unknown key 'x'"
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (
+            "Seconds",
+            (
+                "returned DeliveryFacts in which key is ('id',) instead of str | None; retention is 60.0 instead of"
+                " timedelta | None"
+            ),
+        ),
+        (
+            "Texts",
+            "returned DeliveryFacts in which findings[0].most is 'at_least_once' instead of Guarantee | None",
+        ),
+        ("Mapped", "returned dict, not triggerer.abc.DeliveryFacts"),
+        ("Broken", "raised AttributeError: 'Broken' object has no attribute 'nothing'"),
+    ],
+)
+@pytest.mark.parametrize("asks", ["", ", guarantee='at_least_once'"])
+async def test_a_wrong_answer_is_an_error_of_the_plugin_and_not_of_the_dag_file(
+    tmp_path: Path, kind: str, said: str, asks: str
+) -> None:
+    found = await checked(tmp_path, {"a": f"{kind}(){asks}"})
+    (error,) = found.errors
+    module = f"triggers_of_{tmp_path.name}"
+    assert (error.file, error.line) == (str(tmp_path / f"{module}.py"), None)
+    assert error.reason == (
+        f"describe_delivery() of {module}.{kind} {said}; used by watcher 'w' of asset 'a' (dag.py:3): the plugin's"
+        " author has to mend that; no DAG file is to blame"
+    )
 
 
 @pytest.mark.parametrize("guarantee", ["at_most_once", "exactly_once", ""])

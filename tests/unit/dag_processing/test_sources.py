@@ -82,6 +82,10 @@ async def checked(
     return await check_sources(found, dags_folder=folder, deadline=deadline)
 
 
+def _file(folder: Path) -> Path:
+    return folder / f"triggers_of_{folder.name}.py"
+
+
 async def test_what_is_wrong_is_told_from_what_is_away_and_neither_hides_the_rest(
     tmp_path: Path,
 ) -> None:
@@ -98,7 +102,11 @@ async def test_what_is_wrong_is_told_from_what_is_away_and_neither_hides_the_res
     assert [str(error) for error in found.errors] == [
         "dag.py:4: watcher 'w' of asset 'wrong': unknown key 'x' in [connections.q] (did you mean 'y'?)",
         "dag.py:6: watcher 'w' of asset 'refusing': there is no queue 'q'",
-        "dag.py:7: watcher 'w' of asset 'broken': KeyError: 'q'",
+        (
+            f"{_file(tmp_path)}: check_source() of triggers_of_{tmp_path.name}.Broken raised KeyError: 'q';"
+            " used by watcher 'w' of asset 'broken' (dag.py:7): the plugin's author has to mend that; no DAG file is to"
+            " blame"
+        ),
     ]
     assert [str(one) for one in found.unavailable] == [
         "dag.py:3: watcher 'w' of asset 'away': nobody at q:1"
@@ -140,9 +148,9 @@ async def test_what_clients_take_to_import_is_no_part_of_the_time_to_answer(tmp_
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("CancelledByItsClient", "check_source() was cancelled, and nobody here asked for it"),
+        ("CancelledByItsClient", "was cancelled, and nobody here asked for it"),
         ("Cancelling", None),
-        ("Exiting", "check_source() called sys.exit(3)"),
+        ("Exiting", "called sys.exit(3)"),
     ],
 )
 async def test_what_ends_its_own_task_ends_no_other_and_not_the_command(
@@ -151,9 +159,8 @@ async def test_what_ends_its_own_task_ends_no_other_and_not_the_command(
     found = await checked(tmp_path, {"one": f"{kind}()", "late": "Late()"})
     *first, late = (str(error) for error in found.errors)
     assert late == "dag.py:4: watcher 'w' of asset 'late': there is no queue 'late'"
-    assert [f"dag.py:3: watcher 'w' of asset 'one': {reason}" in error for error in first] == (
-        [] if reason is None else [True]
-    )
+    told = f"{_file(tmp_path)}: check_source() of triggers_of_{tmp_path.name}.{kind} {reason}"
+    assert [error.startswith(told) for error in first] == ([] if reason is None else [True])
 
 
 async def test_what_is_raised_because_the_time_is_over_is_no_answer(tmp_path: Path) -> None:

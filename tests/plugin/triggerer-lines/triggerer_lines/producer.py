@@ -92,6 +92,8 @@ class LinesSharedStreamProducer(SharedStreamProducer):
                     file.delivery += 1
                     break
                 await self.dead_letter(line, f"failed {file.failures} times")
+            elif outcome.rejected and not outcome.is_set_aside:
+                await self.dead_letter(line, "rejected")
             file.committed, file.failures = line.end, 0
         positions = {name: (file.inode, file.committed) for name, file in self._files.items()}
         await to_thread.run_sync(save_positions, self._directory, positions)
@@ -101,6 +103,9 @@ class LinesSharedStreamProducer(SharedStreamProducer):
 
     def get_idempotency_key(self, broker_payload: Line) -> str:
         return f"{broker_payload.file}/{broker_payload.inode}/{broker_payload.begin}"
+
+    def dead_letters_rejected(self, broker_payload: Line) -> bool:
+        return True
 
     def get_size(self, broker_payload: Line) -> int:
         return len(broker_payload.raw)

@@ -40,7 +40,7 @@ class LineEventTrigger(BaseEventTrigger):
             try:
                 text = line.raw.decode()
             except UnicodeDecodeError:
-                reject_shared_stream_event()  # nobody will ever be able to read it
+                reject_shared_stream_event("it is not UTF-8")  # nobody will ever be able to read it
                 continue
             if self.contains is None or self.contains in text:
                 yield TriggerEvent({"line": text, "file": line.file, "offset": line.begin})

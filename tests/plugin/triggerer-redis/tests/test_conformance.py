@@ -60,6 +60,9 @@ class TestRedis(ProducerConformance):
         assert event.value is not None
         return event.value.decode()
 
+    async def recreate(self) -> None:
+        self.client.delete(*STREAMS)
+
     async def seek(self, position: int, lane: int = 0) -> None:
         entries = self.client.xrange(STREAMS[lane])
         self.client.xgroup_setid(STREAMS[lane], GROUP, entries[position - 1][0] if position else 0)

@@ -274,6 +274,9 @@ class RedisSharedStreamProducer(SharedStreamProducer):
         incarnation = broker_payload.message.position["incarnation"]
         return f"redis/{broker_payload.stream}/{incarnation}/{broker_payload.id}"
 
+    def dead_letters_rejected(self, broker_payload: Entry) -> bool:
+        return self._settings.dead_letters
+
     def get_size(self, broker_payload: Entry) -> int:
         return get_size(broker_payload.message)
 
