@@ -91,6 +91,7 @@ async def describe_delivery(
         renewed_for=timedelta(seconds=settings.max_extension_s),
         drops_after=drops_after,
         has_dead_letters=has_dead_letters,
+        dead_letter_setting="dead_letter_topic",
         source=path,
     )
 

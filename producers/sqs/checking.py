@@ -59,5 +59,6 @@ def _facts(settings: SqsSettings, queue: Queue | None) -> DeliveryFacts:
         # Without a place for it, it is delivered again for as long as it is kept.
         drops_after=min(limits) if limits and has_dead_letters else None,
         has_dead_letters=has_dead_letters,
+        dead_letter_setting="dead_letter_queue",
         source=None if queue is None else f"queue {canonical(queue.url)}",
     )

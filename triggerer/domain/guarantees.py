@@ -70,6 +70,8 @@ class DeliveryFacts:
         renewed_for: How long at most. None: as long as it takes.
         drops_after: After how many deliveries the source gives a message up that fails every time. None: never.
         has_dead_letters: Whether it keeps what it gives up. None: it gives up nothing, or nobody has asked.
+        dead_letter_setting: The key of the trigger's connection that names a place for dead letters, for the warning
+            that there is none. None: no key does.
         findings: What else is to be said, and may lower the promise.
         source: What names a source whose messages are divided among its readers, however the arguments name it: two
             streams of one are warned of. Several names where a stream reads several: topics, by one consumer group.
@@ -87,6 +89,7 @@ class DeliveryFacts:
     renewed_for: timedelta | None = None
     drops_after: int | None = None
     has_dead_letters: bool | None = None
+    dead_letter_setting: str | None = None
     findings: tuple[Finding, ...] = ()
     source: str | tuple[str, ...] | None = None
 
@@ -188,6 +191,11 @@ def _warnings(facts: DeliveryFacts, ack_timeout: timedelta) -> Iterator[Finding]
             lost = "a message that fails every time is delivered again for ever"
         yield Finding(
             f"the source has no place for dead letters: {lost}",
-            hint="give it a dead-letter queue, or the connection a dead_letter_queue or dead_letter_topic",
+            hint=_place_for_dead_letters(facts.dead_letter_setting),
         )
     yield from (finding for finding in facts.findings if finding.most is None)
+
+
+def _place_for_dead_letters(setting: str | None) -> str:
+    place = "give the source a place for dead letters"
+    return place if setting is None else f"set {setting} in its connection, or {place}"

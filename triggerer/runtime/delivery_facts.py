@@ -52,7 +52,7 @@ def raised_by(what: str, error: Exception) -> PluginError:
 
 def _wrong(facts: DeliveryFacts | Finding, place: str = "") -> Iterator[str]:
     """A text for each field that has not the type that its class declares."""
-    kind = type(facts)
+    kind: Any = type(facts)
     for name, check in _checks(kind).items():
         value = getattr(facts, name)
         try:
@@ -62,5 +62,5 @@ def _wrong(facts: DeliveryFacts | Finding, place: str = "") -> Iterator[str]:
 
 
 @cache
-def _checks(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
+def _checks(kind: Any) -> dict[str, TypeAdapter[Any]]:
     return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind).items()}

@@ -134,12 +134,14 @@ class DeliveringCases(ProducerSuite):
         both = sorted(before & after)
         assert not both, f"messages of the source and of its successor both have the keys {both}"
 
-    async def _keys_of(self, values: list[str]) -> set[str | None]:
+    async def _keys_of(self, values: list[str]) -> set[str]:
         await self.publish(values)
         async with await self._driving() as driver:
             await self._await_all(values, driver)
             await driver.advanced_count(len(values))
-            return {one.key for one in driver.deliveries if one.value in values}
+            keys = {one.key for one in driver.deliveries if one.value in values}
+            assert None not in keys, "a message has no key"
+            return {key for key in keys if key is not None}
 
     # Sizes
 

@@ -84,6 +84,24 @@ def test_weak_settings_are_warned_of_and_lower_nothing(changes: dict[str, Any], 
     assert [said in str(one) for one in found.warnings] == [True]
 
 
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        (None, "give the source a place for dead letters"),
+        (
+            "graveyard",
+            "set graveyard in its connection, or give the source a place for dead letters",
+        ),
+    ],
+)
+def test_the_hint_about_dead_letters_names_the_plugins_own_setting(
+    setting: str | None, hint: str
+) -> None:
+    facts = replace(LOG, has_dead_letters=False, dead_letter_setting=setting)
+    (warning,) = promised(facts).warnings
+    assert warning.hint == hint
+
+
 def test_a_lock_that_is_renewed_or_long_enough_is_no_warning() -> None:
     renewed = replace(LOG, redelivers_after=MINUTE, is_renewed=True, has_dead_letters=True)
     assert promised(renewed).warnings == ()

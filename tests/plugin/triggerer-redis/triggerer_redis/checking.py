@@ -45,6 +45,7 @@ async def describe_delivery(settings: RedisSettings, *, ask: bool) -> DeliveryFa
         key="stream, its incarnation and the entry's id",
         drops_after=limit if settings.dead_letters else None,
         has_dead_letters=settings.dead_letters,
+        dead_letter_setting="dead_letters",
         findings=await _look_for_findings(settings) if ask else (),
     )
 
