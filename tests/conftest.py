@@ -25,7 +25,7 @@ from tests.services.servicebus import ServiceBusServer, open_servicebus
 from tests.services.spark import TrainedHome, train_home
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.stores import create_migrated_file
-from triggerer import redaction
+from triggerer.observability import redaction
 
 if TYPE_CHECKING:
     from tests.services.pubsub import PubSubServer

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         TriggerEvent,
         reject_shared_stream_event,
     )
-    from triggerer.domain.asset_functions import asset
     from triggerer.domain.assets import Asset, AssetAlias, AssetWatcher, Metadata
+    from triggerer.domain.authoring.asset_functions import asset
     from triggerer.domain.conditions import AssetAll, AssetAny
     from triggerer.domain.dags import DAG
     from triggerer.domain.tasks import SkipTask, task
@@ -58,7 +58,7 @@ _HOMES = {
     "AssetWatcher": "triggerer.domain.assets",
     "Metadata": "triggerer.domain.assets",
     "SkipTask": "triggerer.domain.tasks",
-    "asset": "triggerer.domain.asset_functions",
+    "asset": "triggerer.domain.authoring.asset_functions",
     "task": "triggerer.domain.tasks",
 }
 

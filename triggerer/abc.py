@@ -1,6 +1,6 @@
 """What plugin authors implement or receive: triggers, producers, events and outcomes.
 
-The guarantees that the runtime gives to what is defined here stand in `triggerer/runtime/DESIGN.md`.
+The guarantees that the runtime gives to what is defined here stand in `triggerer/streams/DESIGN.md`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from triggerer.broker_message import BrokerMessage
-from triggerer.domain.guarantees import DeliveryFacts, Finding, Guarantee
-from triggerer.domain.occurrences import ReportsOccurrences
+from triggerer.domain.authoring.occurrences import ReportsOccurrences
+from triggerer.domain.watchers.guarantees import DeliveryFacts, Finding, Guarantee
 from triggerer.errors import AckTimeout, SubscriberOverflow
 
 __all__ = [

@@ -32,9 +32,9 @@ from triggerer.abc import (
     TriggerEvent,
 )
 from triggerer.errors import BrokerRefused, BrokerUnavailable, DagError
-from watchers.claiming import REJECTED, FoundFile, claim, delete, list_names, set_aside
-from watchers.directory_arguments import interval_argument, path_argument, refuse_pattern
-from watchers.file_pattern import FilePatternTrigger
+from watchers.files.arguments import interval_argument, path_argument, refuse_pattern
+from watchers.files.claiming import REJECTED, FoundFile, claim, delete, list_names, set_aside
+from watchers.files.pattern import FilePatternTrigger
 
 __all__ = [
     "DirectoryFileDeleteTrigger",

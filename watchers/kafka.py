@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer, check_topics
-from producers.kafka.start import Start
-from producers.kafka.topics import is_pattern
+from producers.kafka.connection.topics import is_pattern
+from producers.kafka.positions.start import Start
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.errors import DagError
 from triggerer.pluginkit.arguments import (
@@ -120,7 +120,7 @@ class KafkaEventTrigger(MessageTrigger):
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         # Not at the top: as above.
-        from producers.kafka.promises import describe_delivery
+        from producers.kafka.guarantees import describe_delivery
 
         return await describe_delivery(self._settings(), self.topics, self.group, ask=ask)
 

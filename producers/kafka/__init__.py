@@ -5,7 +5,7 @@ partition), the committed position, the commits, the dead letters, requests to t
 SDK's errors.
 """
 
-from producers.kafka.checking import check_topics
+from producers.kafka.connection.checking import check_topics
 from producers.kafka.message import KafkaMessage
 from producers.kafka.producer import KafkaSharedStreamProducer
 

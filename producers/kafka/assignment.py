@@ -13,14 +13,14 @@ from typing import Final, Literal
 import anyio
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
-from producers.kafka.cluster import Cluster, TopicDescription
-from producers.kafka.commits import Commits
-from producers.kafka.epochs import LeaderEpochs
 from producers.kafka.errors import guarded
-from producers.kafka.lane import Lane
-from producers.kafka.position import CommittedPosition
-from producers.kafka.start import Start
-from producers.kafka.starting_positions import StartingPositions, names_of
+from producers.kafka.in_flight import Lane
+from producers.kafka.positions.commits import Commits
+from producers.kafka.positions.leader_epochs import LeaderEpochs
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.positions.start import Start
+from producers.kafka.positions.starting_positions import StartingPositions, names_of
+from producers.kafka.wire.cluster import Cluster, TopicDescription
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from triggerer.errors import BrokerError, BrokerRefused
 from triggerer.pluginkit.delivery import RecentRefusals
 
 if TYPE_CHECKING:
-    from producers.kafka.cluster import Cluster
     from producers.kafka.settings import KafkaSettings
+    from producers.kafka.wire.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 

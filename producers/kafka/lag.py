@@ -10,9 +10,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as sdk
 from aiokafka.admin import AIOKafkaAdminClient
 
+from producers.kafka.connection.topics import Topics
 from producers.kafka.errors import guarded
-from producers.kafka.start import Start
-from producers.kafka.topics import Topics
+from producers.kafka.positions.start import Start
 from triggerer.abc import SourceLag
 from triggerer.errors import BrokerUnavailable
 

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from producers.kafka.cluster import Cluster, Membership, TopicDescription
-from producers.kafka.connecting import connect, stop_consumer
+from producers.kafka.connection.connecting import connect, stop_consumer
+from producers.kafka.connection.topics import Topics
 from producers.kafka.errors import guarded
-from producers.kafka.fetching import Fetching
-from producers.kafka.lane import Lane
+from producers.kafka.in_flight import Lane
 from producers.kafka.message import KafkaMessage, Record
-from producers.kafka.position import CommittedPosition, CutTopic, UsedOffsets
-from producers.kafka.records import OutOfRange, get_records
-from producers.kafka.start import Start
-from producers.kafka.topics import Topics
+from producers.kafka.positions.position import CommittedPosition, CutTopic, UsedOffsets
+from producers.kafka.positions.start import Start
+from producers.kafka.wire.cluster import Cluster, Membership, TopicDescription
+from producers.kafka.wire.fetching import Fetching
+from producers.kafka.wire.records import OutOfRange, get_records
 from triggerer.abc import ReportPassed
 from triggerer.errors import BrokerUnavailable
 

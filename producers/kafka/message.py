@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 import orjson
 from aiokafka import TopicPartition
 
-from producers.kafka.cluster import Membership
-from producers.kafka.lane import Lane
-from producers.kafka.position import CommittedPosition
+from producers.kafka.in_flight import Lane
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.wire.cluster import Membership
 from triggerer.abc import BrokerMessage
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anyio
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from producers.kafka.advancing import Advancing
 from producers.kafka.assignment import Assignment
-from producers.kafka.cluster import Cluster
-from producers.kafka.commits import Commits
-from producers.kafka.connecting import start_consumer, stop_consumer
+from producers.kafka.connection.connecting import start_consumer, stop_consumer
+from producers.kafka.connection.topics import Topics
 from producers.kafka.dead_letter import DeadLetters
-from producers.kafka.fetching import Fetching
-from producers.kafka.lane import Lane
+from producers.kafka.in_flight import Lane
 from producers.kafka.lane_reader import LaneReader, find_positions
 from producers.kafka.message import KafkaMessage, Record
-from producers.kafka.records import OutOfRange, get_records
-from producers.kafka.start import Start
-from producers.kafka.topics import Topics
+from producers.kafka.positions.commits import Commits
+from producers.kafka.positions.start import Start
+from producers.kafka.settle import Advancing
+from producers.kafka.wire.cluster import Cluster
+from producers.kafka.wire.fetching import Fetching
+from producers.kafka.wire.records import OutOfRange, get_records
 from triggerer.abc import AdvanceItem, ReportPassed, ReportStanding, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
 

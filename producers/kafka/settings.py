@@ -15,7 +15,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import collect_hosts
 from pydantic import BeforeValidator, Field
 
-from producers.kafka.oauth import ConfiguredToken, EndpointTokens
+from producers.kafka.connection.oauth import ConfiguredToken, EndpointTokens
 from triggerer.errors import ConfigurationError
 from triggerer.pluginkit.connections import DeliverySettings, OptionalText, Positive
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from producers.kafka.lane import Lane
+from producers.kafka.in_flight import Lane
 from producers.kafka.message import KafkaMessage
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.pluginkit.delivery import Judgement

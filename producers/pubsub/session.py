@@ -11,13 +11,13 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from producers.pubsub.dead_letter import DeadLetters
-from producers.pubsub.hand import Hand
+from producers.pubsub.in_flight import Hand
 from producers.pubsub.leases import Leases
 from producers.pubsub.message import Delivery, State, read_delivery
-from producers.pubsub.outgoing import Outgoing
 from producers.pubsub.receiving import Receiving
 from producers.pubsub.renewing import Renewing
 from producers.pubsub.requests import split
+from producers.pubsub.settle import Outgoing
 
 if TYPE_CHECKING:
     from producers.pubsub.connecting import Connection

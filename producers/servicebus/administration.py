@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-from producers.servicebus import sdk
 from producers.servicebus.errors import translate
+from producers.servicebus.sdk import client as sdk
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from triggerer.pluginkit.guarding import guarded
 

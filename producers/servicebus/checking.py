@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from producers.servicebus import sdk
 from producers.servicebus.errors import RequiresSessions, guarded
-from producers.servicebus.sdk_thread import THREAD, join
+from producers.servicebus.sdk import client as sdk
+from producers.servicebus.sdk.thread import THREAD, join
 from triggerer.abc import DeliveryFacts
 from triggerer.errors import BrokerError
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from azure.servicebus import ServiceBusMessage
 
-from producers.servicebus import sdk
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.errors import guarded
+from producers.servicebus.sdk import client as sdk
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:

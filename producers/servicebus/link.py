@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 from azure.servicebus import exceptions as sdk_errors
 
-from producers.servicebus import sdk
-from producers.servicebus.calls import Calls
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.errors import guarded
-from producers.servicebus.in_hand import InHand
+from producers.servicebus.in_flight import InHand
 from producers.servicebus.locks import MAX_BATCH, MessageLocks, SessionLock, SessionOver
 from producers.servicebus.message import Delivery, delivery_of
-from producers.servicebus.settling import Order, Settlement, Settling
+from producers.servicebus.sdk import client as sdk
+from producers.servicebus.sdk.calls import Calls
+from producers.servicebus.settle import Order, Settlement, Settling
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from azure.servicebus import exceptions as sdk_errors
 
-from producers.servicebus import sdk
-from producers.servicebus.calls import Calls
 from producers.servicebus.message import Delivery
+from producers.servicebus.sdk import client as sdk
+from producers.servicebus.sdk.calls import Calls
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusReceiver

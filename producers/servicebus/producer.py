@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import anyio
 
-from producers.servicebus.answers import Answers
 from producers.servicebus.dead_letter import send_to
 from producers.servicebus.message import Delivery, Holder, Lane
-from producers.servicebus.sdk_thread import THREAD, Work, join
-from producers.servicebus.settling import Order, Settlement
+from producers.servicebus.sdk.settled_lanes import Answers
+from producers.servicebus.sdk.thread import THREAD, Work, join
+from producers.servicebus.settle import Order, Settlement
 from producers.servicebus.stream import Stream
 from triggerer.abc import AdvanceItem, BrokerMessage, ReportAdvanced, SharedStreamProducer
 from triggerer.errors import BrokerRefused, BrokerUnavailable

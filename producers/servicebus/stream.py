@@ -10,15 +10,15 @@ import anyio
 from anyio.abc import TaskGroup
 from azure.servicebus import exceptions as sdk_errors
 
-from producers.servicebus import sdk
-from producers.servicebus.calls import Calls
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.errors import RequiresSessions, guarded
-from producers.servicebus.in_hand import InHand
+from producers.servicebus.in_flight import InHand
 from producers.servicebus.link import Link
 from producers.servicebus.locks import SessionOver
 from producers.servicebus.message import Delivery
-from producers.servicebus.settling import Order
+from producers.servicebus.sdk import client as sdk
+from producers.servicebus.sdk.calls import Calls
+from producers.servicebus.settle import Order
 from triggerer.errors import BrokerError, BrokerUnavailable
 from triggerer.pluginkit.backoff import Backoff, is_worth_a_line
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import anyio
 from anyio import to_thread
 
-from producers.sqs.backlog import Backlog
 from producers.sqs.message import Held
 from producers.sqs.queue import name_of
+from producers.sqs.received import Backlog
 from triggerer.abc import AdvanceItem, BrokerMessage, ReportAdvanced, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
 from triggerer.pluginkit.dumping import dump_message, load_message

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from producers.sqs.advancing import Advancing
 from producers.sqs.connecting import find_queue, open_client
 from producers.sqs.dead_letter import DeadLetters
-from producers.sqs.deleting import Deleting
+from producers.sqs.deletions import Deleting
 from producers.sqs.in_flight import InFlight
 from producers.sqs.queue import Queue, canonical
 from producers.sqs.receiving import Receiving
+from producers.sqs.settle import Advancing
 from producers.sqs.visibility import Visibility
 
 if TYPE_CHECKING:
-    from producers.sqs.backlog import Backlog
     from producers.sqs.message import Held
+    from producers.sqs.received import Backlog
     from producers.sqs.settings import SqsSettings
 
 logger = logging.getLogger(__name__)

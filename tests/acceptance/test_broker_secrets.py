@@ -11,8 +11,8 @@ import pytest
 from tests.acceptance.commands import run_command
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
-from tests.http.server import Asked, Reply, serving
-from tests.pubsub.test_credentials import serving_tokens
+from tests.brokers.http.server import Asked, Reply, serving
+from tests.brokers.pubsub.test_credentials import serving_tokens
 from tests.services.availability import service, skip_or_fail
 from tests.services.certificates import Authority
 from tests.services.elasticmq import ElasticMqServer

@@ -21,11 +21,11 @@ from tests.acceptance.commands import ENVIRONMENT, json_of, output_of, run_comma
 from tests.services.elasticmq import ElasticMqServer
 from tests.services.process import free_ports
 from tests.store.seeding import add_asset, add_dag, add_stream
-from triggerer.cli.session import with_database
+from triggerer.cli.terminal.session import with_database
 from triggerer.domain.events import Fence
 from triggerer.domain.schedules import OnTime, schedule_to_json
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Dag, Trigger, Watcher
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import Dag, Trigger, Watcher
 from triggerer.timetables import CronTriggerTimetable
 from watchers.kafka import KafkaEventTrigger
 from watchers.pubsub import PubSubEventTrigger

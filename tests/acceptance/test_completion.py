@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.commands import ENVIRONMENT, run_command
 from tests.acceptance.test_unknown_names import seed
-from triggerer.cli.session import with_database
+from triggerer.cli.terminal.session import with_database
 
 BASH = shutil.which("bash")
 _ASK = """
@@ -88,7 +88,7 @@ def test_without_a_database_nothing_is_completed_and_nothing_is_said(
 
 
 def test_a_database_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
-    from triggerer.cli.session import read
+    from triggerer.cli.terminal.session import read
 
     async def never(_: object) -> list[str]:
         import anyio

@@ -14,7 +14,7 @@ import pytest
 
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
-from tests.http.server import Asked, Reply, Server, serving
+from tests.brokers.http.server import Asked, Reply, Server, serving
 
 WATCHERS = """
 import os

@@ -8,10 +8,10 @@ import pytest
 
 from tests.acceptance.commands import run_command
 from tests.store.seeding import NOW, add_asset, add_dag, add_stream
-from triggerer.cli.session import with_database
+from triggerer.cli.terminal.session import with_database
 from triggerer.domain.events import Fence
-from triggerer.store.engine.database import Database
-from triggerer.store.models import DagRun, Trigger, Watcher
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import DagRun, Trigger, Watcher
 
 STREAM = Fence("stream", "owner", 1)
 

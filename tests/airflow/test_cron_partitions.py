@@ -15,7 +15,7 @@ import time_machine
 
 from tests.airflow.asking import ask_airflow
 from tests.airflow.timetable_cases import Cases, clock_changes
-from triggerer.domain.timetables.cron import Cron
+from triggerer.domain.timetables.cron.expression import Cron
 from triggerer.domain.timetables.zones import checked_zone
 from triggerer.errors import DagError
 from triggerer.timetables import CronPartitionTimetable, DataInterval, TimeRestriction

@@ -11,7 +11,7 @@ import time_machine
 
 from tests.airflow.timetable_cases import clock_changes
 from triggerer.domain.timetables import timetable_from_json
-from triggerer.domain.timetables.cron import Cron
+from triggerer.domain.timetables.cron.expression import Cron
 from triggerer.domain.timetables.zones import checked_zone
 from triggerer.errors import DagError
 from triggerer.timetables import DataInterval, TimeRestriction, Timetable

@@ -19,8 +19,8 @@ import airflow.triggers.shared_stream as theirs_streams
 
 from triggerer import abc as ours_abc
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
-from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
-from triggerer.runtime.clock import SystemClock
+from triggerer.streams import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.streams.clock import SystemClock
 
 _BURST: Final = 128
 MANY: Final = 2_000_000

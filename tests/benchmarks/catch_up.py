@@ -40,9 +40,9 @@ from tests.benchmarks.report import Figures, Report, Row, percentile, surroundin
 from tests.benchmarks.scene import Scene, open_scene
 from triggerer.abc import install_connections
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.domain.lane_positions import LanePosition, encode_lane
-from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
+from triggerer.domain.watchers.lane_positions import LanePosition, encode_lane
 from triggerer.service.running import GC_THRESHOLDS
+from triggerer.streams import Manager, RuntimeContext, TriggerSpec
 from watchers.kafka import KafkaEventTrigger
 
 CASES: Final = ("kafka", "rate", "head", "many")

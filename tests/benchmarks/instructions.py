@@ -51,7 +51,7 @@ if "standalone" in sys.orig_argv:
     begin = subprocess.Popen.__init__
 
     def start(self, args, *others, **options):
-        if "triggerer.execution.worker" in list(args):
+        if "triggerer.worker.main" in list(args):
             args = [*{prefix!r}, *args]
         begin(self, args, *others, **options)
 

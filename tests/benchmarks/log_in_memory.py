@@ -14,8 +14,13 @@ from anyio.lowlevel import checkpoint
 
 from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
-from triggerer.domain.lane_positions import LanePosition, Position, PositionChange, ReplayEnd
-from triggerer.runtime import TriggerSpec
+from triggerer.domain.watchers.lane_positions import (
+    LanePosition,
+    Position,
+    PositionChange,
+    ReplayEnd,
+)
+from triggerer.streams import TriggerSpec
 
 LANES: Final = 8
 _BATCH: Final = 500

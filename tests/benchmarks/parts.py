@@ -24,14 +24,14 @@ from anyio import to_thread
 from sqlalchemy import make_url
 
 from tests.benchmarks.load import publish_paced
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS
-from triggerer.store.engine.opening import open_database
-from triggerer.store.migrate import upgrade
-from triggerer.store.models import Asset, Dag, DagScheduleAsset
-from triggerer.store.recording.bulk import EventRow
-from triggerer.store.recording.event_rows import EventRows, SharedFields
-from triggerer.store.recording.record_step import RecordEvents
+from triggerer.store.database.engines import SQLITE_WRITER_PRAGMAS
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.bulk_insert import EventRow
+from triggerer.store.events.event_rows import EventRows, SharedFields
+from triggerer.store.events.record_step import RecordEvents
+from triggerer.store.schema.migrate import upgrade
+from triggerer.store.schema.models import Asset, Dag, DagScheduleAsset
 
 # As the recorder's largest flush.
 _BATCH_ROWS: Final = 5_000

@@ -44,8 +44,8 @@ from tests.benchmarks.run_latency import latency_to_runs
 from tests.services.pubsub import PubSubServer, open_pubsub, open_pubsub_flood
 from triggerer.abc import TriggerEvent
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
-from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
-from triggerer.runtime.hosted import HostedTrigger
+from triggerer.streams import Manager, RuntimeContext, TriggerSpec
+from triggerer.streams.supervision.member import HostedTrigger
 from triggerer.testing import StreamHarness
 from watchers.pubsub import PubSubEventTrigger
 

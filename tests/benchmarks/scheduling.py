@@ -32,11 +32,11 @@ from tests.store.seeding import asset_json, emit
 from triggerer.domain.schedules import OnTime, schedule_to_json
 from triggerer.domain.timetables import DeltaDataIntervalTimetable
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import DagRun
-from triggerer.store.wakeups.listening import listen
-from triggerer.store.wakeups.signals import ALL, Signal
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.database.wakeups.listening import listen
+from triggerer.store.database.wakeups.signals import ALL, Signal
+from triggerer.store.schema.models import DagRun
 
 _HOUR = timedelta(hours=1)
 _WARM_UP_S = 2

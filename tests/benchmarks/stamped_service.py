@@ -19,14 +19,14 @@ import orjson
 from producers.kafka import KafkaSharedStreamProducer
 from triggerer.abc import AdvanceItem
 from triggerer.config import load_settings
-from triggerer.logging_setup import set_up_logging
-from triggerer.runtime.derived_event import DerivedEvent
-from triggerer.runtime.lanes import Entry
+from triggerer.observability.logging_setup import set_up_logging
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.plan import Plan
 from triggerer.service import ALL_PARTS, run
-from triggerer.store.recording.event_batch import EventBatch
-from triggerer.store.recording.recorder import EventRecorder
+from triggerer.store.events.event_batch import EventBatch
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.streams.delivery.derived_event import DerivedEvent
+from triggerer.streams.delivery.lanes import Entry
 
 
 @dataclass(slots=True)

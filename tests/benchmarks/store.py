@@ -11,7 +11,7 @@ import anyio
 from tests.benchmarks import store_bench
 from tests.benchmarks.report import Figures, Row, percentile
 from tests.benchmarks.scene import Scene, Store
-from triggerer.store.engine.opening import open_database
+from triggerer.store.database.opening import open_database
 
 _NOTE: Final = (
     "rows/s of asset events that queue for one DAG; `raw COPY`: into a table without an index, unlogged. "

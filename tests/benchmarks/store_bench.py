@@ -22,12 +22,12 @@ import asyncpg
 
 from tests.services.postgres import open_postgres
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.migrate import upgrade
-from triggerer.store.models import Asset, Dag, DagScheduleAsset, Stream
-from triggerer.store.recording.bulk import EventRow, insert_events
-from triggerer.store.recording.recorder import EventRecorder
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.bulk_insert import EventRow, insert_events
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.store.schema.migrate import upgrade
+from triggerer.store.schema.models import Asset, Dag, DagScheduleAsset, Stream
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _FENCE = Fence("stream", "bench", 1)

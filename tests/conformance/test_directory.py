@@ -10,12 +10,12 @@ import pytest
 
 from triggerer.abc import SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance
-from watchers.appeared import AppearedFile, PatternSighting, scan
-from watchers.claiming import FoundFile, list_names
 from watchers.directory import FilesProducer, Sighting
-from watchers.moving import pending
-from watchers.pattern_producers import MovingProducer, RememberingProducer
-from watchers.remembering import Memory
+from watchers.files.appeared import AppearedFile, PatternSighting, scan
+from watchers.files.claiming import FoundFile, list_names
+from watchers.files.moving import pending
+from watchers.files.producers import MovingProducer, RememberingProducer
+from watchers.files.remembering import Memory
 
 
 class TestFilesOfDirectory(ProducerConformance):

@@ -16,11 +16,11 @@ import anyio.to_thread
 import pytest
 import uvloop
 
-from tests.unit.runtime.streams import Acking, Fast, Upstream
-from tests.unit.runtime.supervised import forever
+from tests.unit.streams.streams import Acking, Fast, Upstream
+from tests.unit.streams.supervised import forever
 from triggerer.abc import AckTimeout, BaseEventTrigger, SubscriberOverflow, TriggerEvent
 from triggerer.errors import GroupEnded
-from triggerer.runtime import RuntimeSettings
+from triggerer.streams import RuntimeSettings
 from triggerer.testing import StreamHarness
 
 

@@ -12,7 +12,7 @@ from producers.http import HttpSharedStreamProducer
 from producers.http.producer import Polled
 from producers.http.reading import Reader
 from producers.http.settings import HttpSettings
-from tests.http.server import serving
+from tests.brokers.http.server import serving
 from triggerer.abc import BaseEventTrigger, BrokerMessage, SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance, TriggerConformance
 from watchers.http import HttpPollTrigger

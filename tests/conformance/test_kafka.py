@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from producers.kafka import KafkaMessage
-from tests.kafka.driving import producer_on
+from tests.brokers.kafka.driving import producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.abc import SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pubsub.driving import producer_on, value_of
+from tests.brokers.pubsub.driving import producer_on, value_of
 from tests.services.pubsub_double import PubSubDouble, open_pubsub_double, values_of
 from triggerer.abc import SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance

@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.brokers.sqs.driving import producer_on
 from tests.services.elasticmq import ElasticMqServer
 from tests.services.moto import open_moto
 from tests.services.sqs_client import SqsClient
 from tests.services.sqs_proxy import open_sqs_proxy
-from tests.sqs.driving import producer_on
 from triggerer.abc import BrokerMessage, SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance
 

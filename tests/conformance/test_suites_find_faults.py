@@ -25,7 +25,7 @@ from triggerer.testing import (
     ProducerConformance,
     TriggerConformance,
 )
-from triggerer.testing.driving import FAILED, NOBODY
+from triggerer.testing.conformance.driver import FAILED, NOBODY
 
 
 class Suite(ProducerConformance):

@@ -11,14 +11,14 @@ from producers.kafka import KafkaMessage
 from tests.unit.watchers.kafka_records import LANE, Record
 from triggerer.abc import BaseEventTrigger, BrokerMessage
 from triggerer.testing import TriggerConformance
-from watchers.appeared import AppearedFile, PatternSighting
-from watchers.claiming import FoundFile
 from watchers.directory import (
     DirectoryFileDeleteTrigger,
     FileDeleteTrigger,
     FilePatternTrigger,
     Sighting,
 )
+from watchers.files.appeared import AppearedFile, PatternSighting
+from watchers.files.claiming import FoundFile
 from watchers.kafka import KafkaEventTrigger
 from watchers.pubsub import PubSubEventTrigger
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.runtime.streams import Upstream
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
+from tests.unit.streams.streams import Upstream
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
 
 
 @pytest.fixture

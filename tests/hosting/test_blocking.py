@@ -18,16 +18,16 @@ from tests.isolation import triggers
 from tests.isolation.conftest import ROOT, notes_of, until
 from tests.isolation.processes import isolated_processes
 from tests.store.seeding import count_events
-from tests.unit.runtime.streams import Upstream
+from tests.unit.streams.streams import Upstream
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
 from triggerer.isolation import IsolationSettings, Placement
 from triggerer.plugins import load_trigger_class
-from triggerer.runtime import RuntimeContext
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.recording.recorder import EventRecorder
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.streams import RuntimeContext
 
 OBEYING = f"{triggers.HERE}.Obeying"
 ALLOWED = (triggers.HERE,)

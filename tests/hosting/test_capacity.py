@@ -18,12 +18,12 @@ from tests.hosting.test_host import (
     watchers,
 )
 from tests.store.seeding import count_events, until
-from tests.unit.runtime.streams import Upstream
+from tests.unit.streams.streams import Upstream
 from triggerer.hosting import TriggerHost
-from triggerer.runtime import Manager, TriggerSpec
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.queries import hosting as queries
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.watchers import hosting as queries
+from triggerer.streams import Manager, TriggerSpec
 
 FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triggerer.domain.events import Fence
-from triggerer.hosting.division import Division, divide
-from triggerer.store.queries.hosting import StreamLoad
+from triggerer.hosting.stream_division import Division, divide
+from triggerer.store.watchers.hosting import StreamLoad
 
 
 class Cluster:

@@ -13,16 +13,16 @@ from sqlalchemy import update
 
 from tests.hosting.test_host import CLASSES, LEASE, declare, hosting, owners
 from tests.store.seeding import count_events, until
-from tests.unit.runtime.streams import Upstream
+from tests.unit.streams.streams import Upstream
 from triggerer.domain.events import Fence
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.factory import TriggerFactory
-from triggerer.runtime import RuntimeContext
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import Stream, Trigger
-from triggerer.store.recording.recorder import EventRecorder
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.store.schema.models import Stream, Trigger
+from triggerer.streams import RuntimeContext
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from sqlalchemy import update
 
 from tests.hosting.test_host import CLASSES, declare, eventually, hosting, watchers
 from tests.store.seeding import until
-from tests.unit.runtime.streams import Acking, Upstream
+from tests.unit.streams.streams import Acking, Upstream
 from triggerer.abc import DeliveryFacts
 from triggerer.errors import BrokerUnavailable
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Trigger
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import Trigger
 
 
 class Described(Acking):

@@ -12,22 +12,22 @@ import pytest
 from sqlalchemy import select, update
 
 from tests.store.seeding import NOW, count_events, until
-from tests.unit.runtime.streams import Acking, Upstream
+from tests.unit.streams.streams import Acking, Upstream
 from triggerer.abc import BaseEventTrigger, TriggerEvent
-from triggerer.domain.lane_positions import PositionSink
-from triggerer.domain.parked import ParkedStore
+from triggerer.domain.watchers.lane_positions import PositionSink
+from triggerer.domain.watchers.parked import ParkedStore
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
-from triggerer.hosting.unwritten import Writer
-from triggerer.own_lease import OwnLease
+from triggerer.hosting.pending_writes import Writer
 from triggerer.plugins import trigger_digest
-from triggerer.runtime import RuntimeContext
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import Asset, Stream, Trigger, Watcher
-from triggerer.store.recording.recorder import EventRecorder
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.processes.own_lease import OwnLease
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.store.schema.models import Asset, Stream, Trigger, Watcher
+from triggerer.streams import RuntimeContext
 
 
 class Broken(Acking):

@@ -14,16 +14,16 @@ import pytest
 from tests.hosting.test_host import CLASSES, LEASE, declare, eventually, running, watchers
 from tests.isolation.conftest import until
 from tests.store.seeding import count_events
-from tests.unit.runtime.streams import Acking, Upstream
+from tests.unit.streams.streams import Acking, Upstream
 from triggerer.abc import BaseEventTrigger
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.class_loader import ClassLoader
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
-from triggerer.own_lease import OwnLease
-from triggerer.runtime import RuntimeContext
-from triggerer.store.engine.database import Database
-from triggerer.store.recording.recorder import EventRecorder
+from triggerer.processes.own_lease import OwnLease
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.streams import RuntimeContext
 
 
 class Modules:

@@ -8,10 +8,10 @@ from sqlalchemy import update
 
 from tests.hosting.test_host import declare, hosting, owners
 from tests.store.seeding import until
-from tests.unit.runtime.streams import Upstream
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.models import Stream
-from triggerer.store.wakeups.signals import Signal, announce
+from tests.unit.streams.streams import Upstream
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.schema.models import Stream
 
 
 async def set_closed(database: Database, for_: timedelta | None) -> None:

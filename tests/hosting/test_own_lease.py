@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from tests.hosting.test_host import LEASE, declare, eventually, hosting, owners, watchers
 from tests.store.seeding import count_events, until
-from tests.unit.runtime.streams import Upstream
+from tests.unit.streams.streams import Upstream
 from triggerer.errors import StoreUnavailable
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
 
 pytestmark = pytest.mark.rule("15: it stops by its own clock, before others may begin")
 

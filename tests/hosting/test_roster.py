@@ -6,8 +6,8 @@ from typing import cast
 
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.hosting.roster import Difference, Placed, Roster
-from triggerer.runtime import HostedTrigger
-from triggerer.store.queries.hosting import TriggerRow
+from triggerer.store.watchers.hosting import TriggerRow
+from triggerer.streams import HostedTrigger
 
 FENCE = Fence("stream", "me", 1)
 

@@ -13,15 +13,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.hosting.test_host import CLASSES, declare, eventually, hosting, owners, watchers
 from tests.store.seeding import count_events, events_in, until
-from tests.unit.runtime.streams import Acking, Producer, Upstream
+from tests.unit.streams.streams import Acking, Producer, Upstream
 from triggerer.abc import SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown
 from triggerer.plugins import trigger_digest
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.models import Stream, Trigger, Watcher
-from triggerer.store.queries.hosting import WatcherState, write_states
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.schema.models import Stream, Trigger, Watcher
+from triggerer.store.watchers.hosting import WatcherState, write_states
 
 
 class UnspeakableError(Exception):

@@ -10,22 +10,22 @@ import anyio
 import pytest
 
 from tests.hosting.test_host import declare, eventually, hosting, watchers
-from tests.unit.runtime.streams import Upstream, Watching
+from tests.unit.streams.streams import Upstream, Watching
 from triggerer.abc import (
     ReportStanding,
     SharedStreamProducer,
     TriggerEvent,
     reject_shared_stream_event,
 )
-from triggerer.domain.parked import ParkedBounds
+from triggerer.domain.watchers.parked import ParkedBounds
 from triggerer.hosting import TriggerHost
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.listing.definitions import list_watchers
-from triggerer.store.queries.listing.parked import choose_parked, discard_parked, list_parked
-from triggerer.store.queries.listing.views import WatcherView
-from triggerer.store.queries.replays import ask_for_replay
-from triggerer.store.recording.parked_writer import ParkedWriter
-from triggerer.store.recording.position_writer import PositionWriter
+from triggerer.store.dags.listing import list_watchers
+from triggerer.store.database.transactions import Database
+from triggerer.store.listing.views import WatcherView
+from triggerer.store.watchers.parked_listing import choose_parked, discard_parked, list_parked
+from triggerer.store.watchers.parked_writer import ParkedWriter
+from triggerer.store.watchers.position_writer import PositionWriter
+from triggerer.store.watchers.replays import ask_for_replay
 from triggerer.testing import InMemoryBroker, InMemoryQueueProducer
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.isolation import triggers
 from tests.isolation.processes import isolated_processes
-from tests.unit.runtime.streams import Upstream
+from tests.unit.streams.streams import Upstream
 from triggerer.abc import BaseEventTrigger
 from triggerer.isolation import Isolation, IsolationSettings
 

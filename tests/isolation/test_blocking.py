@@ -24,13 +24,13 @@ from tests.isolation.processes import isolated_processes
 from tests.isolation.test_rules import values
 from tests.isolation.triggers import Deaf, MadeHereOnly, Obeying, Unportable
 from tests.services.process import lives
-from tests.unit.runtime.streams import Upstream
-from tests.unit.runtime.supervised import Store
+from tests.unit.streams.streams import Upstream
+from tests.unit.streams.supervised import Store
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.errors import PluginError
 from triggerer.isolation import Isolation, IsolationSettings, Placement
-from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
-from triggerer.runtime.stalls import Stall, StallWatch
+from triggerer.streams import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.streams.supervision.blocked_loop import Stall, StallWatch
 from triggerer.testing import StreamHarness
 
 ISOLATED = pytest.mark.parametrize("placement", ["thread", "process"])
@@ -244,7 +244,7 @@ async def test_what_a_process_has_started_ends_with_it(
 _SERVICE = """
 import sys, anyio
 from tests.isolation import triggers
-from tests.unit.runtime.streams import Upstream
+from tests.unit.streams.streams import Upstream
 from triggerer.isolation import Isolation, IsolationSettings
 from triggerer.testing import StreamHarness
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.isolation.conftest import isolate_in, until
 from tests.isolation.triggers import Alone, Large
-from tests.unit.runtime.streams import Upstream
+from tests.unit.streams.streams import Upstream
 from triggerer.abc import TriggerEvent
 from triggerer.errors import PluginError
 from triggerer.isolation import Isolation, pickling
@@ -39,7 +39,7 @@ async def test_large_raw_events_are_sent_ahead_up_to_a_bound_in_bytes(
     isolation: Isolation, upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 64 messages were sent ahead in one frame, whatever their size: one beyond the channel's limit ended the service.
-    monkeypatch.setattr("triggerer.ipc.MAX_FRAME_BYTES", 8 * MIB)
+    monkeypatch.setattr("triggerer.processes.ipc.MAX_FRAME_BYTES", 8 * MIB)
     sent: list[int] = []
     send = TriggerProcess.send
 

@@ -9,7 +9,7 @@ import pytest
 from tests.isolation.conftest import Isolate, is_here, until
 from tests.isolation.test_rules import values
 from tests.isolation.triggers import DeafOfALog, OfALog
-from tests.unit.runtime.streams import Upstream
+from tests.unit.streams.streams import Upstream
 from triggerer.isolation import Isolation
 from triggerer.testing import InMemoryBroker, StreamHarness
 

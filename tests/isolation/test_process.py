@@ -11,10 +11,10 @@ import pytest
 
 from tests.isolation import triggers
 from triggerer.errors import PluginError
-from triggerer.ipc import _frame
 from triggerer.isolation import Isolation
 from triggerer.isolation import process as module
 from triggerer.isolation.messages import GeneratorMethod
+from triggerer.processes.ipc import _frame
 
 
 async def test_one_that_does_not_take_its_arguments_fails_its_trigger(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.isolation.conftest import Isolate, is_here, notes_of, settle, until
 from tests.isolation.triggers import Alone, Beside, Deaf, Early, NoEvent, NoGenerator, Obeying
-from tests.unit.runtime.streams import Upstream
+from tests.unit.streams.streams import Upstream
 from triggerer.abc import AckTimeout, SubscriberOverflow
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.isolation import Isolation

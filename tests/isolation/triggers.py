@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import anyio
 
-from tests.unit.runtime.streams import Acking
+from tests.unit.streams.streams import Acking
 from triggerer.abc import (
     BaseEventTrigger,
     SharedStreamProducer,

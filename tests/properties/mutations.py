@@ -13,10 +13,10 @@ from triggerer.domain.conditions import Condition, _Group
 from triggerer.domain.partitions import PartitionMapper
 from triggerer.domain.partitions.dividing import Part, Partitioner
 from triggerer.scheduler import dividing
-from triggerer.store.engine.script import Script
-from triggerer.store.queries.scheduling import partitions
-from triggerer.store.queries.scheduling.partitions import KnownKey, NotedKey
-from triggerer.store.queries.scheduling.reading import DagRow
+from triggerer.store.dags.snapshots import DagRow
+from triggerer.store.database.script import Script
+from triggerer.store.partitions import keys as partitions
+from triggerer.store.partitions.keys import KnownKey, NotedKey
 
 BUGS: dict[str, Mutation] = {}
 """By name, the bugs that the plays of a seed find."""

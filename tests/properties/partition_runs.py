@@ -16,15 +16,19 @@ from tests.properties.set_clocks import Clock, PostgresClock, SqliteClock
 from tests.properties.three_assets import ALIASES, THREE
 from tests.store.partitions import asset
 from tests.store.seeding import NOW
-from triggerer.domain.merging import merge
-from triggerer.domain.parsed import ParsedAsset, ParsedDag, ParsedFile
+from triggerer.domain.dag_files.merging import merge
+from triggerer.domain.dag_files.parsed import ParsedAsset, ParsedDag, ParsedFile
 from triggerer.operations.cleaning import clean
 from triggerer.operations.queued_events import delete_queued_events
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import why_not
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import (
+from triggerer.store.dags.pausing import set_paused
+from triggerer.store.dags.sync import read_incumbents, sync_folder
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.partitions.remapping import return_to_queue
+from triggerer.store.schema.models import (
     AssetAliasMember,
     AssetEvent,
     Dag,
@@ -36,11 +40,7 @@ from triggerer.store.models import (
     DagScheduleAsset,
     QueuedAssetEvent,
 )
-from triggerer.store.models.dags import NEVER
-from triggerer.store.queries.dag_sync import read_incumbents, sync_folder
-from triggerer.store.queries.scheduling.pausing import set_paused
-from triggerer.store.queries.scheduling.remapping import return_to_queue
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.schema.models.dags import NEVER
 
 
 def run_on_sqlite(url: str, play: Drawn) -> None:

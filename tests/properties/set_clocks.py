@@ -8,8 +8,8 @@ from typing import Protocol
 
 from sqlalchemy import text
 
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
 
 BEGIN = datetime(2026, 3, 31, 23, tzinfo=UTC)
 # What the product calls without naming a schema is found here first.

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import LeaseLost, RowRefused, StoreError
-from triggerer.store.recording.event_batch import EventBatch
+from triggerer.store.events.event_batch import EventBatch
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ONE, OTHER = Fence("one", "me", 1), Fence("other", "me", 4)

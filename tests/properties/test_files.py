@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from triggerer.abc import AdvanceItem, AdvanceOutcome
-from watchers.claiming import FoundFile
 from watchers.directory import FilesProducer, Sighting
+from watchers.files.claiming import FoundFile
 
 CLEAN = AdvanceOutcome(1, 0, 0)
 FAILED = AdvanceOutcome(0, 1, 0)

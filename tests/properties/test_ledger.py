@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from triggerer.abc import AdvanceItem
-from triggerer.runtime.lanes import Entry, Lane, Lanes
-from triggerer.runtime.ledger import Ledger, Member
+from triggerer.streams.delivery.lanes import Entry, Lane, Lanes
+from triggerer.streams.delivery.ledger import Ledger, Member
 
 pytestmark = pytest.mark.rule("5: rejected and failed is failed", "S1, S3, S5: ledger and lanes")
 

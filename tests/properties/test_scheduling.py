@@ -31,18 +31,18 @@ from triggerer.domain.schedules import (
 from triggerer.domain.timetables import CronDataIntervalTimetable
 from triggerer.operations.cleaning import clean
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import (
+from triggerer.store.dags.due_moments import renew_due_moments
+from triggerer.store.dags.pausing import set_paused
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.schema.models import (
     AssetEvent,
     Dag,
     DagRun,
     DagScheduleAsset,
     QueuedAssetEvent,
 )
-from triggerer.store.models.dags import NEVER
-from triggerer.store.queries.scheduling.due_moments import renew_due_moments
-from triggerer.store.queries.scheduling.pausing import set_paused
+from triggerer.store.schema.models.dags import NEVER
 
 BEGIN = datetime(2026, 3, 1, 10, 30, tzinfo=UTC)
 HOURLY = CronDataIntervalTimetable("0 * * * *", timezone="UTC")

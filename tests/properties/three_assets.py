@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from tests.store.seeding import add_alias, add_asset
-from triggerer.store.engine.opening import open_database
+from triggerer.store.database.opening import open_database
 
 THREE = ("a", "b", "c")
 ALIASES = ("x", "y")

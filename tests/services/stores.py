@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.services.postgres import PostgresServer
 from tests.services.process import run_apart
-from triggerer.store.engine.opening import open_database
-from triggerer.store.migrate import upgrade
+from triggerer.store.database.opening import open_database
+from triggerer.store.schema.migrate import upgrade
 
 _TEMPLATE = "migrated"
 

@@ -26,10 +26,10 @@ from tests.services.process import (
     accepts_connections,
     lives,
 )
-from triggerer.store.engine.opening import open_database
-from triggerer.store.migrate import current
-from triggerer.store.migrations import HEAD
-from triggerer.store.models import Dag
+from triggerer.store.database.opening import open_database
+from triggerer.store.schema.migrate import current
+from triggerer.store.schema.migrations import HEAD
+from triggerer.store.schema.models import Dag
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
+from triggerer.testing.simulation.kernel.loop import Deadlock, VirtualLoop
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from triggerer.domain.events import Fence
-from triggerer.testing.simulation.checker import Checker
-from triggerer.testing.simulation.delivery import Consumer, Delivery, Message
+from triggerer.testing.simulation.checks.checker import Checker
+from triggerer.testing.simulation.kernel.delivery import Consumer, Delivery, Message
 
 
 class Owner:

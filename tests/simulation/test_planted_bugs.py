@@ -10,8 +10,9 @@ import pytest
 from tests.simulation import planted
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.planted import search
-from triggerer.hosting import division, ownership
-from triggerer.runtime.lag import Lag
+from triggerer.hosting import ownership
+from triggerer.hosting import stream_division as division
+from triggerer.streams.catchup.backlogs.backlog import Lag
 
 SEEDS = 2_000
 """At most this many seeds are tried after the one that the mutation states."""

@@ -12,7 +12,7 @@ import pytest
 
 from triggerer.testing import simulation
 from triggerer.testing.simulation import simulate
-from triggerer.testing.simulation.sandbox import sandbox
+from triggerer.testing.simulation.kernel.sandbox import sandbox
 
 MODULES = [
     importlib.import_module(f"{simulation.__name__}.{module.name}")

@@ -12,7 +12,7 @@ import pytest
 
 from triggerer.testing.simulation import Violation, simulate
 from triggerer.testing.simulation.command import main, outcomes
-from triggerer.testing.simulation.sandbox import sandbox
+from triggerer.testing.simulation.kernel.sandbox import sandbox
 
 SHARE = 40
 SOAK = 10_000

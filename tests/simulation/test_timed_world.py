@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from triggerer.testing.simulation.drawing import draw_scenario
-from triggerer.testing.simulation.sandbox import sandbox
-from triggerer.testing.simulation.scenario import has_timetables
-from triggerer.testing.simulation.store import Store
-from triggerer.testing.simulation.timed_world import TimedWorld
+from triggerer.testing.simulation.database.model import Store
+from triggerer.testing.simulation.kernel.drawing import draw_scenario
+from triggerer.testing.simulation.kernel.sandbox import sandbox
+from triggerer.testing.simulation.kernel.scenario import has_timetables
+from triggerer.testing.simulation.worlds.timed.timed_world import TimedWorld
 
 
 def _play(seed: int) -> Store:

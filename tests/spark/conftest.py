@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.services.spark import TrainedHome
-from triggerer.spark import SparkSettings, close_session, open_session
+from triggerer.worker.spark import SparkSettings, close_session, open_session
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,7 @@ def start_python(code: str, home: Path, **environment: str) -> subprocess.Popen[
         "import os, sys, time\n"
         "from datetime import timedelta\n"
         "from pathlib import Path\n"
-        "from triggerer.spark import *\n"
+        "from triggerer.worker.spark import *\n"
         "from triggerer.errors import *\n"
         f"home = Path({str(home)!r})\n"
         "def open_it(settings=SparkSettings(), **options):\n"

@@ -3,8 +3,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from triggerer.execution.events import TriggeringAssetEvents
-from triggerer.spark import EVENT_COLUMNS, is_alive, to_dataframe, warm_up
+from triggerer.worker.events import TriggeringAssetEvents
+from triggerer.worker.spark import EVENT_COLUMNS, is_alive, to_dataframe, warm_up
 
 
 def event(number: int, value: Any = None, **fields: Any) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def test_a_session_that_was_stopped_or_lost_its_java_is_not_alive_and_can_be_rep
     home: Path,
 ) -> None:
     shown = run_python(
-        "from triggerer.spark.classic import jvm_process\n"
+        "from triggerer.worker.spark.classic import jvm_process\n"
         "stopped = open_it()\n"
         "stopped.stop()\n"
         "print(is_alive(stopped), how_it_ended(stopped))\n"
@@ -145,7 +145,7 @@ def test_a_session_that_lives_on_trains_in_the_background_until_it_is_closed(
         "import psutil\n"
         "session = open_it(train_after=timedelta(0))\n"
         "def is_training(child):\n"
-        "    try: return 'triggerer.spark.training' in child.cmdline()\n"
+        "    try: return 'triggerer.worker.spark.training' in child.cmdline()\n"
         "    except psutil.NoSuchProcess: return False\n"  # or ended just now, and not reaped yet
         "def training():\n"
         "    return [child for child in psutil.Process().children() if is_training(child)]\n"

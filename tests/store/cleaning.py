@@ -12,9 +12,9 @@ from tests.store.seeding import NOW, events_in
 from triggerer.domain.runs import RunState, RunType
 from triggerer.operations.cleaning import Cleaned, clean
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.models import AssetEvent, DagRun
-from triggerer.store.models.base import Base
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import AssetEvent, DagRun
+from triggerer.store.schema.models.base import Base
 
 DAY = timedelta(days=1)
 AGES = 100 * DAY

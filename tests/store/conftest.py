@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.store.seeding import FENCE, add_asset, add_stream
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import Trigger
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import Trigger
 
 
 @pytest.fixture

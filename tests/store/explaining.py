@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from triggerer.store.engine.clock import Now
-from triggerer.store.engine.script import Row, Step
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row, Step
 
 
 @dataclass(frozen=True)

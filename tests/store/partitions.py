@@ -18,9 +18,9 @@ from triggerer.partitions import (
     StartOfMonthMapper,
     WaitPolicy,
 )
-from triggerer.store.engine.database import Database
-from triggerer.store.models import DagPartition, DagPartitionEvent, DagPartitionPart, DagRun
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.schema.models import DagPartition, DagPartitionEvent, DagPartitionPart, DagRun
 from triggerer.timetables import PartitionedAssetTimetable
 
 DAY = "2026-03-10"

@@ -9,11 +9,11 @@ from tests.store.seeding import add_asset, add_dag, asset_json, queue_of, runs_o
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import Schedule, schedule_to_json
 from triggerer.errors import OutcomeUnknown
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.engine.script import Row, Step
-from triggerer.store.models import Dag, DagRun
-from triggerer.store.queries.scheduling.due_moments import renew_due_moments
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.dags.due_moments import renew_due_moments
+from triggerer.store.database.script import Row, Step
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.schema.models import Dag, DagRun
 
 
 async def end(database: Database, *runs: DagRun) -> None:

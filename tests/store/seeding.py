@@ -10,8 +10,10 @@ import anyio
 from sqlalchemy import func, select
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.store.engine.database import Database
-from triggerer.store.models import (
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.store.schema.models import (
     Asset,
     AssetAlias,
     AssetEvent,
@@ -22,8 +24,6 @@ from triggerer.store.models import (
     QueuedAssetEvent,
     Stream,
 )
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
-from triggerer.store.recording.recorder import EventRecorder
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FENCE = Fence("stream", "me", 3)

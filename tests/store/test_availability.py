@@ -8,7 +8,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from triggerer.errors import StoreRefused, StoreUnavailable
-from triggerer.store.engine.availability import Availability, Use
+from triggerer.store.database.availability import Availability, Use
 
 
 class Clock:

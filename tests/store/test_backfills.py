@@ -29,16 +29,16 @@ from triggerer.operations.backfills import (
 )
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Row
-from triggerer.store.engine.script import Step as StoreStep
-from triggerer.store.models import Dag, DagRun
-from triggerer.store.queries.backfills import advance
-from triggerer.store.queries.listing.views import BackfillView
-from triggerer.store.queries.scheduling.due_moments import renew_due_moments
-from triggerer.store.queries.scheduling.new_runs import CreateRuns
-from triggerer.store.queries.scheduling.reading import ReadDags
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.backfills.backfills import advance
+from triggerer.store.dags.due_moments import renew_due_moments
+from triggerer.store.dags.snapshots import ReadDags
+from triggerer.store.database.script import Row
+from triggerer.store.database.script import Step as StoreStep
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.listing.views import BackfillView
+from triggerer.store.runs.new_runs import CreateRuns
+from triggerer.store.schema.models import Dag, DagRun
 
 DAILY = {"timetable": timetable_to_json(CronDataIntervalTimetable("@daily", timezone="UTC"))}
 
@@ -272,7 +272,7 @@ async def test_a_dag_has_one_backfill_at_a_time(daily: Database) -> None:
 
 
 async def test_a_stale_dag_is_not_gone_on_with(daily: Database) -> None:
-    from triggerer.store.models import Dag
+    from triggerer.store.schema.models import Dag
 
     await _start(daily, 1, 3, max_active=1)
     async with daily.transaction() as session:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.store.seeding import add_asset, add_dag, asset_json, events_in, queue_of
-from triggerer.store.engine.clock import Now
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Row, single_step
-from triggerer.store.recording.bulk import EventRow, insert_events
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row, single_step
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.bulk_insert import EventRow, insert_events
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from tests.store.cleaning import AGES, DAY, age, by_hand, cleaned, count, events
 from tests.store.partitions import HOURS, daily, emit_keys
 from tests.store.scheduling import end, now_of, one_asset, renewed, set_columns, timed
 from tests.store.seeding import NOW, add_asset, add_dag, asset_json, emit, queue_of, runs_of
-from triggerer.domain.logs import log_path
+from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnEither, OnTime, condition_from_json
 from triggerer.domain.timetables import CronDataIntervalTimetable
@@ -23,8 +23,9 @@ from triggerer.operations.backfills import start_backfill
 from triggerer.operations.runs import clear_run
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
-from triggerer.store.engine.database import Database
-from triggerer.store.models import (
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.schema.models import (
     AssetEvent,
     Backfill,
     BackfillInterval,
@@ -34,7 +35,6 @@ from triggerer.store.models import (
     QueuedAssetEvent,
     TaskRun,
 )
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
 
 
 async def two_old_runs(database: Database) -> list[DagRun]:

@@ -17,18 +17,24 @@ from tests.store.partitions import daily, days_of_months, emit_keys, keyed_runs
 from tests.store.scheduling import now_of, one_asset, set_columns, timed
 from tests.store.seeding import FENCE, NOW, add_asset, add_dag, add_stream, emit, events_in, runs_of
 from triggerer.domain.attempts import EmittedEvent, TaskResult
-from triggerer.domain.logs import log_path
+from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import TaskState
 from triggerer.domain.schedules import OnTime
 from triggerer.domain.timetables import CronDataIntervalTimetable
 from triggerer.errors import TriggererError
-from triggerer.execution.emissions import record_emitted
+from triggerer.executor.emissions import record_emitted
 from triggerer.operations import cleaning
 from triggerer.operations.key_backfills import start_key_backfill
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import perform, single_step
-from triggerer.store.models import (
+from triggerer.store.dags.candidates import create_manual_run
+from triggerer.store.database.script import perform, single_step
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.cleaning import delete_events
+from triggerer.store.partitions.keys import DIVIDED
+from triggerer.store.partitions.remapping import return_to_queue
+from triggerer.store.runs.cleaning import SHARED
+from triggerer.store.runs.results import AttemptUpdate
+from triggerer.store.schema.models import (
     Backfill,
     BackfillKey,
     DagPartitionEvent,
@@ -37,13 +43,7 @@ from triggerer.store.models import (
     Trigger,
     Watcher,
 )
-from triggerer.store.queries.cleaning.events import delete_events
-from triggerer.store.queries.cleaning.runs import SHARED
-from triggerer.store.queries.execution.results import AttemptUpdate
-from triggerer.store.queries.hosting import WatcherState, write_states
-from triggerer.store.queries.scheduling.candidates import create_manual_run
-from triggerer.store.queries.scheduling.partitions import DIVIDED
-from triggerer.store.queries.scheduling.remapping import return_to_queue
+from triggerer.store.watchers.hosting import WatcherState, write_states
 
 
 async def test_a_key_does_not_run_again_since_the_event_waits_for_another_one(

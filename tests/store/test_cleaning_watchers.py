@@ -15,8 +15,8 @@ from tests.store.seeding import FENCE, NOW, Event, add_asset, add_stream, record
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.errors import TriggererError
 from triggerer.operations import cleaning
-from triggerer.store.engine.database import Database
-from triggerer.store.models import (
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import (
     AssetEvent,
     ParkedBody,
     ParkedMessage,
@@ -25,8 +25,8 @@ from triggerer.store.models import (
     Watcher,
     WatcherPosition,
 )
-from triggerer.store.models.base import Base
-from triggerer.store.queries.replays import ask_for_replay
+from triggerer.store.schema.models.base import Base
+from triggerer.store.watchers.replays import ask_for_replay
 
 
 @pytest.fixture

@@ -10,11 +10,30 @@ from sqlalchemy import event, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.store.seeding import emit, queue_of
-from triggerer.domain.merging import merge
-from triggerer.domain.parsed import ParsedAsset, ParsedDag, ParsedFile, ParsedWatcher, Problem
+from triggerer.domain.dag_files.merging import merge
+from triggerer.domain.dag_files.parsed import (
+    ParsedAsset,
+    ParsedDag,
+    ParsedFile,
+    ParsedWatcher,
+    Problem,
+)
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.models import (
+from triggerer.store.dags.listing import list_assets
+from triggerer.store.dags.sync import Changed, read_incumbents, sync_folder
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.events.listing import list_asset_events
+from triggerer.store.events.run_events import (
+    Page,
+    count_events,
+    last_event,
+    page_of_asset,
+    page_of_run,
+    triggering_assets,
+)
+from triggerer.store.runs.listing import find_run, list_runs
+from triggerer.store.schema.models import (
     Asset,
     AssetAlias,
     AssetAliasMember,
@@ -27,19 +46,6 @@ from triggerer.store.models import (
     Trigger,
     Watcher,
 )
-from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
-from triggerer.store.queries.execution.run_events import (
-    Page,
-    count_events,
-    last_event,
-    page_of_asset,
-    page_of_run,
-    triggering_assets,
-)
-from triggerer.store.queries.listing.asset_events import list_asset_events
-from triggerer.store.queries.listing.dag_runs import find_run, list_runs
-from triggerer.store.queries.listing.definitions import list_assets
-from triggerer.store.wakeups.signals import Signal
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -14,20 +14,20 @@ from sqlalchemy import select, text, update
 from tests.store.test_dag_sync import NOW, asset, file, rows, sync, watcher
 from triggerer.dag_processing import DagProcessor
 from triggerer.domain.events import Fence
-from triggerer.domain.lane_positions import PositionChange
-from triggerer.domain.parked import Kept, ParkedBounds, ParkedChange
+from triggerer.domain.watchers.lane_positions import PositionChange
+from triggerer.domain.watchers.parked import Kept, ParkedBounds, ParkedChange
 from triggerer.hosting.ownership import Ownership
-from triggerer.own_lease import OwnLease
-from triggerer.store import leases
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import perform
-from triggerer.store.models import Asset, AssetAlias, Dag, Stream, Watcher, WatcherPosition
-from triggerer.store.queries import hosting
-from triggerer.store.queries.execution.aliases import ensure_aliases
-from triggerer.store.queries.listing.parked import list_parked
-from triggerer.store.queries.parked import ParkedUsage, write_parked
-from triggerer.store.queries.positions import write_positions
-from triggerer.store.recording.undeclared import ensure_asset
+from triggerer.processes.own_lease import OwnLease
+from triggerer.store.database.script import perform
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.aliases import ensure_aliases
+from triggerer.store.events.undeclared_assets import ensure_asset
+from triggerer.store.schema.models import Asset, AssetAlias, Dag, Stream, Watcher, WatcherPosition
+from triggerer.store.streams import leases
+from triggerer.store.watchers import hosting
+from triggerer.store.watchers.parked import ParkedUsage, write_parked
+from triggerer.store.watchers.parked_listing import list_parked
+from triggerer.store.watchers.positions import write_positions
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 FILE = """\

@@ -12,14 +12,14 @@ from structlog.testing import capture_logs
 from tests.services.postgres import PostgresServer
 from tests.services.process import free_ports
 from triggerer.errors import ConfigurationError, StoreUnavailable
-from triggerer.store.engine import postgres_primary
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.driver_errors import translate
-from triggerer.store.engine.exclusive import lock_exclusively
-from triggerer.store.engine.opening import open_database
-from triggerer.store.engine.sqlite_file import beside
-from triggerer.store.engine.urls import parse_database_url
-from triggerer.store.migrate import upgrade
+from triggerer.store.database.driver_errors import translate
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.postgres import primary as postgres_primary
+from triggerer.store.database.sqlite.exclusive import lock_exclusively
+from triggerer.store.database.sqlite.file import beside
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.urls import parse_database_url
+from triggerer.store.schema.migrate import upgrade
 
 
 async def _open(url: str, **options: bool) -> None:
@@ -44,7 +44,7 @@ async def test_a_url_that_cannot_be_used_says_what_to_write(url: str, says: str)
 
 
 def test_the_password_is_in_no_message() -> None:
-    from triggerer.store.engine.urls import describe
+    from triggerer.store.database.urls import describe
 
     assert "secret" not in describe(parse_database_url("postgresql://me:secret@host/db"))
 

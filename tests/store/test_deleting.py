@@ -22,13 +22,14 @@ from tests.store.seeding import (
     runs_of,
 )
 from tests.store.test_dag_sync import rows
-from triggerer.domain.logs import log_path
+from triggerer.domain.run_logs import log_path
 from triggerer.errors import MoveRefused, UnknownAsset, UnknownDag
 from triggerer.operations import deleting
 from triggerer.operations.deleting import delete_asset, delete_dag
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.models import (
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.schema.models import (
     Asset,
     AssetAliasMember,
     Backfill,
@@ -49,7 +50,6 @@ from triggerer.store.models import (
     Trigger,
     Watcher,
 )
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
 
 
 @pytest.fixture(autouse=True)

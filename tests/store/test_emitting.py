@@ -13,12 +13,12 @@ from tests.store.seeding import (
 )
 from triggerer.domain.assets import Asset
 from triggerer.errors import AssetConflict, DagError, RowRefused
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.statement import BoundStatement, Statement
-from triggerer.store.models import AssetAliasMember
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
-from triggerer.store.recording.undeclared import ensure_asset, ensure_assets
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.database.statement import BoundStatement, Statement
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.events.undeclared_assets import ensure_asset, ensure_assets
+from triggerer.store.schema.models import AssetAliasMember
 
 
 async def _record(database: Database, *events: NewAssetEvent) -> list[int]:

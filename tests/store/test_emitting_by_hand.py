@@ -6,7 +6,7 @@ from tests.store.seeding import events_in
 from tests.store.test_dag_sync import asset, file, sync
 from triggerer.errors import DagError, UnknownAsset
 from triggerer.operations.emitting import emit_event
-from triggerer.store.engine.database import Database
+from triggerer.store.database.transactions import Database
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from sqlalchemy import select
 from tests.store.seeding import emit, queue_of, runs_of
 from tests.store.test_dag_sync import asset, broken, dag, file, sync
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Asset
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import Asset
 
 FLIGHTS = file(assets=(asset("flights"),), dags=(dag("report", "flights"),))
 CHANGED = file(assets=(asset("flights"),), dags=(dag("report", "flights", max_active_runs=3),))

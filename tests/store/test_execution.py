@@ -6,13 +6,13 @@ import pytest
 from sqlalchemy import select, text, update
 
 from tests.store.seeding import NOW, add_asset, add_dag, asset_json
-from triggerer.store.engine.clock import Now
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Row, Script, perform, single_step
-from triggerer.store.leases import register_instance
-from triggerer.store.models import DagRun, Instance, TaskRun
-from triggerer.store.queries.execution.orphans import MAX_ATTEMPTS, recover_orphans
-from triggerer.store.queries.execution.transitions import (
+from triggerer.store.dags.candidates import create_manual_run
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row, Script, perform, single_step
+from triggerer.store.database.transactions import Database
+from triggerer.store.runs.listing import list_runs
+from triggerer.store.runs.orphans import MAX_ATTEMPTS, recover_orphans
+from triggerer.store.runs.transitions import (
     begin_run,
     cancel_queued,
     claim_runs,
@@ -20,8 +20,8 @@ from triggerer.store.queries.execution.transitions import (
     request_cancel,
     running_of,
 )
-from triggerer.store.queries.listing.dag_runs import list_runs
-from triggerer.store.queries.scheduling.candidates import create_manual_run
+from triggerer.store.schema.models import DagRun, Instance, TaskRun
+from triggerer.store.streams.leases import register_instance
 
 _ENDED = text(
     "INSERT INTO dag_run (dag_id, run_id, run_type, state, run_after, params, queued_at, attempt,"

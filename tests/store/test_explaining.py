@@ -17,10 +17,10 @@ from triggerer.errors import DagError, PluginError, UnknownRun
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import next_runs, why, why_not
 from triggerer.scheduler.holds import HoldKind
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Stream, Trigger, Watcher
-from triggerer.store.queries.listing.definitions import streams_of_watchers
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.dags.listing import streams_of_watchers
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.schema.models import Stream, Trigger, Watcher
 
 
 async def test_what_a_dag_waits_for_is_what_the_scheduler_decides(database: Database) -> None:

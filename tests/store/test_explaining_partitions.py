@@ -11,8 +11,8 @@ from triggerer.partitions import FanOutMapper, QuarterWindow, StartOfQuarterMapp
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import WhyNot, why, why_not
 from triggerer.scheduler.holds import HoldKind
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.scheduling.remapping import return_to_queue
+from triggerer.store.database.transactions import Database
+from triggerer.store.partitions.remapping import return_to_queue
 
 
 async def _ask(database: Database, dag_id: str = "daily") -> WhyNot:

@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import update
 
 from tests.store.seeding import NOW, add_dag
-from triggerer.cli import following
-from triggerer.domain.logs import log_path
+from triggerer.cli.runs import following
+from triggerer.domain.run_logs import log_path
 from triggerer.errors import TriggererError, UnknownDag, UnknownRun
-from triggerer.instance_ids import new_instance_id
-from triggerer.store.engine.database import Database
-from triggerer.store.models import DagRun
+from triggerer.processes.instance_ids import new_instance_id
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import DagRun
 
 HERE = new_instance_id()
 ELSEWHERE = "another:17391:7e812030"

@@ -8,20 +8,20 @@ from sqlalchemy import select, text, update
 from tests.run_orders import order
 from tests.store.explaining import working
 from tests.store.test_dag_sync import broken, dag, file, sync
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Script, perform, single_step
-from triggerer.store.models import DagRun
-from triggerer.store.models.dags import NEVER
-from triggerer.store.queries.execution.holding import (
+from triggerer.store.dags.candidates import create_manual_run
+from triggerer.store.database.script import Script, perform, single_step
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.runs.held import (
     any_file_is_broken,
     hold_attempt,
     hold_broken,
     release_due,
 )
-from triggerer.store.queries.execution.transitions import claim_runs
-from triggerer.store.queries.listing.dag_runs import list_runs
-from triggerer.store.queries.scheduling.candidates import create_manual_run
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.runs.listing import list_runs
+from triggerer.store.runs.transitions import claim_runs
+from triggerer.store.schema.models import DagRun
+from triggerer.store.schema.models.dags import NEVER
 
 ILL = file("a.py", dags=(dag("ill"),))
 WELL = file("b.py", dags=(dag("well", location="b.py:1"),))

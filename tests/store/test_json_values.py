@@ -11,13 +11,16 @@ from sqlalchemy import inspect, select
 
 from tests.store.seeding import FENCE, NOW, SOURCE, Event, add_asset, add_dag, record, recording
 from tests.store.test_dag_sync import asset, dag, file, rows, sync
-from triggerer.domain.stream_states import StateChange
+from triggerer.domain.watchers.stream_states import StateChange
 from triggerer.errors import RowRefused
 from triggerer.operations.key_backfills import start_key_backfill
 from triggerer.operations.triggering import trigger_dag
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import perform
-from triggerer.store.models import (
+from triggerer.store.database.script import perform
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.events.listing import list_asset_events
+from triggerer.store.runs.listing import list_runs
+from triggerer.store.schema.models import (
     Asset,
     AssetEvent,
     Backfill,
@@ -29,11 +32,8 @@ from triggerer.store.models import (
     Watcher,
     WatcherPosition,
 )
-from triggerer.store.models.base import Json
-from triggerer.store.queries.listing.asset_events import list_asset_events
-from triggerer.store.queries.listing.dag_runs import list_runs
-from triggerer.store.queries.stream_states import load_state, save_states
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.schema.models.base import Json
+from triggerer.store.streams.states import load_state, save_states
 
 NUMBERS: dict[str, Any] = {
     "large": 1e20,

@@ -24,10 +24,10 @@ from triggerer.operations.key_backfills import (
 )
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.models import DagRun
-from triggerer.store.queries.backfills import runs_of_keys
-from triggerer.store.queries.listing.views import BackfillView
+from triggerer.store.backfills.backfills import runs_of_keys
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.listing.views import BackfillView
+from triggerer.store.schema.models import DagRun
 
 DAYS = ["2026-03-10", "2026-03-11", "2026-03-12"]
 

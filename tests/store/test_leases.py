@@ -8,9 +8,10 @@ from sqlalchemy import select, text, update
 from tests.store.seeding import Event, add_asset, count_events, record, recording
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import LeaseLost
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.engine.opening import open_database
-from triggerer.store.leases import (
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.schema.models import Instance, Stream
+from triggerer.store.streams.leases import (
     claim_streams,
     deregister_instance,
     extend_leases,
@@ -20,7 +21,6 @@ from triggerer.store.leases import (
     register_instance,
     release_streams,
 )
-from triggerer.store.models import Instance, Stream
 
 
 async def _streams(database: Database, count: int) -> None:

@@ -10,9 +10,10 @@ from tests.store.explaining import Explained, rows_read
 from tests.store.partitions import asset, emit_keys, keyed_runs, partitioned
 from tests.store.seeding import add_asset, add_dag, asset_json
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.scheduling import candidates, partitions
-from triggerer.store.queries.scheduling.reading import ReadDags
+from triggerer.store.dags import candidates
+from triggerer.store.dags.snapshots import ReadDags
+from triggerer.store.database.transactions import Database
+from triggerer.store.partitions import keys as partitions
 
 LEFT = 20_000
 _EVENTS = f"""

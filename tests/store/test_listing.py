@@ -12,8 +12,14 @@ from tests.store.explaining import working
 from tests.store.seeding import NOW, add_asset, add_dag, add_stream, asset_json, emit
 from triggerer.cli.assets import _ASSET_STATES, _EVENT_STATES
 from triggerer.scheduler.loop import Scheduler
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.models import (
+from triggerer.store.dags import listing as definitions
+from triggerer.store.dags.pausing import set_paused
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.events import listing as asset_events
+from triggerer.store.listing.counts import count_all, count_asset, events_in_runs
+from triggerer.store.runs import listing as dag_runs
+from triggerer.store.schema.models import (
     Asset,
     AssetEvent,
     DagFile,
@@ -27,10 +33,6 @@ from triggerer.store.models import (
     Watcher,
     WatcherPosition,
 )
-from triggerer.store.queries.listing import asset_events, dag_runs, definitions
-from triggerer.store.queries.listing.counts import count_all, count_asset, events_in_runs
-from triggerer.store.queries.scheduling.pausing import set_paused
-from triggerer.store.wakeups.signals import Signal
 
 
 async def seed(database: Database) -> None:

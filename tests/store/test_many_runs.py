@@ -14,13 +14,13 @@ from tests.store.seeding import add_asset, add_dag, asset_json, emit, queue_of, 
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.engine.script import Row, Script, Step
-from triggerer.store.queries.scheduling.new_run import EventSelection
-from triggerer.store.queries.scheduling.new_runs import CreateRuns, PlannedDag, PlannedRun
-from triggerer.store.queries.scheduling.reading import ReadDags
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.dags.snapshots import ReadDags
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.script import Row, Script, Step
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.runs.new_run import EventSelection
+from triggerer.store.runs.new_runs import CreateRuns, PlannedDag, PlannedRun
 
 NAMES = ("one", "two", "three")
 

@@ -12,13 +12,13 @@ from sqlalchemy import Connection, inspect, text
 from tests.services.postgres import PostgresServer
 from triggerer.errors import ConfigurationError, StoreRefused
 from triggerer.service.supervising import once_it_answers
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.migrate import check, configuration, current, upgrade
-from triggerer.store.migrations import HEAD
-from triggerer.store.models import Base
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.migrate import check, configuration, current, upgrade
+from triggerer.store.schema.migrations import HEAD
+from triggerer.store.schema.models import Base
 
-VERSIONS = Path(__file__).parents[2] / "triggerer" / "store" / "migrations" / "versions"
+VERSIONS = Path(__file__).parents[2] / "triggerer" / "store" / "schema" / "migrations" / "versions"
 
 
 def _schema(connection: Connection) -> Any:
@@ -155,8 +155,8 @@ def test_every_script_is_numbered_in_order_and_says_when_it_runs() -> None:
 def test_opening_a_database_that_is_up_to_date_does_not_import_alembic(tmp_path: Path) -> None:
     script = f"""
 import anyio, sys
-from triggerer.store.engine.opening import open_database
-from triggerer.store.migrate import upgrade
+from triggerer.store.database.opening import open_database
+from triggerer.store.schema.migrate import upgrade
 
 async def main():
     async with open_database("sqlite:///{tmp_path}/x.db") as database:

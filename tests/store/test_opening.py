@@ -8,16 +8,16 @@ import pytest
 from sqlalchemy import select, update
 
 from tests.store.test_dag_sync import NOW, asset, file, watcher
+from triggerer.domain.dag_files.merging import merge
+from triggerer.domain.dag_files.parsed import ParsedFile
 from triggerer.domain.events import Fence
-from triggerer.domain.merging import merge
-from triggerer.domain.parsed import ParsedFile
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.leases import claim_streams
-from triggerer.store.models import Stream, Watcher
-from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
-from triggerer.store.queries.hosting import stream_loads
-from triggerer.store.queries.opening import REASON, Reading
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.dags.sync import Changed, read_incumbents, sync_folder
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.schema.models import Stream, Watcher
+from triggerer.store.streams.leases import claim_streams
+from triggerer.store.streams.opening import REASON, Reading
+from triggerer.store.watchers.hosting import stream_loads
 
 A = file("a.py", assets=(asset("a"),), watchers=(watcher("a", args="1"),))
 B = file("b.py", assets=(asset("b"),), watchers=(watcher("b", args="2"),))

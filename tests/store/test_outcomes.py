@@ -29,13 +29,13 @@ from tests.store.seeding import (
     until,
 )
 from triggerer.errors import Conflict, OutcomeUnknown, StoreRefused, StoreUnavailable
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.engine.script import Row, Script, Step
-from triggerer.store.engine.statement import Statement
-from triggerer.store.models import AssetAlias
-from triggerer.store.recording.recorder import EventRecorder
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.script import Row, Script, Step
+from triggerer.store.database.statement import Statement
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.store.schema.models import AssetAlias
 
 
 @pytest.fixture(scope="session")

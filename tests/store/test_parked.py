@@ -14,7 +14,7 @@ from sqlalchemy import text, update
 
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream
 from triggerer.domain.events import Fence
-from triggerer.domain.parked import (
+from triggerer.domain.watchers.parked import (
     Failed,
     Kept,
     KeptLane,
@@ -27,15 +27,22 @@ from triggerer.domain.parked import (
     SetAside,
 )
 from triggerer.errors import LeaseLost, ParkedFull, RowRefused, TriggererError
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Announcement, Script, Step, perform
-from triggerer.store.engine.statement import BoundStatement
-from triggerer.store.models import ParkedBody, Stream, Trigger, Watcher
-from triggerer.store.queries import hosting
-from triggerer.store.queries.hosting import TriggerRow, load_kept_lanes, load_triggers
-from triggerer.store.queries.kept import set_kept_aside_without_stream
-from triggerer.store.queries.listing.definitions import list_watchers
-from triggerer.store.queries.listing.parked import (
+from triggerer.store.dags.listing import list_watchers
+from triggerer.store.database.script import Announcement, Script, Step, perform
+from triggerer.store.database.statement import BoundStatement
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import ParkedBody, Stream, Trigger, Watcher
+from triggerer.store.watchers import hosting
+from triggerer.store.watchers.hosting import TriggerRow, load_kept_lanes, load_triggers
+from triggerer.store.watchers.parked import (
+    TOTAL,
+    USAGE,
+    USED,
+    KeepBodies,
+    ParkedUsage,
+    write_parked,
+)
+from triggerer.store.watchers.parked_listing import (
     choose_parked,
     count_kept,
     count_set_aside,
@@ -44,15 +51,8 @@ from triggerer.store.queries.listing.parked import (
     list_parked,
     replay_parked,
 )
-from triggerer.store.queries.parked import (
-    TOTAL,
-    USAGE,
-    USED,
-    KeepBodies,
-    ParkedUsage,
-    write_parked,
-)
-from triggerer.store.recording.parked_writer import ParkedWriter
+from triggerer.store.watchers.parked_writer import ParkedWriter
+from triggerer.store.watchers.stored_backlog import set_kept_aside_without_stream
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from tests.store.seeding import NOW, add_asset
 from triggerer.cli.app import app
 from triggerer.errors import TriggererError
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import ParkedBody, ParkedMessage, Watcher
+from triggerer.store.database.opening import open_database
+from triggerer.store.schema.models import ParkedBody, ParkedMessage, Watcher
 
 
 async def park(url: str) -> None:

@@ -39,15 +39,15 @@ from triggerer.partitions import (
     WaitUntil,
 )
 from triggerer.scheduler import Scheduler, dividing
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.statement import Statement
-from triggerer.store.queries.execution.run_events import Page, page_of_run, triggering_assets
-from triggerer.store.queries.listing.asset_events import list_asset_events
-from triggerer.store.queries.listing.dag_runs import list_runs
-from triggerer.store.queries.listing.definitions import list_dags
-from triggerer.store.queries.scheduling import partitions
-from triggerer.store.queries.scheduling.pausing import set_paused
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.dags.listing import list_dags
+from triggerer.store.dags.pausing import set_paused
+from triggerer.store.database.statement import Statement
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.events.listing import list_asset_events
+from triggerer.store.events.run_events import Page, page_of_run, triggering_assets
+from triggerer.store.partitions import keys as partitions
+from triggerer.store.runs.listing import list_runs
 
 
 async def test_a_run_for_a_key_starts_when_both_assets_have_an_event_of_it(

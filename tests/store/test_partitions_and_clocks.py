@@ -19,10 +19,10 @@ from tests.store.seeding import add_asset, add_dag, runs_of
 from triggerer.partitions import FixedKeyMapper, RollupMapper, SegmentWindow, WaitUntil
 from triggerer.scheduler import Scheduler, dividing
 from triggerer.scheduler.explaining import WhyNot, why_not
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import AssetEvent, Dag, DagPartition, DagPartitionPart
-from triggerer.store.models.dags import NEVER
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import AssetEvent, Dag, DagPartition, DagPartitionPart
+from triggerer.store.schema.models.dags import NEVER
 
 HOUR = timedelta(hours=1)
 TIMES = (

@@ -9,11 +9,11 @@ from sqlalchemy import func, select
 from tests.store.partitions import asset, emit_keys, partitioned
 from tests.store.seeding import add_asset, add_dag, asset_json, emit
 from triggerer.dag_processing import parse_once
-from triggerer.operations.plan import Change, DagPlan, FolderPlan, plan_folder
+from triggerer.operations.planning.plan import Change, DagPlan, FolderPlan, plan_folder
 from triggerer.partitions import FixedKeyMapper, RollupMapper, SegmentWindow
 from triggerer.scheduler.loop import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.models import DagRun, QueuedAssetEvent
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import DagRun, QueuedAssetEvent
 
 HEADER = """
 from triggerer import DAG, Asset

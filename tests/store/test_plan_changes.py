@@ -17,12 +17,12 @@ from tests.store.test_timed import now_of, renewed, timed
 from triggerer.dag_processing import parse_once
 from triggerer.domain.schedules import OnTime, schedule_to_json
 from triggerer.errors import UnknownDag
-from triggerer.operations import plan as module
-from triggerer.operations.plan import Change, DagPlan, FolderPlan, plan_folder
+from triggerer.operations.planning import plan as module
+from triggerer.operations.planning.plan import Change, DagPlan, FolderPlan, plan_folder
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.models import AssetEvent
-from triggerer.store.queries.dag_sync import sync_folder
+from triggerer.store.dags.sync import sync_folder
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import AssetEvent
 from triggerer.timetables import CronTriggerTimetable
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -13,13 +13,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.store.seeding import NOW, asset_json
 from triggerer.dag_processing import parse_once
-from triggerer.operations import plan as module
-from triggerer.operations import present_dags
-from triggerer.operations.plan import Change, FolderPlan, plan_folder
-from triggerer.operations.watcher_plans import WatcherPlan
+from triggerer.operations.planning import plan as module
+from triggerer.operations.planning import present_dags
+from triggerer.operations.planning.plan import Change, FolderPlan, plan_folder
+from triggerer.operations.planning.watchers import WatcherPlan
 from triggerer.scheduler import explaining_partitions
-from triggerer.store.engine.database import Database
-from triggerer.store.models import (
+from triggerer.store.dags.sync import sync_folder
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.schema.models import (
     Asset,
     ParkedBody,
     ParkedMessage,
@@ -27,8 +29,6 @@ from triggerer.store.models import (
     Watcher,
     WatcherPosition,
 )
-from triggerer.store.queries.dag_sync import sync_folder
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
 
 HEADER = """
 from datetime import timedelta

@@ -18,12 +18,12 @@ from tests.store.scheduling import end
 from tests.store.seeding import NOW, add_alias, add_asset, add_dag, asset_json, emit, runs_of
 from tests.store.test_plan import HEADER
 from triggerer.dag_processing import parse_once
-from triggerer.operations import plan as module
-from triggerer.operations.plan import DagPlan, plan_folder
+from triggerer.operations.planning import plan as module
+from triggerer.operations.planning.plan import DagPlan, plan_folder
 from triggerer.partitions import FanOutMapper, QuarterWindow, StartOfQuarterMapper
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.models import AssetAliasMember, AssetEvent, QueuedAssetEvent
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import AssetAliasMember, AssetEvent, QueuedAssetEvent
 
 HOUR = timedelta(hours=1)
 KEYED = "from triggerer.timetables import PartitionedAssetTimetable\n"
@@ -178,7 +178,7 @@ async def _newest(database: Database) -> datetime:
 async def test_what_it_reads_does_not_grow_with_what_waits(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from triggerer.operations import present_dags
+    from triggerer.operations.planning import present_dags
 
     monkeypatch.setattr(present_dags, "_MOST_EVENTS", 100)
     await _one_asset(database)

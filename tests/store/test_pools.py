@@ -12,11 +12,11 @@ from tests.store.scheduling import end
 from tests.store.seeding import add_dag, runs_of
 from triggerer.domain.runs import RunState
 from triggerer.scheduler.explaining import why_not
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.queries.execution.pooled_claims import any_run_may_use_pools, claim_with_pools
-from triggerer.store.queries.execution.transitions import claim_runs, claimed_runs
-from triggerer.store.queries.scheduling.candidates import create_manual_run
+from triggerer.store.dags.candidates import create_manual_run
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.runs.pooled_claims import any_run_may_use_pools, claim_with_pools
+from triggerer.store.runs.transitions import claim_runs, claimed_runs
 
 
 async def queue(database: Database, *dag_ids: str) -> None:

@@ -17,12 +17,12 @@ from tests.services.postgres import PostgresServer, open_postgres, open_standby
 from tests.services.process import ServiceUnavailable, free_ports
 from tests.services.tcp_proxy import open_tcp_proxy
 from triggerer.errors import ConfigurationError, StoreRefused, StoreUnavailable
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.engine.postgres_hosts import Host, read_settings
-from triggerer.store.engine.postgres_primary import Primary
-from triggerer.store.engine.urls import describe, parse_database_url
-from triggerer.store.wakeups.listening import check_announcements
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.postgres.hosts import Host, read_settings
+from triggerer.store.database.postgres.primary import Primary
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.urls import describe, parse_database_url
+from triggerer.store.database.wakeups.listening import check_announcements
 
 
 def test_addresses_of_version_6_are_shown_as_they_are_written() -> None:

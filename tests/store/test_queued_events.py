@@ -12,7 +12,7 @@ from triggerer.errors import DagError, UnknownDag
 from triggerer.operations.queued_events import delete_queued_events, list_queued_events
 from triggerer.operations.triggering import trigger_dag
 from triggerer.scheduler.loop import Scheduler
-from triggerer.store.engine.database import Database
+from triggerer.store.database.transactions import Database
 
 
 async def _seed(database: Database) -> None:

@@ -9,10 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.store.explaining import working
 from tests.store.seeding import add_asset, add_dag, asset_json
-from triggerer.store.engine.database import Database
-from triggerer.store.models import QueuedAssetEvent
-from triggerer.store.queries.listing.asset_events import list_asset_events
-from triggerer.store.queries.listing.dag_runs import list_runs
+from triggerer.store.database.transactions import Database
+from triggerer.store.events.listing import list_asset_events
+from triggerer.store.runs.listing import list_runs
+from triggerer.store.schema.models import QueuedAssetEvent
 
 TAKEN, SILENT = 40_000, 20_000
 RUNS = TAKEN // 10

@@ -23,13 +23,13 @@ from tests.store.seeding import (
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import LeaseLost, RowRefused
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import Stream
-from triggerer.store.recording.encoding import encode_extra
-from triggerer.store.recording.recorder import EventRecorder
-from triggerer.store.wakeups.listening import listen
-from triggerer.store.wakeups.signals import ALL, Signal
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.listening import listen
+from triggerer.store.database.wakeups.signals import ALL, Signal
+from triggerer.store.events.encoding import encode_extra
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.store.schema.models import Stream
 
 
 async def _one_dag(database: Database) -> None:
@@ -139,7 +139,7 @@ async def test_a_flush_of_large_payloads_is_bounded_by_their_size(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _one_dag(database)
-    monkeypatch.setattr("triggerer.store.recording.recorder.MAX_BATCH_BYTES", 1_000)
+    monkeypatch.setattr("triggerer.store.events.recorder.MAX_BATCH_BYTES", 1_000)
     sizes = [400, 400, 400, 3_000, 100, 100]
     events = [Event({"text": "x" * size}, f"k{n}") for n, size in enumerate(sizes)]
     assert await _sizes_of_flushes(database, monkeypatch, *events) == [2, 1, 1, 2]

@@ -7,8 +7,8 @@ from sqlalchemy import select
 
 from tests.store.partitions import asset, emit_keys, keyed_runs, partitioned, waiting_shares
 from tests.store.seeding import NOW, queue_of
-from triggerer.domain.merging import merge
-from triggerer.domain.parsed import ParsedAsset, ParsedDag, ParsedFile
+from triggerer.domain.dag_files.merging import merge
+from triggerer.domain.dag_files.parsed import ParsedAsset, ParsedDag, ParsedFile
 from triggerer.partitions import (
     AllowedKeyMapper,
     FanOutMapper,
@@ -20,9 +20,9 @@ from triggerer.partitions import (
     StartOfMonthMapper,
 )
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Asset
-from triggerer.store.queries.dag_sync import read_incumbents, sync_folder
+from triggerer.store.dags.sync import read_incumbents, sync_folder
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import Asset
 
 DAYS = [f"2026-03-{day:02}" for day in range(1, 6)]
 

@@ -13,10 +13,10 @@ from triggerer.domain.runs import RunState
 from triggerer.errors import StoreUnavailable, UnknownDag
 from triggerer.operations import many_runs
 from triggerer.operations.many_runs import RepeatedRun, choose, plan_repeats, repeat_runs
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Dag, DagRun
-from triggerer.store.queries.listing.ended_runs import EndedRuns
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.runs.ended import EndedRuns
+from triggerer.store.schema.models import Dag, DagRun
 
 UNSUCCESSFUL = (RunState.FAILED, RunState.CANCELLED)
 TASKS = [{"task_id": "t", "upstream": []}]

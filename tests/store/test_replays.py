@@ -10,15 +10,15 @@ from sqlalchemy import select, update
 
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream, until
 from triggerer.domain.events import Fence
-from triggerer.domain.lane_positions import Again, PositionChange, ReplayEnd
+from triggerer.domain.watchers.lane_positions import Again, PositionChange, ReplayEnd
 from triggerer.errors import LeaseLost, RowRefused, TriggererError
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Trigger, Watcher, WatcherReplay
-from triggerer.store.queries.hosting import load_triggers
-from triggerer.store.queries.positions import drop_positions_without_stream
-from triggerer.store.queries.replays import ask_for_replay
-from triggerer.store.recording.position_writer import PositionWriter
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.schema.models import Trigger, Watcher, WatcherReplay
+from triggerer.store.watchers.hosting import load_triggers
+from triggerer.store.watchers.position_writer import PositionWriter
+from triggerer.store.watchers.positions import drop_positions_without_stream
+from triggerer.store.watchers.replays import ask_for_replay
 
 
 @pytest.fixture

@@ -16,17 +16,17 @@ from tests.store.seeding import add_dag, runs_of
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, RunType, TaskState
 from triggerer.errors import RowRefused
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import DagRun, TaskRun
-from triggerer.store.queries.execution.results import AttemptUpdate, SaveResults, held_runs
-from triggerer.store.queries.execution.transitions import claim_runs, claimed_runs
-from triggerer.store.queries.scheduling.candidates import create_run
-from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
-from triggerer.store.queries.scheduling.new_runs import CreateRuns, PlannedDag, PlannedRun
-from triggerer.store.queries.scheduling.reading import ReadDags
-from triggerer.store.wakeups.listening import listen
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.dags.candidates import create_run
+from triggerer.store.dags.snapshots import ReadDags
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.listening import listen
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.runs.new_run import CreateRun, EventSelection
+from triggerer.store.runs.new_runs import CreateRuns, PlannedDag, PlannedRun
+from triggerer.store.runs.results import AttemptUpdate, SaveResults, held_runs
+from triggerer.store.runs.transitions import claim_runs, claimed_runs
+from triggerer.store.schema.models import DagRun, TaskRun
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, event, insert, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.store.seeding import NOW, add_alias, add_asset, add_dag, asset_json, emit
-from triggerer.store.engine.database import Database
-from triggerer.store.models import AssetAliasMember, AssetEvent, DagRun, QueuedAssetEvent
-from triggerer.store.queries.execution import run_events
-from triggerer.store.queries.execution.run_events import Page, count_events, last_event
+from triggerer.store.database.transactions import Database
+from triggerer.store.events import run_events
+from triggerer.store.events.run_events import Page, count_events, last_event
+from triggerer.store.schema.models import AssetAliasMember, AssetEvent, DagRun, QueuedAssetEvent
 
 RUN = 7
 

@@ -29,17 +29,17 @@ from tests.store.seeding import (
 from triggerer.domain.runs import RunState
 from triggerer.errors import DagError, RowRefused
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.clock import Now
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.engine.postgres_runner import _Transaction
-from triggerer.store.engine.script import Row, Script, Step
-from triggerer.store.engine.sqlite_thread import in_thread
-from triggerer.store.models import DagRun
-from triggerer.store.queries.scheduling.candidates import create_manual_run
-from triggerer.store.queries.scheduling.new_run import CreateRun
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.dags.candidates import create_manual_run
+from triggerer.store.database.clock import Now
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.postgres.runner import _Transaction
+from triggerer.store.database.script import Row, Script, Step
+from triggerer.store.database.sqlite.thread import in_thread
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.runs.new_run import CreateRun
+from triggerer.store.schema.models import DagRun
 
 FOR_EVER = timedelta(hours=1)
 
@@ -239,7 +239,7 @@ async def test_no_run_of_several_is_older_than_an_event_that_came_while_they_wer
 async def test_an_instance_whose_clock_is_ahead_makes_no_event_of_the_future(
     postgres: Database,
 ) -> None:
-    from triggerer.store.engine.clock import utc_now
+    from triggerer.store.database.clock import utc_now
 
     await one_asset(postgres)
     async with recording(postgres, now=lambda: utc_now() + timedelta(hours=1)) as recorder:

@@ -18,11 +18,11 @@ from tests.store.seeding import add_asset, add_dag, asset_json, emit, runs_of
 from triggerer.domain.runs import RunType
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.clock import Now
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.engine.postgres_runner import PostgresRunner
-from triggerer.store.engine.script import (
+from triggerer.store.dags.candidates import create_run
+from triggerer.store.database.clock import Now
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.postgres.runner import PostgresRunner
+from triggerer.store.database.script import (
     Announcement,
     DatabaseNow,
     Row,
@@ -30,18 +30,18 @@ from triggerer.store.engine.script import (
     database_instant,
     perform,
 )
-from triggerer.store.engine.sqlite_runner import SqliteRunner
-from triggerer.store.engine.statement import (
+from triggerer.store.database.sqlite.runner import SqliteRunner
+from triggerer.store.database.statement import (
     ParameterRows,
     Statement,
     in_list,
     instant_from,
     parameter_rows,
 )
-from triggerer.store.queries.scheduling.candidates import create_run
-from triggerer.store.queries.scheduling.new_run import CreatedRun
-from triggerer.store.wakeups.listening import listen
-from triggerer.store.wakeups.signals import Announced, Signal
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.listening import listen
+from triggerer.store.database.wakeups.signals import Announced, Signal
+from triggerer.store.runs.new_run import CreatedRun
 
 _ADD = Statement("INSERT INTO asset_alias (name) VALUES ({name})")
 _NAMES = Statement("SELECT name FROM asset_alias ORDER BY name")

@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import text
 
 from triggerer.errors import StoreUnavailable
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.engine.script import single_step
-from triggerer.store.engine.statement import Statement
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.script import single_step
+from triggerer.store.database.statement import Statement
+from triggerer.store.database.transactions import Database
 from triggerer.synchronization import checkpoint
 
 _SELECT = Statement("SELECT 1")

@@ -21,16 +21,16 @@ from triggerer.abc import (
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.json_text import load_json
-from triggerer.domain.stream_states import StateChange, Submission
+from triggerer.domain.watchers.stream_states import StateChange, Submission
 from triggerer.errors import LeaseLost, RowRefused, StoreError, StoreUnavailable
-from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Script
-from triggerer.store.models import Stream
-from triggerer.store.models import StreamState as StoredRow
-from triggerer.store.recording import recorder as recorder_module
-from triggerer.store.recording.recorder import EventRecorder
-from triggerer.store.recording.state_writer import StateWriter
+from triggerer.store.database.script import Script
+from triggerer.store.database.transactions import Database
+from triggerer.store.events import recorder as recorder_module
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.store.schema.models import Stream
+from triggerer.store.schema.models import StreamState as StoredRow
+from triggerer.store.streams.state_writer import StateWriter
+from triggerer.streams import Manager, RuntimeContext, TriggerSpec
 
 SOURCE = EventSource((WatcherRef(1, 1),), FENCE)
 

@@ -12,13 +12,13 @@ from sqlalchemy import delete, select, update
 
 from tests.store.seeding import FENCE, until
 from triggerer.domain.events import Fence
-from triggerer.domain.stream_states import StateChange
+from triggerer.domain.watchers.stream_states import StateChange
 from triggerer.errors import LeaseLost, PluginError
-from triggerer.runtime.stored_state import StoredState, load_state
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Stream, StreamState, Trigger
-from triggerer.store.queries.stream_states import drop_states_without_watchers
-from triggerer.store.recording.state_writer import StateWriter
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import Stream, StreamState, Trigger
+from triggerer.store.streams.state_writer import StateWriter
+from triggerer.store.streams.states import drop_states_without_watchers
+from triggerer.streams.supervision.stream_state import StoredState, load_state
 
 
 @asynccontextmanager

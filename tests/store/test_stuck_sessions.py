@@ -7,11 +7,12 @@ import pytest
 from sqlalchemy import select, text
 
 from triggerer.errors import StoreUnavailable
-from triggerer.store.engine import postgres_primary, stuck_sessions
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import Stream
-from triggerer.store.wakeups import listening
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.postgres import primary as postgres_primary
+from triggerer.store.database.postgres import stuck_sessions
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups import listening
+from triggerer.store.schema.models import Stream
 
 
 @pytest.mark.parametrize("waits", ["ClientRead", "ClientWrite"])

@@ -21,10 +21,10 @@ from triggerer.operations.triggering import trigger_dag
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
 from triggerer.scheduler.explaining import next_runs, why_not
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import perform
-from triggerer.store.models import DagRun
-from triggerer.store.queries.scheduling.reading import read_dags
+from triggerer.store.dags.snapshots import read_dags
+from triggerer.store.database.script import perform
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import DagRun
 from triggerer.timetables import CronDataIntervalTimetable, CronPartitionTimetable
 
 FORMAT = "%Y-%m-%dT%H"

@@ -23,12 +23,12 @@ from triggerer.domain.timetables import (
 )
 from triggerer.errors import RowRefused
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.models import Dag, DagRun
-from triggerer.store.models.dags import NEVER
-from triggerer.store.queries.scheduling.candidates import create_manual_run, find_timed
-from triggerer.store.queries.scheduling.pausing import set_paused
+from triggerer.store.dags.candidates import create_manual_run, find_timed
+from triggerer.store.dags.pausing import set_paused
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import Dag, DagRun
+from triggerer.store.schema.models.dags import NEVER
 
 HOUR = timedelta(hours=1)
 FLIGHTS = Asset("x-test://flights", name="flights")

@@ -9,11 +9,18 @@ from sqlalchemy import text
 
 from tests.services.postgres import PostgresServer
 from tests.store.seeding import add_asset
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
-from triggerer.store.wakeups.listening import listen
-from triggerer.store.wakeups.signals import ALL, Announced, Signal, Subscription, Wakeups, announce
-from triggerer.store.wakeups.transport import MAX_PAYLOAD
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.listening import listen
+from triggerer.store.database.wakeups.signals import (
+    ALL,
+    Announced,
+    Signal,
+    Subscription,
+    Wakeups,
+    announce,
+)
+from triggerer.store.database.wakeups.transport import MAX_PAYLOAD
 
 
 async def _next(subscription: Subscription) -> Announced:
@@ -117,8 +124,8 @@ async def test_a_url_with_options_is_listened_to_as_well(postgres_url: str, opti
 async def test_a_command_beside_a_standalone_wakes_it(sqlite: Database) -> None:
     script = f"""
 import anyio
-from triggerer.store.engine.opening import open_database
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.wakeups.signals import Signal, announce
 
 async def main():
     async with open_database("sqlite:///{sqlite.path}") as database:

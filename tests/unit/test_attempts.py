@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from triggerer.hosting.attempts import Attempts
-from triggerer.runtime import HostedState
+from triggerer.streams import HostedState
 
 HEALTHY_AFTER_S = 60.0
 AWAY = ConnectionError("away")

@@ -13,7 +13,7 @@ from structlog import get_logger
 from structlog.testing import capture_logs
 
 from triggerer.backoff import Backoff, log_failure, retry
-from triggerer.testing.simulation.loop import VirtualLoop
+from triggerer.testing.simulation.kernel.loop import VirtualLoop
 
 
 class Highest(random.Random):

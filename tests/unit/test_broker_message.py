@@ -11,10 +11,10 @@ import pytest
 from aiokafka import TopicPartition
 from google.pubsub_v1.types import PubsubMessage, ReceivedMessage
 
-from producers.kafka.cluster import Membership
-from producers.kafka.lane import Lane
+from producers.kafka.in_flight import Lane
 from producers.kafka.message import KafkaMessage
-from producers.kafka.position import CommittedPosition
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.wire.cluster import Membership
 from producers.pubsub.message import read_delivery
 from tests.unit.producers.test_lanes import Record
 from triggerer.abc import BrokerMessage

@@ -14,12 +14,12 @@ import pytest
 
 from tests.isolation.conftest import until
 from tests.services.process import lives
-from triggerer.child_process import ChildProcess
-from triggerer.ipc import CHANNEL_VARIABLE, LIFELINE_VARIABLE, ChannelClosed
+from triggerer.processes.child_process import ChildProcess
+from triggerer.processes.ipc import CHANNEL_VARIABLE, LIFELINE_VARIABLE, ChannelClosed
 
 _PRELUDE = """
 import os, signal, subprocess, sys, time
-from triggerer.ipc import connect_to_parent
+from triggerer.processes.ipc import connect_to_parent
 channel = connect_to_parent()
 """
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from triggerer import redaction
 from triggerer.config import CONFIG_VARIABLE, RawValue, Settings, load_settings
 from triggerer.errors import ConfigurationError
-from triggerer.redaction import hide_known, redact
-from triggerer.store.engine.urls import parse_database_url
+from triggerer.observability import redaction
+from triggerer.observability.redaction import hide_known, redact
+from triggerer.store.database.urls import parse_database_url
 
 
 @pytest.fixture(autouse=True)

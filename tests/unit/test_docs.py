@@ -26,7 +26,7 @@ from triggerer.abc import BrokerMessage
 from triggerer.cli.app import LazyCommand, app
 from triggerer.config import SECTIONS, load_settings
 from triggerer.dag_processing import parse_once
-from triggerer.domain.arguments import CONTEXT_ARGUMENTS
+from triggerer.domain.authoring.arguments import CONTEXT_ARGUMENTS
 from triggerer.domain.tasks import OPTION_NAMES
 from triggerer.pluginkit.matching import _OPERATORS
 from triggerer.pluginkit.message_trigger import MessageTrigger

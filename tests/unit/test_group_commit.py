@@ -17,7 +17,7 @@ from triggerer.errors import (
     StoreUnavailable,
     TriggererError,
 )
-from triggerer.store.group_commit import GroupCommit
+from triggerer.store.database.group_commit import GroupCommit
 
 
 class Numbers(GroupCommit[list[int]]):

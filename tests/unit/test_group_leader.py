@@ -14,7 +14,7 @@ import pytest
 
 from tests.isolation.conftest import until
 from tests.services.process import is_alive
-from triggerer.group_leader import GroupLeader
+from triggerer.processes.group_leader import GroupLeader
 
 # The child lives on, in the group of its parent.
 _LEAVES_A_CHILD = """

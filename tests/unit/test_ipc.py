@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from triggerer.ipc import Channel, ChannelClosed, ChildChannel, _frame
+from triggerer.processes.ipc import Channel, ChannelClosed, ChildChannel, _frame
 
 
 async def _received(channel: Channel, count: int) -> list[bytes]:

@@ -11,8 +11,8 @@ import pytest
 
 from triggerer.abc import BaseEventTrigger, SourceLag
 from triggerer.errors import BrokerRefused
-from triggerer.operations import lags
-from triggerer.operations.lags import Asked, measure_lags
+from triggerer.operations import consumer_lag as lags
+from triggerer.operations.consumer_lag import Asked, measure_lags
 
 ASKED: list[str] = []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from triggerer.logging_setup import SeldomRepeats
+from triggerer.observability.logging_setup import SeldomRepeats
 
 
 def _record(name: str, message: str, at: float) -> logging.LogRecord:
@@ -43,7 +43,7 @@ def test_another_message_and_another_library_are_not_withheld() -> None:
 _FIRST_LINE = """
 import logging, sys
 from triggerer.config import CoreSettings
-from triggerer.logging_setup import LazyLogger, set_up_logging_when_used
+from triggerer.observability.logging_setup import LazyLogger, set_up_logging_when_used
 
 set_up_logging_when_used(CoreSettings(log_level="warning", log_format="json"))
 ours = LazyLogger("ours")
@@ -85,7 +85,7 @@ def test_logging_may_be_set_up_with_the_first_line(
 _RAISES = """
 import structlog
 from triggerer.config import CoreSettings
-from triggerer.logging_setup import set_up_logging
+from triggerer.observability.logging_setup import set_up_logging
 
 set_up_logging(CoreSettings(log_format={log_format!r}))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from triggerer.logging_terminal import Brief, TerminalRenderer
+from triggerer.observability.logging_terminal import Brief, TerminalRenderer
 
 _AT = "2026-11-28T08:01:33.070552Z"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -170,7 +170,7 @@ def test_a_plugin_and_the_start_of_a_group_are_heard_again_after_ten_quiet_minut
 _PROGRAM = """
 import structlog
 from triggerer.config import CoreSettings
-from triggerer.logging_setup import set_up_logging
+from triggerer.observability.logging_setup import set_up_logging
 
 set_up_logging(CoreSettings(log_format="{log_format}"))
 structlog.get_logger("triggerer.x").warning("run failed", run_id="r", error="password=hunter2")

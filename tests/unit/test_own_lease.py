@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import anyio
 
-from triggerer.own_lease import OwnLease, boottime
+from triggerer.processes.own_lease import OwnLease, boottime
 
 
 class Clock:

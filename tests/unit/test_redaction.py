@@ -16,10 +16,10 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triggerer import logging_setup, redaction
 from triggerer.config import CoreSettings
-from triggerer.logging_setup import set_up_logging
-from triggerer.redaction import redact, redact_text, remember_secret
+from triggerer.observability import logging_setup, redaction
+from triggerer.observability.logging_setup import set_up_logging
+from triggerer.observability.redaction import redact, redact_text, remember_secret
 
 # What no frame around it contains, so that to find it in the result means that it was let through.
 SECRETS = st.text(string.ascii_letters + string.digits + "-._~", min_size=8, max_size=40).map(

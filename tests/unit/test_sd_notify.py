@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from tests.services.notify_socket import NotifySocket
 from triggerer.service.sd_notify import SystemdNotifier
-from triggerer.testing.simulation.loop import VirtualLoop
+from triggerer.testing.simulation.kernel.loop import VirtualLoop
 
 MINUTE = timedelta(minutes=1)
 

@@ -8,7 +8,7 @@ import pytest
 
 _PRELUDE = """
 import os, signal, sys
-from triggerer.signals import leave_when_told, told_to_stop
+from triggerer.processes.signals import leave_when_told, told_to_stop
 
 def send(signum):
     os.kill(os.getpid(), signum)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from triggerer.errors import TemplateError
-from triggerer.templating import check_templates, date_names, render
+from triggerer.worker.templating import check_templates, date_names, render
 
 WHAT = "argument 'sql' of task 't'"
 AT = datetime(2026, 11, 24, 5, 6, 7, tzinfo=UTC)
@@ -73,7 +73,7 @@ def test_what_is_well_formed_passes_whatever_it_names() -> None:
 
 def test_jinja_is_imported_when_the_first_template_is_met() -> None:
     code = (
-        "import sys, triggerer.templating, triggerer.execution.attempt, triggerer.dag_processing.describing;"
+        "import sys, triggerer.worker.templating, triggerer.worker.attempt, triggerer.dag_processing.describing;"
         "sys.exit('jinja2' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

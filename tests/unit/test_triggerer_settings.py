@@ -12,8 +12,8 @@ from triggerer import hosting
 from triggerer.config import load_settings
 from triggerer.service import Part
 from triggerer.service.parts import start_parts
-from triggerer.store.engine.opening import open_database
-from triggerer.store.recording import parked_writer
+from triggerer.store.database.opening import open_database
+from triggerer.store.watchers import parked_writer
 
 
 class Tasks:

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from triggerer.cli.completing import VARIABLE
+from triggerer.cli.terminal.completing import VARIABLE
 from triggerer.errors import TriggererError
-from triggerer.redaction import redact_text
+from triggerer.observability.redaction import redact_text
 
 COMMANDS: Final = {
     "standalone": (
@@ -47,7 +47,7 @@ COMMANDS: Final = {
         "Run your watchers' filters and your DAGs' expressions against a broker and a store that fail.",
     ),
     "dags": (
-        "triggerer.cli.dags:app",
+        "triggerer.cli.dags.commands:app",
         "DAGs: list, show, pause, unpause, trigger, next, test, backfill.",
     ),
     "assets": (
@@ -62,8 +62,11 @@ COMMANDS: Final = {
         "triggerer.cli.why:why_not",
         "Show what a DAG waits for, and what holds it back.",
     ),
-    "runs": ("triggerer.cli.runs:app", "Runs: list, show, logs, cancel, retry, clear."),
-    "watchers": ("triggerer.cli.watchers:app", "Watchers: list, show, replay; what is parked."),
+    "runs": ("triggerer.cli.runs.commands:app", "Runs: list, show, logs, cancel, retry, clear."),
+    "watchers": (
+        "triggerer.cli.watchers.commands:app",
+        "Watchers: list, show, replay; what is parked.",
+    ),
     "plan": (
         "triggerer.cli.plan:plan",
         "Show which runs other DAG files would have made, and what they change for what is queued now.",

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triggerer.cli import completing, options, queued
+from triggerer.cli import queued
 from triggerer.cli.deleting import delete_asset
-from triggerer.cli.output import check_state, print_answer, text
-from triggerer.cli.session import read_list, write
-from triggerer.cli.tables import Column, Kind, print_list
+from triggerer.cli.terminal import completing, options
+from triggerer.cli.terminal.output import check_state, print_answer, text
+from triggerer.cli.terminal.session import read_list, write
+from triggerer.cli.terminal.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.store.queries.listing.views import AssetEventView, AssetView
+    from triggerer.store.listing.views import AssetEventView, AssetView
 
 _ASSET_STATES = ("declared", "undeclared")
 _EVENT_STATES = ("queued", "consumed", "unused")
@@ -41,7 +42,7 @@ def list_(
     check_state(state, _ASSET_STATES)
 
     async def ask(session: AsyncSession) -> list[AssetView]:
-        from triggerer.store.queries.listing.definitions import list_assets
+        from triggerer.store.dags.listing import list_assets
 
         return await list_assets(session, limit=limit, asset=asset, dag=dag, state=state)
 
@@ -79,7 +80,7 @@ def events(
     check_state(state, _EVENT_STATES)
 
     async def ask(session: AsyncSession) -> list[AssetEventView]:
-        from triggerer.store.queries.listing.asset_events import list_asset_events
+        from triggerer.store.events.listing import list_asset_events
 
         return await list_asset_events(session, limit=limit, asset=asset, dag=dag, state=state)
 

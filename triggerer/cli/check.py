@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triggerer.cli import options
-from triggerer.cli.output import counted, print_json, print_note
-from triggerer.cli.session import folder_of, settings_for
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.output import counted, print_json, print_note
+from triggerer.cli.terminal.session import folder_of, settings_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,10 +123,10 @@ def _promise_to_json(one: CheckedPromise) -> dict[str, Any]:
 
 def _check_settings(settings: Settings) -> None:
     """Refuse what a service would refuse when it starts, as far as that is seen without starting one."""
-    from triggerer.spark.settings import mode_of
+    from triggerer.worker.spark.settings import mode_of
 
     mode_of(settings.spark)
     if settings.sources["database", "url"] != "default":
-        from triggerer.store.engine.urls import parse_database_url
+        from triggerer.store.database.urls import parse_database_url
 
         parse_database_url(settings.database.url, home=settings.core.home)

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from triggerer.cli import options
-from triggerer.cli.output import wrong_use
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.output import wrong_use
 from triggerer.nearest import ending
 
 _BASH: Final = r"""# Typer's own script takes the words as bash divides them, also at the colons of run ids and URIs.

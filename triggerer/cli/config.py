@@ -9,11 +9,11 @@ from typing import Any
 
 import typer
 
-from triggerer.cli import options
-from triggerer.cli.output import print_json, print_note
-from triggerer.cli.session import settings_for
-from triggerer.cli.tables import Column, Kind, print_table
-from triggerer.redaction import redact
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.output import print_json, print_note
+from triggerer.cli.terminal.session import settings_for
+from triggerer.cli.terminal.tables import Column, Kind, print_table
+from triggerer.observability.redaction import redact
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from triggerer.cli import options
-from triggerer.cli.output import counted, print_answer
-from triggerer.cli.session import settings_for, with_database
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.output import counted, print_answer
+from triggerer.cli.terminal.session import settings_for, with_database
 
 if TYPE_CHECKING:
     from triggerer.operations.cleaning import Cleaned
-    from triggerer.store.engine.database import Database
+    from triggerer.store.database.transactions import Database
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -22,7 +22,7 @@ def migrate(json: options.Json = False, config: options.Config = None) -> None:
     """Bring the schema to this release; does nothing where it is there already."""
 
     async def work(database: Database) -> tuple[bool, str]:
-        from triggerer.store.migrate import upgrade
+        from triggerer.store.schema.migrate import upgrade
 
         return await upgrade(database), database.name
 
@@ -39,7 +39,7 @@ def check(json: options.Json = False, config: options.Config = None) -> None:
     """Say whether the database answers and has this release's schema; exit code 1 if not."""
 
     async def work(database: Database) -> str:
-        from triggerer.store.migrate import check
+        from triggerer.store.schema.migrate import check
 
         await check(database)
         return database.name

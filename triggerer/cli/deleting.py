@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triggerer.cli import completing, options
-from triggerer.cli.output import counted, print_answer
-from triggerer.cli.session import read, with_database
+from triggerer.cli.terminal import completing, options
+from triggerer.cli.terminal.output import counted, print_answer
+from triggerer.cli.terminal.session import read, with_database
 from triggerer.errors import MoveRefused
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
     from triggerer.operations.deleting import DeletedAsset, DeletedDag
-    from triggerer.store.engine.database import Database
+    from triggerer.store.database.transactions import Database
 
 
 def delete_asset(

@@ -16,9 +16,9 @@ from io import TextIOWrapper
 from types import FrameType
 from typing import Final
 
-from triggerer.cli.gc_pause import gc_paused
+from triggerer.cli.terminal.gc_pause import gc_paused
 from triggerer.errors import TriggererError
-from triggerer.signals import STOPPING, Interrupted, leave_when_told
+from triggerer.processes.signals import STOPPING, Interrupted, leave_when_told
 
 SERVICES: Final = frozenset({"standalone", "triggerer", "scheduler", "dag-processor", "executor"})
 """The commands that run until they are told to stop, which is success."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triggerer.cli import options
-from triggerer.cli.output import print_json, print_note
-from triggerer.cli.session import settings_for, with_database
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.output import print_json, print_note
+from triggerer.cli.terminal.session import settings_for, with_database
 
 if TYPE_CHECKING:
     from triggerer.dag_processing import ParsedFolder
-    from triggerer.operations.plan import FolderPlan
-    from triggerer.store.engine.database import Database
+    from triggerer.operations.planning.plan import FolderPlan
+    from triggerer.store.database.transactions import Database
 
 
 def plan(
@@ -44,7 +44,7 @@ def plan(
     parsed = _parse(config, dags_folder)
 
     async def ask(database: Database) -> FolderPlan:
-        from triggerer.operations.plan import plan_folder
+        from triggerer.operations.planning.plan import plan_folder
 
         return await plan_folder(database, parsed, since=begin, events=events, dag=dag)
 
@@ -77,7 +77,7 @@ def _parse(config: Path | None, dags_folder: Path) -> ParsedFolder:
     async def parse() -> ParsedFolder:
         async with anyio.create_task_group() as tasks:
             # Another process reads the files. The next step takes half a second to import.
-            importing = partial(import_module, "triggerer.operations.plan")
+            importing = partial(import_module, "triggerer.operations.planning.plan")
             tasks.start_soon(anyio.to_thread.run_sync, importing)
             parsed = await parse_once(
                 folder,

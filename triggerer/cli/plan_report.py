@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from triggerer.cli.dags import readable_schedule
-from triggerer.cli.output import counted, print_note, text
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.dags.commands import readable_schedule
+from triggerer.cli.terminal.output import counted, print_note, text
+from triggerer.cli.terminal.tables import Column, Kind, print_table
 
 if TYPE_CHECKING:
-    from triggerer.operations.differences import Difference
-    from triggerer.operations.feeding import UnfedAsset
-    from triggerer.operations.plan import DagPlan, FolderPlan
-    from triggerer.operations.watcher_plans import WatcherPlan
+    from triggerer.operations.planning.differences import Difference
+    from triggerer.operations.planning.feeding import UnfedAsset
+    from triggerer.operations.planning.plan import DagPlan, FolderPlan
+    from triggerer.operations.planning.watchers import WatcherPlan
     from triggerer.scheduler.replay import Replayed
 
 _LABEL: Final = 9

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from triggerer.cli import options
-from triggerer.cli.output import check_state, counted, print_answer, wrong_use
-from triggerer.cli.session import read_list, write
-from triggerer.cli.tables import Column, Kind, print_list
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.output import check_state, counted, print_answer, wrong_use
+from triggerer.cli.terminal.session import read_list, write
+from triggerer.cli.terminal.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.store.queries.listing.views import QueuedEventView
+    from triggerer.store.listing.views import QueuedEventView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from triggerer.cli import options
-from triggerer.cli.session import settings_for
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.session import settings_for
 
 if TYPE_CHECKING:
     from triggerer.service import Part
@@ -56,7 +56,7 @@ def executor(dags_folder: options.DagsFolder = None, config: options.Config = No
 
 
 def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None) -> None:
-    from triggerer.logging_setup import set_up_logging
+    from triggerer.observability.logging_setup import set_up_logging
     from triggerer.service import run
 
     settings = settings_for(config, dags_folder=dags_folder)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triggerer.cli import options
-from triggerer.cli.output import print_note
-from triggerer.cli.session import folder_of, settings_for
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.output import print_note
+from triggerer.cli.terminal.session import folder_of, settings_for
 from triggerer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def simulate(
 
     from triggerer.dag_processing import parse_once
     from triggerer.testing.simulation import command
-    from triggerer.testing.simulation.folder import select
+    from triggerer.testing.simulation.worlds.folder import select
 
     settings = settings_for(config, dags_folder=dags_folder)
     folder = folder_of(settings)

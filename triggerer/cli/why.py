@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from triggerer.cli import options
-from triggerer.cli.one_line import one_line
-from triggerer.cli.output import counted, print_fields, print_json, text
-from triggerer.cli.run_choice import DagId, Last, RunId, check_choice, chosen_run
-from triggerer.cli.session import read, settings_for
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, chosen_run
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.one_line import one_line
+from triggerer.cli.terminal.output import counted, print_fields, print_json, text
+from triggerer.cli.terminal.session import read, settings_for
+from triggerer.cli.terminal.tables import Column, Kind, print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from triggerer.domain.partitions.dividing import Lack
     from triggerer.scheduler.explaining import Why, WhyNot
     from triggerer.scheduler.explaining_partitions import WaitingPartition
-    from triggerer.store.queries.listing.views import AssetEventView
+    from triggerer.store.listing.views import AssetEventView
 
 _KEYS_SHOWN = 5
 

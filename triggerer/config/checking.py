@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from triggerer.config.sources import RawValue
 from triggerer.errors import ConfigurationError
 from triggerer.nearest import ending
-from triggerer.redaction import redact
+from triggerer.observability.redaction import redact
 
 
 def read_slots(name: str, given: RawValue) -> RawValue:

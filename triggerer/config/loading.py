@@ -21,7 +21,7 @@ from triggerer.config.sources import (
     read_file,
     refuse_other_than_utf_8,
 )
-from triggerer.redaction import remember_secrets_in
+from triggerer.observability.redaction import remember_secrets_in
 
 
 def load_settings(

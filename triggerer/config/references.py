@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from triggerer.config.home_directory import expand_user
 from triggerer.errors import ConfigurationError
-from triggerer.redaction import is_reference, remember_secret, remember_secrets_in
+from triggerer.observability.redaction import is_reference, remember_secret, remember_secrets_in
 
 _URL: Final = re.compile(r"[A-Za-z][\w+.\-]*://\S*")
 

@@ -155,7 +155,7 @@ class ExecutorSettings:
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """`[spark]`: where sessions come from; `triggerer.spark` checks that the values fit together."""
+    """`[spark]`: where sessions come from; `triggerer.worker.spark` checks that the values fit together."""
 
     mode: str = "local"
     master: str | None = None

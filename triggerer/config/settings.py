@@ -22,7 +22,7 @@ from triggerer.config.sections import (
 from triggerer.config.sources import DEFAULT_FILE
 from triggerer.errors import ConfigurationError, UnknownConnection
 from triggerer.nearest import ending
-from triggerer.redaction import remember_secrets_in
+from triggerer.observability.redaction import remember_secrets_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Final, final
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from triggerer.domain.parsed import ParsedFile, Problem
-from triggerer.ipc import MalformedFrame
+from triggerer.domain.dag_files.parsed import ParsedFile, Problem
+from triggerer.processes.ipc import MalformedFrame
 
 
 @final

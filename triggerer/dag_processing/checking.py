@@ -14,8 +14,8 @@ from triggerer.dag_processing.parser_process import ParserSettings
 from triggerer.dag_processing.parsers import Parsers
 from triggerer.dag_processing.scanning import Scanned, scan
 from triggerer.dag_processing.unreadable import problems_of
-from triggerer.domain.merging import NO_INCUMBENTS, Folder, Incumbents, merge
-from triggerer.domain.parsed import ParsedFile, Problem
+from triggerer.domain.dag_files.merging import NO_INCUMBENTS, Folder, Incumbents, merge
+from triggerer.domain.dag_files.parsed import ParsedFile, Problem
 from triggerer.plugins import DagsFolder
 
 

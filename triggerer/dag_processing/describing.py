@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.dag_processing.loader import LoadedFile, file_error, load_dag_file, shown_location
 from triggerer.dag_processing.mistakes import refuse_unknown_pools, uncalled_functions
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef, AssetWatcher
 from triggerer.domain.conditions import condition_to_json
-from triggerer.domain.dags import DAG
-from triggerer.domain.json_text import dump_json
-from triggerer.domain.parsed import (
+from triggerer.domain.dag_files.parsed import (
     ParsedAsset,
     ParsedDag,
     ParsedFile,
@@ -25,12 +22,15 @@ from triggerer.domain.parsed import (
     Problem,
     WatcherKey,
 )
+from triggerer.domain.dags import DAG
+from triggerer.domain.json_text import dump_json
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, next_info, timetable_in
 from triggerer.domain.storable import storable_text
-from triggerer.domain.stream_names import stream_name
 from triggerer.domain.tasks import Task
+from triggerer.domain.watchers.stream_names import stream_name
 from triggerer.errors import DagFileError, PluginError, RowRefused, TemplateError, TriggererError
+from triggerer.observability.redaction import hide_known, redact_text
 from triggerer.plugins import (
     DagsFolder,
     canonical_kwargs,
@@ -38,8 +38,8 @@ from triggerer.plugins import (
     stream_digest,
     trigger_digest,
 )
-from triggerer.redaction import hide_known, redact_text
-from triggerer.templating import check_templates
+from triggerer.plugins.dag_file import LoadedFile, file_error, load_dag_file, shown_location
+from triggerer.worker.templating import check_templates
 
 _LONGEST_REASON: Final = 10_000
 """Characters; a file's error may say all that it has read."""
@@ -165,14 +165,14 @@ def _doubted_keys(dag: DAG) -> Iterator[str]:
     timetable = timetable_in(dag.schedule)
     if isinstance(dag.schedule, OnPartitions) or (timetable and timetable.partitioned):
         # Imported here: with the parser of cron expressions it takes a tenth of a second.
-        from triggerer.domain.repeated_hours import repeated_keys
+        from triggerer.domain.partitions.repeated_hours import repeated_keys
 
         yield from repeated_keys(dag.schedule, now=datetime.now(UTC))
 
 
 def _doubted_roll_ups(dag: DAG) -> Iterator[str]:
     if isinstance(dag.schedule, OnPartitions):
-        from triggerer.domain.vain_roll_ups import vain_roll_ups
+        from triggerer.domain.partitions.unreachable_roll_ups import vain_roll_ups
 
         yield from vain_roll_ups(dag.schedule, now=datetime.now(UTC))
 

@@ -18,13 +18,13 @@ from typing import Any, Final
 import orjson
 
 from triggerer.dag_processing.orphans import Orphan, Orphans, adopt_orphans
-from triggerer.lifelines import die_with_writer
-from triggerer.signals import signal_name
+from triggerer.processes.lifelines import die_with_writer
+from triggerer.processes.signals import signal_name
 
 # Enough for the end of a long traceback. A file may print without end.
 OUTPUT_LIMIT: Final = 64 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
-# Of what the function returns, as JSON. It goes into a frame of `triggerer.ipc`.
+# Of what the function returns, as JSON. It goes into a frame of `triggerer.processes.ipc`.
 RESULT_LIMIT: Final = 64 * 1024 * 1024
 # How long a fork has, after its timeout, to write its stack.
 _LAST_WORDS_S: Final = 0.3

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from typing import Final
 
-from triggerer.domain.parsed import ParsedFile, Problem
+from triggerer.domain.dag_files.parsed import ParsedFile, Problem
 
 _REASONS: Final = {
     ".zip": "zip archives are not loaded (unpack it into the DAGs folder)",

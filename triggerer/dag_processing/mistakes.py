@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from triggerer.dag_processing.loader import LoadedFile
-from triggerer.domain.parsed import Problem
+from triggerer.domain.dag_files.parsed import Problem
 from triggerer.domain.tasks import TaskFunction
 from triggerer.errors import DagFileError
 from triggerer.nearest import nearest
+from triggerer.plugins.dag_file import LoadedFile
 
 
 def refuse_unknown_pools(loaded: LoadedFile, pools: Collection[str] | None) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 from triggerer.dag_processing.describing import parse_file
 from triggerer.dag_processing.forks import NOT_NOW, Ended, ForkPool, line_in
-from triggerer.domain.parsed import ParsedFile, Problem
-from triggerer.ipc import ChildChannel, connect_to_parent
+from triggerer.domain.dag_files.parsed import ParsedFile, Problem
+from triggerer.processes.ipc import ChildChannel, connect_to_parent
 
 
 def main() -> None:

@@ -15,12 +15,12 @@ import structlog
 from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff
-from triggerer.child_process import ChildProcess
 from triggerer.dag_processing.answers import file_in, read_answer
-from triggerer.domain.parsed import ParsedFile
+from triggerer.domain.dag_files.parsed import ParsedFile
 from triggerer.errors import ConfigurationError
-from triggerer.ipc import Channel, ChannelClosed, MalformedFrame
-from triggerer.logging_setup import names_if_few
+from triggerer.observability.logging_setup import names_if_few
+from triggerer.processes.child_process import ChildProcess
+from triggerer.processes.ipc import Channel, ChannelClosed, MalformedFrame
 from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)

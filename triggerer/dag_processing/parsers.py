@@ -13,8 +13,8 @@ from anyio.abc import TaskStatus
 from triggerer.backoff import Backoff
 from triggerer.dag_processing.forks import NOT_NOW
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
-from triggerer.domain.parsed import ParsedFile, Problem
-from triggerer.signals import signal_name
+from triggerer.domain.dag_files.parsed import ParsedFile, Problem
+from triggerer.processes.signals import signal_name
 
 _ATTEMPTS: Final = 3
 

@@ -21,16 +21,16 @@ from triggerer.dag_processing.parsers import Parsers
 from triggerer.dag_processing.scanning import Scanned, outdated, scan_again
 from triggerer.dag_processing.unreadable import as_broken_files, log_changes
 from triggerer.dag_processing.watching import FolderWatch
-from triggerer.domain.merging import Incumbents, defining_less, merge
-from triggerer.domain.parsed import ParsedFile, Problem
+from triggerer.domain.dag_files.merging import Incumbents, defining_less, merge
+from triggerer.domain.dag_files.parsed import ParsedFile, Problem
 from triggerer.errors import RowRefused, TransientStoreError
-from triggerer.logging_setup import names_if_few
+from triggerer.observability.logging_setup import names_if_few
 from triggerer.plugins import DagsFolder
 from triggerer.plugins.folder import STABLE_AFTER_S
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
-from triggerer.store.queries.opening import Reading
-from triggerer.store.wakeups.signals import Wakeups
+from triggerer.store.dags.sync import Changed, read_incumbents, sync_folder
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Wakeups
+from triggerer.store.streams.opening import Reading
 from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)

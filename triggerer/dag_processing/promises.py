@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 
 from triggerer.dag_processing.sources import problem_of
-from triggerer.domain.guarantees import Finding, Guarantee, Promise
-from triggerer.domain.parsed import ParsedWatcher, Problem
+from triggerer.domain.dag_files.parsed import ParsedWatcher, Problem
+from triggerer.domain.watchers.guarantees import Finding, Guarantee, Promise
 from triggerer.errors import BrokerUnavailable, PluginError, TriggererError
 from triggerer.plugins import load_trigger_class
-from triggerer.runtime.cancellation import take_back_stray_cancellations
-from triggerer.runtime.promising import promise_of, too_weak
+from triggerer.streams.cancellation import take_back_stray_cancellations
+from triggerer.streams.supervision.promised_guarantee import promise_of, too_weak
 
 
 @dataclass(frozen=True, slots=True)

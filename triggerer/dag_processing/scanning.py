@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from triggerer.dag_processing.ignored import why_ignored
-from triggerer.domain.parsed import ParsedFile
+from triggerer.domain.dag_files.parsed import ParsedFile
 from triggerer.plugins.folder import Stamp, read_stamp
 
 # Every ext4 volume has the second one, which only root can read.

@@ -13,11 +13,11 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.parsed import ParsedWatcher, Problem
+from triggerer.domain.dag_files.parsed import ParsedWatcher, Problem
 from triggerer.errors import BrokerUnavailable, PluginError, TriggererError
 from triggerer.plugins import load_trigger_class
-from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
-from triggerer.runtime.delivery_facts import raised_by
+from triggerer.streams.cancellation import plugin_code, take_back_stray_cancellations
+from triggerer.streams.supervision.delivery_facts import raised_by
 
 DEADLINE: Final = timedelta(seconds=5)
 

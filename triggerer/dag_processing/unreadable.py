@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from triggerer.dag_processing.scanning import HERE, Scanned
-from triggerer.domain.parsed import ParsedFile, Problem
+from triggerer.domain.dag_files.parsed import ParsedFile, Problem
 
 _log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.queries.listing.counts import count_asset
+from triggerer.store.listing.counts import count_asset
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from triggerer.demo.broker import MockBroker
 from triggerer.demo.data import FLIGHTS, WEATHER, Dataset, Outgoing
 from triggerer.demo.progress import awaited, failed_runs, is_idle, waiting_for_join, watched_events
 from triggerer.errors import TriggererError
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.listing.counts import Counts, count_all
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.listing.counts import Counts, count_all
 
 LIVE_STEPS: Final = 5
 _SLICE: Final = 500

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.demo.progress import JOIN
-from triggerer.store.queries.listing.asset_events import list_asset_events
-from triggerer.store.queries.listing.counts import events_in_runs
+from triggerer.store.events.listing import list_asset_events
+from triggerer.store.listing.counts import events_in_runs
 
 
 @dataclass(frozen=True, slots=True)

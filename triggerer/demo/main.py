@@ -22,7 +22,7 @@ from triggerer.demo.home import DemoHome, choose_home, make_home
 from triggerer.demo.latency import Latencies, measure
 from triggerer.demo.report import print_answer, print_checks, print_latencies
 from triggerer.errors import TriggererError
-from triggerer.logging_setup import set_up_logging
+from triggerer.observability.logging_setup import set_up_logging
 from triggerer.service import ALL_PARTS, Service, StopReason, run
 
 _COMMIT_WAIT_S: Final = 10.0

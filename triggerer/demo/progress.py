@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from triggerer.domain.runs import ACTIVE_STATES, RunState
-from triggerer.store.queries.listing.counts import Counts
+from triggerer.store.listing.counts import Counts
 
 JOIN: Final = "join_flights_with_weather"
 ANSWER: Final = "which_weather_delays_which_carrier"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from triggerer.domain.guarantees import DECLARABLE
-from triggerer.domain.occurrences import ReportsOccurrences
-from triggerer.domain.source_locations import SourceLocation, calling_location
+from triggerer.domain.authoring.occurrences import ReportsOccurrences
+from triggerer.domain.authoring.source_locations import SourceLocation, calling_location
 from triggerer.domain.uris import check_identifier, normalize_uri
+from triggerer.domain.watchers.guarantees import DECLARABLE
 from triggerer.errors import DagError
 
 if TYPE_CHECKING:

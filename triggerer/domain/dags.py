@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeAlias
 
-from triggerer.domain.airflow_names import argument_hint
-from triggerer.domain.arguments import Arguments
 from triggerer.domain.assets import checked_json
+from triggerer.domain.authoring.airflow_names import argument_hint
+from triggerer.domain.authoring.arguments import Arguments
+from triggerer.domain.authoring.source_locations import importing_location
 from triggerer.domain.instants import readable
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, Schedule, schedule_of, schedule_to_json
-from triggerer.domain.source_locations import importing_location
 from triggerer.domain.tasks import OPTION_NAMES, Task, TaskOptions
 from triggerer.errors import DagError
 

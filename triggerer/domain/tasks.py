@@ -13,10 +13,10 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from triggerer.domain.airflow_names import argument_hint
-from triggerer.domain.arguments import Arguments, Result
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef
-from triggerer.domain.source_locations import calling_location
+from triggerer.domain.authoring.airflow_names import argument_hint
+from triggerer.domain.authoring.arguments import Arguments, Result
+from triggerer.domain.authoring.source_locations import calling_location
 from triggerer.errors import DagError
 
 if TYPE_CHECKING:

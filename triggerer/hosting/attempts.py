@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from triggerer.runtime import HostedState, HostedTrigger
+from triggerer.streams import HostedState, HostedTrigger
 
 _SHORTEST_S: Final = 1.0
 _LONGER: Final = 1.5

@@ -11,11 +11,11 @@ from typing import Final, Self
 import anyio
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.guarantees import Guarantee
+from triggerer.domain.watchers.guarantees import Guarantee
 from triggerer.hosting.class_loader import ClassLoad, ClassLoader, StartLoad, TriggerLoader
-from triggerer.hosting.promise_check import PromiseCheck
+from triggerer.hosting.guarantee_check import PromiseCheck
 from triggerer.isolation import Isolation, IsolationSettings, Placement
-from triggerer.store.queries.hosting import TriggerRow
+from triggerer.store.watchers.hosting import TriggerRow
 
 LOAD_TIMEOUT: Final = timedelta(seconds=30)
 

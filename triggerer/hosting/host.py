@@ -14,22 +14,22 @@ from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
 from triggerer.domain.events import EventSource, Fence
-from triggerer.domain.parked import KeptLane
+from triggerer.domain.watchers.parked import KeptLane
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.ownership import Heartbeat, Ownership
+from triggerer.hosting.pending_writes import Unwritten, Writer
 from triggerer.hosting.preparation import Preparation
 from triggerer.hosting.queries import HostingQueries, LeaseQueries
 from triggerer.hosting.roster import Difference, Placed, Roster, source_of
-from triggerer.hosting.showing import StateWriter
-from triggerer.hosting.unwritten import Unwritten, Writer
-from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, TriggerSpec
-from triggerer.runtime.stalls import StallWatch
-from triggerer.store import leases as stored_leases
-from triggerer.store.engine.database import Database
-from triggerer.store.queries import hosting as stored_queries
-from triggerer.store.queries.hosting import TriggerRow
-from triggerer.store.wakeups.signals import Signal
+from triggerer.hosting.watcher_states import StateWriter
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.streams import leases as stored_leases
+from triggerer.store.watchers import hosting as stored_queries
+from triggerer.store.watchers.hosting import TriggerRow
+from triggerer.streams import HostedTrigger, Manager, RuntimeContext, TriggerSpec
+from triggerer.streams.supervision.blocked_loop import StallWatch
 from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)

@@ -14,12 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
 from triggerer.errors import StoreUnavailable
-from triggerer.hosting.division import Division, divide
 from triggerer.hosting.queries import HostingQueries, LeaseQueries
-from triggerer.own_lease import OwnLease
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.hosting import StreamLoad
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.hosting.stream_division import Division, divide
+from triggerer.processes.own_lease import OwnLease
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.watchers.hosting import StreamLoad
 
 _log = structlog.get_logger(__name__)
 

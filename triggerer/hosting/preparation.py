@@ -9,7 +9,7 @@ import anyio
 
 from triggerer.hosting.class_loader import ClassLoad
 from triggerer.hosting.factory import PreparedTrigger, TriggerFactory
-from triggerer.store.queries.hosting import TriggerRow
+from triggerer.store.watchers.hosting import TriggerRow
 
 _SOON_S: Final = 1.0
 """How long a heartbeat waits for classes: most are loaded by then, and their streams start together."""

@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from triggerer.domain.events import Fence
-from triggerer.domain.parked import KeptLane
-from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
+from triggerer.domain.watchers.parked import KeptLane
+from triggerer.store.watchers.hosting import StreamLoad, TriggerRow, WatcherState
 
 
 class LeaseQueries(Protocol):
-    """Which instances live, and which of them owns which stream: `triggerer.store.leases`."""
+    """Which instances live, and which of them owns which stream: `triggerer.store.streams.leases`."""
 
     async def register_instance(
         self, session: Any, instance_id: str, *, kind: str, expiry: timedelta
@@ -49,7 +49,7 @@ class LeaseQueries(Protocol):
 
 
 class HostingQueries(Protocol):
-    """The triggers of streams, and the states of their watchers: `triggerer.store.queries.hosting`."""
+    """The triggers of streams, and the states of their watchers: `triggerer.store.watchers.hosting`."""
 
     async def load_triggers(
         self, session: Any, stream_digests: Collection[str]

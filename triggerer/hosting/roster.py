@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from triggerer.domain.error_texts import error_text, traceback_text
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.storable import storable_text
-from triggerer.redaction import hide_known
-from triggerer.runtime import HostedTrigger
-from triggerer.runtime.hosted import HostedState
-from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
+from triggerer.observability.error_texts import error_text, traceback_text
+from triggerer.observability.redaction import hide_known
+from triggerer.store.watchers.hosting import StreamLoad, TriggerRow, WatcherState
+from triggerer.streams import HostedTrigger
+from triggerer.streams.supervision.member import HostedState
 
 
 @dataclass(slots=True)

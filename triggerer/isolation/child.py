@@ -17,13 +17,13 @@ from typing import Final, NoReturn
 
 import anyio
 
-from triggerer.ipc import ChildChannel, connect_to_parent
 from triggerer.isolation.messages import Report, Setup, Terminated
 from triggerer.isolation.pickling import from_frame, in_frames, pack, to_frame, unpack
 from triggerer.isolation.trigger_server import TriggerServer
-from triggerer.lifelines import kill_own_group
-from triggerer.logging_setup import set_up_logging
+from triggerer.observability.logging_setup import set_up_logging
 from triggerer.plugins import load_trigger_class
+from triggerer.processes.ipc import ChildChannel, connect_to_parent
+from triggerer.processes.lifelines import kill_own_group
 
 _MOST_AT_ONCE: Final = 256
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from triggerer.errors import PluginError
 from triggerer.isolation.messages import Command, Derived, RawEvents, Report
-from triggerer.redaction import hide_known
+from triggerer.observability.redaction import hide_known
 
 M = TypeVar("M", bound=Command | Report)
 

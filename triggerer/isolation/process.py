@@ -10,14 +10,14 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from triggerer.child_process import ChildProcess
 from triggerer.errors import PluginError
-from triggerer.ipc import ChannelClosed, MalformedFrame
 from triggerer.isolation.messages import Close, Command, Setup, Terminated
 from triggerer.isolation.pickling import from_frame, in_frames, pack, to_frame, unpack
 from triggerer.isolation.remote_trigger import RemoteTrigger
 from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
-from triggerer.signals import signal_name
+from triggerer.processes.child_process import ChildProcess
+from triggerer.processes.ipc import ChannelClosed, MalformedFrame
+from triggerer.processes.signals import signal_name
 
 _log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from triggerer.isolation.messages import (
 )
 from triggerer.isolation.remote_trigger import RemoteTrigger
 from triggerer.isolation.trigger_server import MOST_BYTES_IN_TRANSIT, MOST_IN_TRANSIT
-from triggerer.runtime.subscriber import Subscriber
+from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.synchronization import AutoResetEvent
 
 PREFETCH_LIMIT: Final = 64

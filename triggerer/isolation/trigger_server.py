@@ -32,7 +32,7 @@ from triggerer.isolation.messages import (
     Start,
 )
 from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
-from triggerer.runtime.cancellation import plugin_code
+from triggerer.streams.cancellation import plugin_code
 from triggerer.synchronization import AutoResetEvent
 
 MOST_IN_TRANSIT: Final = 1024

@@ -13,10 +13,10 @@ from triggerer.domain.backfills import Reprocess, Step, runs_between, step_for
 from triggerer.domain.schedules import partition_key_of, schedule_from_json, timetable_in
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, MoveRefused, UnknownDag
-from triggerer.store.engine.database import database_now
-from triggerer.store.queries import backfills as queries
-from triggerer.store.queries.listing.definitions import list_dags
-from triggerer.store.queries.listing.views import BackfillView
+from triggerer.store.backfills import backfills as queries
+from triggerer.store.dags.listing import list_dags
+from triggerer.store.database.transactions import database_now
+from triggerer.store.listing.views import BackfillView
 
 
 @dataclass(frozen=True, slots=True)

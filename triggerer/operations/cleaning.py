@@ -19,12 +19,12 @@ import anyio
 from anyio import to_thread
 
 from triggerer.domain.instants import readable
-from triggerer.domain.logs import log_path
+from triggerer.domain.run_logs import log_path
 from triggerer.errors import TriggererError
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.engine.script import perform
-from triggerer.store.queries.cleaning.backfills import delete_backfill, old_backfills
-from triggerer.store.queries.cleaning.events import (
+from triggerer.store.backfills.cleaning import delete_backfill, old_backfills
+from triggerer.store.database.script import perform
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.events.cleaning import (
     OldEvent,
     Window,
     delete_events,
@@ -33,7 +33,7 @@ from triggerer.store.queries.cleaning.events import (
     read_window,
     release_keys,
 )
-from triggerer.store.queries.cleaning.runs import (
+from triggerer.store.runs.cleaning import (
     NeededRuns,
     OldRun,
     count_events,
@@ -43,7 +43,7 @@ from triggerer.store.queries.cleaning.runs import (
     open_backfills,
     shared_runs,
 )
-from triggerer.store.queries.cleaning.watchers import (
+from triggerer.store.watchers.cleaning import (
     UnsettledWatcher,
     events_of_parked,
     note_cleaned,

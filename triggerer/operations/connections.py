@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from triggerer.abc import install_connections
-from triggerer.child_process import withhold_from_children
 from triggerer.config import CONFIG_VARIABLE
+from triggerer.processes.child_process import withhold_from_children
 
 if TYPE_CHECKING:
     from triggerer.config import Settings

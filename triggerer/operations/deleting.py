@@ -12,16 +12,17 @@ from typing import Final
 from anyio import to_thread
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.logs import log_path
+from triggerer.domain.run_logs import log_path
 from triggerer.errors import MoveRefused, UnknownAsset, UnknownDag
 from triggerer.operations.cleaning import delete_logs
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.cleaning import assets, dags
-from triggerer.store.queries.cleaning.assets import AssetUse
-from triggerer.store.queries.cleaning.dags import DagUse
-from triggerer.store.queries.dag_sync import lock_folder
-from triggerer.store.queries.listing.queued_events import empty_queues
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.dags import deletion as dags
+from triggerer.store.dags.deletion import DagUse
+from triggerer.store.dags.sync import lock_folder
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.events import asset_deletion as assets
+from triggerer.store.events.asset_deletion import AssetUse
+from triggerer.store.events.queued import empty_queues
 
 _EVENTS: Final = 2_000
 _RUNS: Final = 200

@@ -10,10 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.assets import Asset
 from triggerer.errors import UnknownAsset
 from triggerer.nearest import ending
-from triggerer.store.queries.listing.asset_events import list_asset_events
-from triggerer.store.queries.listing.definitions import list_assets
-from triggerer.store.recording.emitting import NewAssetEvent, record_events
-from triggerer.store.recording.undeclared import ensure_asset
+from triggerer.store.dags.listing import list_assets
+from triggerer.store.events.emit import NewAssetEvent, record_events
+from triggerer.store.events.listing import list_asset_events
+from triggerer.store.events.undeclared_assets import ensure_asset
 
 
 async def emit_event(

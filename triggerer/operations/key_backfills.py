@@ -19,10 +19,10 @@ from triggerer.domain.storable import check_partition_key
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
 from triggerer.operations.backfills import find_backfill, refuse_second
-from triggerer.store.engine.database import database_now
-from triggerer.store.queries import backfills as queries
-from triggerer.store.queries.listing.definitions import list_dags
-from triggerer.store.queries.listing.views import BackfillView
+from triggerer.store.backfills import backfills as queries
+from triggerer.store.dags.listing import list_dags
+from triggerer.store.database.transactions import database_now
+from triggerer.store.listing.views import BackfillView
 
 
 @dataclass(frozen=True, slots=True)

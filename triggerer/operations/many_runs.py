@@ -11,15 +11,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.errors import DagError, MoveRefused, UnknownDag
 from triggerer.operations.runs import check_tasks, clear_run, refuse_gone, retry_run
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.listing.definitions import list_dags
-from triggerer.store.queries.listing.ended_runs import (
+from triggerer.store.dags.listing import list_dags
+from triggerer.store.database.transactions import Database
+from triggerer.store.listing.views import DagView
+from triggerer.store.runs.ended import (
     EndedRun,
     EndedRuns,
     count_ended,
     next_ended,
 )
-from triggerer.store.queries.listing.views import DagView
 
 _AT_ONCE: Final = 20
 """Runs in one transaction: a tenth of a second, for which it holds SQLite's write lock, and the service waits."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.errors import DagError, UnknownAsset, UnknownDag
-from triggerer.store.queries.listing import queued_events as queries
-from triggerer.store.queries.listing.definitions import list_assets, list_dags
-from triggerer.store.queries.listing.views import QueuedEventView
+from triggerer.store.dags.listing import list_assets, list_dags
+from triggerer.store.events import queued as queries
+from triggerer.store.listing.views import QueuedEventView
 
 
 async def list_queued_events(

@@ -11,11 +11,11 @@ from triggerer.domain.attempts import Repeat
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import DagError, MoveRefused, TriggererError, UnknownDag, UnknownRun
 from triggerer.nearest import hint
-from triggerer.store.queries.execution.repeating import LockedRun, lock_run, queue_again
-from triggerer.store.queries.execution.transitions import request_cancel
-from triggerer.store.queries.listing.dag_runs import find_run, newest_run_id
-from triggerer.store.queries.listing.definitions import list_dags
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.dags.listing import list_dags
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.runs.listing import find_run, newest_run_id
+from triggerer.store.runs.repeat import LockedRun, lock_run, queue_again
+from triggerer.store.runs.transitions import request_cancel
 
 
 async def newest_run(session: AsyncSession, dag_id: str) -> str:

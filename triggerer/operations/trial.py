@@ -13,22 +13,22 @@ import anyio
 from anyio import to_thread
 
 from triggerer.dag_processing import ParsedFolder, parse_once
-from triggerer.domain.logs import log_path
+from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.errors import ConfigurationError, DagFileError, UnknownDag
-from triggerer.execution import Executor
-from triggerer.instance_ids import new_instance_id
+from triggerer.executor import Executor
 from triggerer.operations.emitting import emit_event
 from triggerer.operations.triggering import trigger_dag
-from triggerer.store.engine.database import Database, database_now
-from triggerer.store.engine.opening import open_database
-from triggerer.store.migrate import upgrade
-from triggerer.store.queries.dag_sync import sync_folder
-from triggerer.store.queries.execution.giving import give_events
-from triggerer.store.queries.listing.asset_events import list_asset_events
-from triggerer.store.queries.listing.dag_runs import find_run, list_runs, list_task_runs
-from triggerer.store.queries.listing.views import AssetEventView, RunView, TaskRunView
-from triggerer.store.wakeups.signals import Signal
+from triggerer.processes.instance_ids import new_instance_id
+from triggerer.store.dags.sync import sync_folder
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database, database_now
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.events.listing import list_asset_events
+from triggerer.store.listing.views import AssetEventView, RunView, TaskRunView
+from triggerer.store.runs.listing import find_run, list_runs, list_task_runs
+from triggerer.store.runs.triggering_events import give_events
+from triggerer.store.schema.migrate import upgrade
 
 _LOOK_EVERY: Final = timedelta(milliseconds=50)
 

@@ -16,9 +16,9 @@ from triggerer.domain.schedules import (
     timetable_in,
 )
 from triggerer.domain.timetables import DataInterval
-from triggerer.store.queries.execution.dating import set_logical_date
-from triggerer.store.queries.listing.definitions import list_dags
-from triggerer.store.queries.scheduling.candidates import create_manual_run
+from triggerer.store.dags.candidates import create_manual_run
+from triggerer.store.dags.listing import list_dags
+from triggerer.store.runs.logical_dates import set_logical_date
 
 
 async def trigger_dag(

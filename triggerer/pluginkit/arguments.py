@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from triggerer.domain.airflow_names import argument_hint
+from triggerer.domain.authoring.airflow_names import argument_hint
 from triggerer.errors import DagError
-from triggerer.redaction import is_secret_key
+from triggerer.observability.redaction import is_secret_key
 
 __all__ = [
     "argument_hint",

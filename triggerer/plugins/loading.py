@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.errors import PluginError
-from triggerer.logging_setup import undo_changes
+from triggerer.observability.logging_setup import undo_changes
 from triggerer.plugins.folder import DagsFolder
 
 WATCHERS: Final = "triggerer.watchers"

@@ -18,12 +18,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, NoReturn
 
-from triggerer.child_process import child_environment
 from triggerer.errors import PluginError
-from triggerer.ipc import LIFELINE_VARIABLE
-from triggerer.lifelines import die_with_writer
 from triggerer.plugins.folder import DagsFolder
-from triggerer.signals import signal_name
+from triggerer.processes.child_process import child_environment
+from triggerer.processes.ipc import LIFELINE_VARIABLE
+from triggerer.processes.lifelines import die_with_writer
+from triggerer.processes.signals import signal_name
 
 _GOT_THROUGH: Final = 90
 """The exit code where the import came to its end, even if by an exception: that one, the service can take."""

@@ -11,9 +11,9 @@ from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import StoreError, TransientStoreError
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.backfills import advance, dags_with_pending
-from triggerer.store.wakeups.signals import ALL, Announced, Signal
+from triggerer.store.backfills.backfills import advance, dags_with_pending
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import ALL, Announced, Signal
 
 _log = structlog.get_logger(__name__)
 

@@ -16,10 +16,11 @@ from triggerer.domain.conditions import aliases_of
 from triggerer.domain.partitions import mapper_from_json
 from triggerer.domain.partitions.dividing import Part, Partitioner, Share
 from triggerer.domain.schedules import OnPartitions, schedule_from_text
-from triggerer.logging_setup import LazyLogger
+from triggerer.observability.logging_setup import LazyLogger
 from triggerer.scheduler.looks import PartitionQueue
-from triggerer.store.engine.script import Script
-from triggerer.store.queries.scheduling.partitions import (
+from triggerer.store.dags.snapshots import CLOCK_STEP, DagRow
+from triggerer.store.database.script import Script
+from triggerer.store.partitions.keys import (
     KnownKey,
     NotedKey,
     begin_parts,
@@ -32,7 +33,6 @@ from triggerer.store.queries.scheduling.partitions import (
     store_shares,
     undivided,
 )
-from triggerer.store.queries.scheduling.reading import CLOCK_STEP, DagRow
 
 _log = LazyLogger(__name__)
 

@@ -26,23 +26,23 @@ from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.looks import DagSnapshot, Look, PartitionQueue
 from triggerer.scheduler.plan import BOUND
 from triggerer.scheduler.snapshots import snapshot_of
-from triggerer.store.engine.script import perform
-from triggerer.store.queries.execution.pooled_claims import pooled_runs
-from triggerer.store.queries.listing.asset_events import list_events_by_id
-from triggerer.store.queries.listing.dag_runs import list_runs
-from triggerer.store.queries.listing.definitions import (
+from triggerer.store.dags.listing import (
     list_ailing_watchers,
     schedule_of_dag,
     streams_of_watchers,
 )
-from triggerer.store.queries.listing.run_waits import (
+from triggerer.store.dags.snapshots import read_dags
+from triggerer.store.database.script import perform
+from triggerer.store.events.listing import list_events_by_id
+from triggerer.store.listing.views import AilingWatcherView, AssetEventView, RunView
+from triggerer.store.runs.listing import list_runs
+from triggerer.store.runs.pooled_claims import pooled_runs
+from triggerer.store.runs.waits import (
     awaited_worker,
     broken_files,
     count_queued,
     unloaded_files,
 )
-from triggerer.store.queries.listing.views import AilingWatcherView, AssetEventView, RunView
-from triggerer.store.queries.scheduling.reading import read_dags
 
 _WATCHERS_SHOWN: Final = 20
 """`watchers list --dag` has them all."""

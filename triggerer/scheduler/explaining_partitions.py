@@ -21,9 +21,10 @@ from triggerer.scheduler.dividing import (
 )
 from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.looks import PartitionQueue
-from triggerer.store.engine.script import Script
-from triggerer.store.queries.listing.what_waits import taken_by_runs
-from triggerer.store.queries.scheduling.partitions import (
+from triggerer.store.dags.snapshots import CLOCK_STEP, DagRow
+from triggerer.store.dags.waiting import taken_by_runs
+from triggerer.store.database.script import Script
+from triggerer.store.partitions.keys import (
     alias_names,
     due_keys,
     keys_noted_after,
@@ -33,7 +34,6 @@ from triggerer.store.queries.scheduling.partitions import (
     undivided,
     waiting_keys,
 )
-from triggerer.store.queries.scheduling.reading import CLOCK_STEP, DagRow
 
 _MOST_KEYS: Final = 100
 

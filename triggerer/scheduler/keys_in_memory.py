@@ -13,7 +13,7 @@ from triggerer.domain.partitions.dividing import KeyedEvent, Part, Partitioner, 
 from triggerer.scheduler.dividing import begun_by, newest_at, noted_key, queue_at
 from triggerer.scheduler.explaining_partitions import NOTHING_TAKEN, KeyedPast
 from triggerer.scheduler.looks import PartitionQueue
-from triggerer.store.queries.scheduling.partitions import KnownKey
+from triggerer.store.partitions.keys import KnownKey
 
 
 @dataclass(slots=True)

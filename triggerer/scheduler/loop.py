@@ -18,11 +18,11 @@ from triggerer.errors import StoreError, TriggererError
 from triggerer.scheduler.optimistic import OptimisticPlanner
 from triggerer.scheduler.plan import Plan, plan_locked
 from triggerer.scheduler.ready import Alarms, ReadyQueue
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.scheduling import candidates
-from triggerer.store.queries.scheduling.candidates import Timed
-from triggerer.store.queries.scheduling.reading import CLOCK_STEP
-from triggerer.store.wakeups.signals import ALL, Announced, Signal, Wakeups
+from triggerer.store.dags import candidates
+from triggerer.store.dags.candidates import Timed
+from triggerer.store.dags.snapshots import CLOCK_STEP
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import ALL, Announced, Signal, Wakeups
 
 _log = structlog.get_logger(__name__)
 

@@ -9,16 +9,16 @@ from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
 from triggerer.scheduler.looks import Look, NewRun
 from triggerer.scheduler.plan import BOUND, Plan, evaluate, is_noted, plan_locked, selection_of
-from triggerer.store.engine.database import Database
-from triggerer.store.queries.scheduling.new_run import CreateRun, Unchanged
-from triggerer.store.queries.scheduling.new_runs import (
+from triggerer.store.dags.snapshots import DagRow, ReadDags, dag_rows
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Announced, Signal
+from triggerer.store.runs.new_run import CreateRun, Unchanged
+from triggerer.store.runs.new_runs import (
     CreateRuns,
     NextRun,
     PlannedDag,
     PlannedRun,
 )
-from triggerer.store.queries.scheduling.reading import DagRow, ReadDags, dag_rows
-from triggerer.store.wakeups.signals import Announced, Signal
 
 
 class OptimisticPlanner:

@@ -13,13 +13,13 @@ from triggerer.scheduler.decide import allot, look
 from triggerer.scheduler.dividing import NOTHING_DIVIDED, Divided, divide_all
 from triggerer.scheduler.looks import Look, NewRun
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
-from triggerer.store.engine.script import Announcement, Script
-from triggerer.store.queries.scheduling.candidates import create_run, lock_and_read
-from triggerer.store.queries.scheduling.due_moments import NoteNext
-from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
-from triggerer.store.queries.scheduling.partitions import NotePartitions, TakePartition
-from triggerer.store.queries.scheduling.reading import DagRow
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.dags.candidates import create_run, lock_and_read
+from triggerer.store.dags.due_moments import NoteNext
+from triggerer.store.dags.snapshots import DagRow
+from triggerer.store.database.script import Announcement, Script
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.partitions.keys import NotePartitions, TakePartition
+from triggerer.store.runs.new_run import CreateRun, EventSelection
 
 # Queued events of one asset are counted up to this number; a DAG with more is planned for again.
 BOUND: Final = 1_000

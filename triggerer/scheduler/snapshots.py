@@ -11,7 +11,7 @@ from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import schedule_from_text
 from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction
 from triggerer.scheduler.looks import DagSnapshot, LastRun, PartitionQueue, WaitingAsset
-from triggerer.store.queries.scheduling.reading import DagRow
+from triggerer.store.dags.snapshots import DagRow
 
 _NO_KEYS: Final = PartitionQueue()
 

@@ -14,7 +14,7 @@ Stopping, at the first SIGTERM or SIGINT
     2. What is left is cancelled; then the recorder and the wakeups stop. Nothing is lost: the broker
        redelivers what it was not told, and runs are queued again.
     A second signal ends the process on the spot, as SIGKILL would, which it is made to survive;
-    its children notice and end. `triggerer.signals` says what a signal does before there is a service.
+    its children notice and end. `triggerer.processes.signals` says what a signal does before there is a service.
 """
 
 from triggerer.service.parts import ALL_PARTS, Part

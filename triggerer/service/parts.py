@@ -12,18 +12,18 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.config import Settings
-from triggerer.instance_ids import new_instance_id
+from triggerer.processes.instance_ids import new_instance_id
 from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
-from triggerer.store.engine.database import Database
+from triggerer.store.database.transactions import Database
 
 if TYPE_CHECKING:
     from triggerer.config.sections import TriggererSettings
     from triggerer.domain.events import Fence
-    from triggerer.domain.parked import ParkedBounds
-    from triggerer.execution.registration import Registration
+    from triggerer.domain.watchers.parked import ParkedBounds
+    from triggerer.executor.registration import Registration
     from triggerer.hosting.factory import TriggerFactory
     from triggerer.hosting.host import HostSettings
-    from triggerer.runtime import RuntimeSettings
+    from triggerer.streams import RuntimeSettings
 
 
 class Part(StrEnum):
@@ -62,12 +62,12 @@ async def _start_triggerer(
 ) -> None:
     from triggerer.hosting import TriggerHost
     from triggerer.hosting.ownership import OWN_LEASE_MARGIN
-    from triggerer.own_lease import OwnLease
-    from triggerer.runtime import RuntimeContext
-    from triggerer.store.recording.parked_writer import ParkedWriter
-    from triggerer.store.recording.position_writer import PositionWriter
-    from triggerer.store.recording.recorder import EventRecorder
-    from triggerer.store.recording.state_writer import StateWriter
+    from triggerer.processes.own_lease import OwnLease
+    from triggerer.store.events.recorder import EventRecorder
+    from triggerer.store.streams.state_writer import StateWriter
+    from triggerer.store.watchers.parked_writer import ParkedWriter
+    from triggerer.store.watchers.position_writer import PositionWriter
+    from triggerer.streams import RuntimeContext
 
     chosen = settings.triggerer
     # A SQLite database has one service at a time, so that nobody can take over.
@@ -139,7 +139,7 @@ def _trigger_factory(settings: Settings) -> TriggerFactory:
 
 
 def _parked_bounds(chosen: TriggererSettings) -> ParkedBounds:
-    from triggerer.domain.parked import ParkedBounds
+    from triggerer.domain.watchers.parked import ParkedBounds
 
     return ParkedBounds(
         max_messages=chosen.parked_max_messages,
@@ -149,7 +149,7 @@ def _parked_bounds(chosen: TriggererSettings) -> ParkedBounds:
 
 
 def _runtime_settings(chosen: TriggererSettings) -> RuntimeSettings:
-    from triggerer.runtime import RuntimeSettings
+    from triggerer.streams import RuntimeSettings
 
     return RuntimeSettings(
         ack_timeout=chosen.shared_stream_ack_timeout.total_seconds(),
@@ -211,8 +211,8 @@ def _backfills(settings: Settings, database: Database) -> Runs:
 async def _start_executor(
     settings: Settings, database: Database, background: TaskGroup, workers: TaskGroup
 ) -> None:
-    from triggerer.execution.executor import Executor
-    from triggerer.execution.registration import Registration
+    from triggerer.executor.executor import Executor
+    from triggerer.executor.registration import Registration
 
     instance_id = new_instance_id()
     executor = Executor(

@@ -21,19 +21,19 @@ import structlog
 from triggerer.config import Settings
 from triggerer.errors import ConfigurationError, PluginError
 from triggerer.operations.connections import share_connections
+from triggerer.processes.signals import Interrupted, told_to_stop
 from triggerer.service.parts import ALL_PARTS, Part, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
 from triggerer.service.supervising import once_it_answers, unless_it_returns
-from triggerer.signals import Interrupted, told_to_stop
-from triggerer.spark.settings import mode_of
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.exclusive import lock_exclusively
-from triggerer.store.engine.opening import open_database
-from triggerer.store.engine.urls import parse_database_url
-from triggerer.store.leases import forget_instances
-from triggerer.store.migrate import upgrade
-from triggerer.store.queries.listing.definitions import count_definitions
-from triggerer.store.wakeups.listening import check_announcements, listen
+from triggerer.store.dags.listing import count_definitions
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.sqlite.exclusive import lock_exclusively
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.urls import parse_database_url
+from triggerer.store.database.wakeups.listening import check_announcements, listen
+from triggerer.store.schema.migrate import upgrade
+from triggerer.store.streams.leases import forget_instances
+from triggerer.worker.spark.settings import mode_of
 
 _log = structlog.get_logger(__name__)
 

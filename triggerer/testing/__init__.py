@@ -4,18 +4,18 @@ Nothing here needs pytest; the fixtures that do are in `triggerer.testing.pytest
 """
 
 from triggerer.testing.clock import VirtualClock
-from triggerer.testing.features import Feature
+from triggerer.testing.conformance.features import Feature
+from triggerer.testing.conformance.producers import ProducerConformance
+from triggerer.testing.conformance.timetables import TimetableConformance, frozen_clock
+from triggerer.testing.conformance.triggers import TriggerConformance
 from triggerer.testing.harness import GroupView, HostedView, StreamHarness
-from triggerer.testing.memory import (
+from triggerer.testing.memory_broker import (
     InMemoryBroker,
     InMemoryMessage,
     InMemoryProducer,
     InMemoryQueueProducer,
 )
-from triggerer.testing.producers import ProducerConformance
-from triggerer.testing.states import InMemoryState
-from triggerer.testing.timetables import TimetableConformance, frozen_clock
-from triggerer.testing.triggers import TriggerConformance
+from triggerer.testing.memory_state import InMemoryState
 
 __all__ = [
     "Feature",

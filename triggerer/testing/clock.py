@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 
 class VirtualClock:
-    """Implements `triggerer.runtime.Clock`. Begins at zero."""
+    """Implements `triggerer.streams.Clock`. Begins at zero."""
 
     def __init__(self) -> None:
         self._now = 0.0

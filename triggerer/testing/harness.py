@@ -14,13 +14,13 @@ import orjson
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
-from triggerer.domain.lane_positions import PositionChange, ReplayEnd, ReplayRequest
-from triggerer.domain.stream_states import StateChange
-from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
-from triggerer.runtime.cancellation import plugin_code
-from triggerer.runtime.hosted import HostedTrigger
+from triggerer.domain.watchers.lane_positions import PositionChange, ReplayEnd, ReplayRequest
+from triggerer.domain.watchers.stream_states import StateChange
+from triggerer.streams import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.supervision.member import HostedTrigger
 from triggerer.testing.clock import VirtualClock
-from triggerer.testing.parked import InMemoryParked
+from triggerer.testing.memory_parked import InMemoryParked
 from triggerer.testing.threads import ThreadWatch
 
 _QUIET_TURNS = 20

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from triggerer.testing.harness import StreamHarness
-from triggerer.testing.memory import InMemoryBroker
+from triggerer.testing.memory_broker import InMemoryBroker
 
 try:
     from pytest_asyncio import fixture as _asynchronous

@@ -13,8 +13,8 @@ from tests.simulation.mutations import (
     partitions,
     queues,
     scheduling,
-    seam,
 )
+from tests.simulation.mutations import handover as seam
 from tests.simulation.mutations.registry import MUTATIONS, Mutation
 
 __all__ = [

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.abc import AdvanceItem, AdvanceOutcome, SharedStreamProducer
-from triggerer.runtime import pump
-from triggerer.runtime.cancellation import plugin_code
-from triggerer.runtime.deadlines import _Advances
-from triggerer.runtime.group import Group
-from triggerer.runtime.lanes import Lane
-from triggerer.runtime.pump import Pump
-from triggerer.runtime.stream import SharedStream
-from triggerer.testing.simulation.delivery import Delivery
-from triggerer.testing.simulation.producer import SimulatedProducer
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.delivery import pump
+from triggerer.streams.delivery.deadlines import _Advances
+from triggerer.streams.delivery.group import Group
+from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.delivery.pump import Pump
+from triggerer.streams.supervision.stream import SharedStream
+from triggerer.testing.simulation.brokers.producer import SimulatedProducer
+from triggerer.testing.simulation.kernel.delivery import Delivery
 
 
 @mutation(rules="L1", seed=631)

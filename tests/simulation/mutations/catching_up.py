@@ -9,20 +9,20 @@ from itertools import islice
 from tests.simulation.mutations.registry import Replacements, mutation
 from tests.simulation.mutations.settled import moving_past
 from triggerer.domain.events import Fence
-from triggerer.domain.lane_positions import Position
+from triggerer.domain.watchers.lane_positions import Position
 from triggerer.hosting.host import TriggerHost
-from triggerer.runtime import recent
-from triggerer.runtime.deriving import Deriving
-from triggerer.runtime.hosted import HostedTrigger, TriggerSpec
-from triggerer.runtime.kept_reader import QueueMessage
-from triggerer.runtime.lag import Lag
-from triggerer.runtime.recent import Message, Recent
-from triggerer.runtime.set_back import SetBack
-from triggerer.runtime.state import GroupState
-from triggerer.runtime.subscriber import Subscriber
-from triggerer.runtime.taken import TakenFromLane
-from triggerer.runtime.watchers_behind import WatchersBehind
-from triggerer.store.queries.hosting import TriggerRow
+from triggerer.store.watchers.hosting import TriggerRow
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.rewind import SetBack
+from triggerer.streams.catchup.processing.catch_up_tasks import WatchersBehind
+from triggerer.streams.catchup.processing.derived_events import Deriving
+from triggerer.streams.catchup.processing.in_flight import TakenFromLane
+from triggerer.streams.catchup.reading import lane_tail as recent
+from triggerer.streams.catchup.reading.lane_tail import Message, Recent
+from triggerer.streams.catchup.reading.queue_reader import QueueMessage
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.supervision.member import HostedTrigger, TriggerSpec
 
 
 @mutation(rules="S13|S2/S7", seed=11, quick=True)

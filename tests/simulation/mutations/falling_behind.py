@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.abc import AdvanceOutcome
-from triggerer.domain.lane_positions import Position
-from triggerer.runtime.falling_behind import FallingBehind
-from triggerer.runtime.lanes import Entry, Lane
-from triggerer.runtime.subscriber import Subscriber
+from triggerer.domain.watchers.lane_positions import Position
+from triggerer.streams.catchup.decision.falling_behind import FallingBehind
+from triggerer.streams.delivery.lanes import Entry, Lane
+from triggerer.streams.delivery.subscriber import Subscriber
 
 
 @mutation(rules="S13|S2/S7", seed=188)

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from tests.simulation.mutations.registry import Replacements, mutation
-from triggerer.domain import missing_files, new_streams
-from triggerer.domain.missing_files import MissingFiles
+from triggerer.domain.dag_files import missing_files, new_streams
+from triggerer.domain.dag_files.missing_files import MissingFiles
 
 
 @mutation(rules="S11", seed=6, quick=True)

@@ -9,10 +9,10 @@ from anyio.lowlevel import checkpoint
 
 from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.abc import SharedStreamProducer
-from triggerer.runtime import too_slow
-from triggerer.runtime.flow import Flow
-from triggerer.runtime.lanes import Lane
-from triggerer.runtime.too_slow import TURNS_BEFORE_OVERFLOW
+from triggerer.streams.delivery import slow_subscribers as too_slow
+from triggerer.streams.delivery.flow import Flow
+from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.delivery.slow_subscribers import TURNS_BEFORE_OVERFLOW
 
 
 @mutation(rules="S9", seed=8, quick=True)

@@ -8,12 +8,13 @@ from typing import Any
 
 from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.domain.events import Fence, WatcherRef
-from triggerer.hosting import division, roster
-from triggerer.hosting.division import Division
+from triggerer.hosting import roster
+from triggerer.hosting import stream_division as division
 from triggerer.hosting.host import TriggerHost
 from triggerer.hosting.ownership import Ownership
 from triggerer.hosting.roster import Difference, Roster
-from triggerer.store.queries.hosting import StreamLoad, TriggerRow
+from triggerer.hosting.stream_division import Division
+from triggerer.store.watchers.hosting import StreamLoad, TriggerRow
 
 _UNLIMITED = 10**9
 

@@ -10,12 +10,12 @@ from typing import Any
 from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.domain.events import Fence
 from triggerer.errors import TransientStoreError
-from triggerer.execution.registration import Registration
-from triggerer.execution.sweeping import SweepSchedule
+from triggerer.executor.registration import Registration
+from triggerer.executor.sweep import SweepSchedule
 from triggerer.hosting.host import TriggerHost
-from triggerer.own_lease import OwnLease
-from triggerer.runtime.manager import Manager
-from triggerer.runtime.stream import SharedStream
+from triggerer.processes.own_lease import OwnLease
+from triggerer.streams.supervision.manager import Manager
+from triggerer.streams.supervision.stream import SharedStream
 
 
 @mutation(rules="S6|L1", seed=32, quick=True)

@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 
 from tests.simulation.mutations.registry import Replacements, mutation
-from triggerer.runtime.flow import Flow
-from triggerer.runtime.group import Group
-from triggerer.runtime.hosted import HostedTrigger
-from triggerer.runtime.ledger import IDLE, Ledger, Member
-from triggerer.runtime.selection import Selecting, _Table
-from triggerer.runtime.stream import SharedStream
-from triggerer.runtime.subscriber import Subscriber
+from triggerer.streams.delivery.flow import Flow
+from triggerer.streams.delivery.group import Group
+from triggerer.streams.delivery.ledger import IDLE, Ledger, Member
+from triggerer.streams.delivery.selection import Selecting, _Table
+from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.stream import SharedStream
 
 
 @mutation(rules="S2/S7|S5", seed=14, quick=True)

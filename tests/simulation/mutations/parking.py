@@ -8,17 +8,17 @@ from typing import Any
 from tests.simulation.mutations.registry import Replacements, mutation
 from tests.simulation.mutations.settled import moving_past
 from triggerer.abc import SharedStreamProducer
-from triggerer.domain.parked import Replayed
-from triggerer.runtime.kept import KeptMessages
-from triggerer.runtime.lag import Lag
-from triggerer.runtime.setting_aside import SettingAside
-from triggerer.runtime.settlement import Settlement
-from triggerer.runtime.taken import TakenAgain, TakenFromLane, Trial
-from triggerer.runtime.trials import Trials
-from triggerer.store.engine.statement import Statement
-from triggerer.store.queries import parked
-from triggerer.testing.simulation.delivery import ParkedRow
-from triggerer.testing.simulation.parked_writes import ParkedWrites
+from triggerer.domain.watchers.parked import Replayed
+from triggerer.store.database.statement import Statement
+from triggerer.store.watchers import parked
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.processing.in_flight import TakenAgain, TakenFromLane, Trial
+from triggerer.streams.catchup.processing.outcomes import Settlement
+from triggerer.streams.catchup.processing.parking import SettingAside
+from triggerer.streams.catchup.processing.probes import Trials
+from triggerer.streams.catchup.reading.stored_messages import KeptMessages
+from triggerer.testing.simulation.database.parked_writes import ParkedWrites
+from triggerer.testing.simulation.kernel.delivery import ParkedRow
 
 
 @mutation(rules="L1", seed=48)

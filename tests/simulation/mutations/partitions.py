@@ -15,11 +15,12 @@ from triggerer.domain.timetables import DataInterval
 from triggerer.scheduler import decide, dividing, optimistic
 from triggerer.scheduler.decide import _Upcoming
 from triggerer.scheduler.looks import DagSnapshot, Look, NewRun, PartitionQueue
-from triggerer.store.engine.script import Script
-from triggerer.store.queries.scheduling import candidates, partitions
-from triggerer.store.queries.scheduling.new_runs import PlannedDag
-from triggerer.store.queries.scheduling.partitions import KnownKey, NotedKey
-from triggerer.store.queries.scheduling.reading import CLOCK_STEP, DagRow, read_dags
+from triggerer.store.dags import candidates
+from triggerer.store.dags.snapshots import CLOCK_STEP, DagRow, read_dags
+from triggerer.store.database.script import Script
+from triggerer.store.partitions import keys as partitions
+from triggerer.store.partitions.keys import KnownKey, NotedKey
+from triggerer.store.runs.new_runs import PlannedDag
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
 

@@ -8,21 +8,21 @@ from typing import Any
 
 from tests.simulation.mutations.registry import Replacements, answered, mutation
 from tests.simulation.mutations.settled import moving_past
-from triggerer.domain.parked import ParkedBounds, ParkedChange, Passed
-from triggerer.runtime import queue_lags
-from triggerer.runtime.catching_up import CatchingUp
-from triggerer.runtime.hosted import HostedTrigger
-from triggerer.runtime.keeping import _Keeping
-from triggerer.runtime.kept_in_lane import KeptInLane
-from triggerer.runtime.kept_reader import QueueMessage, begin_giving
-from triggerer.runtime.lag import Lag
-from triggerer.runtime.lags import Lags
-from triggerer.runtime.seam import Seam
-from triggerer.runtime.settlement import Settlement
-from triggerer.runtime.state import GroupState
-from triggerer.store.engine.script import Script
-from triggerer.store.queries import parked
-from triggerer.store.queries.parked import ParkedUsage
+from triggerer.domain.watchers.parked import ParkedBounds, ParkedChange, Passed
+from triggerer.store.database.script import Script
+from triggerer.store.watchers import parked
+from triggerer.store.watchers.parked import ParkedUsage
+from triggerer.streams.catchup.backlogs import queue_backlogs as queue_lags
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.decision.falling_behind_in_queues import _Keeping
+from triggerer.streams.catchup.processing.catch_up import CatchingUp
+from triggerer.streams.catchup.processing.outcomes import Settlement
+from triggerer.streams.catchup.reading.handover import Seam
+from triggerer.streams.catchup.reading.queue_reader import QueueMessage, begin_giving
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.supervision.member import HostedTrigger
 
 
 @mutation(rules="S13|S2/S7", seed=11, quick=True)

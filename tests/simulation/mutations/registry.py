@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 from unittest.mock import patch
 
-from triggerer.store.engine.script import Script
+from triggerer.store.database.script import Script
 
 T = TypeVar("T")
 Replacements: TypeAlias = "Iterator[tuple[Any, Any] | tuple[Any, Any, Any]]"

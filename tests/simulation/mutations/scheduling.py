@@ -14,16 +14,16 @@ from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.looks import DagSnapshot, NewRun
 from triggerer.scheduler.loop import Scheduler
 from triggerer.scheduler.plan import BOUND, Plan, evaluate
-from triggerer.store.engine.script import Script
-from triggerer.store.queries.scheduling import candidates
-from triggerer.store.queries.scheduling.candidates import LockDags, lock_and_read
-from triggerer.store.queries.scheduling.due_moments import NoteNext
-from triggerer.store.queries.scheduling.new_run import CreateRun
-from triggerer.store.queries.scheduling.new_runs import CreateRuns
-from triggerer.store.queries.scheduling.reading import DagRow, ReadDags, dag_rows
-from triggerer.store.wakeups.signals import Announced, Signal
-from triggerer.testing.simulation.planning_writes import Locks, PlanningWrites
-from triggerer.testing.simulation.store import Store
+from triggerer.store.dags import candidates
+from triggerer.store.dags.candidates import LockDags, lock_and_read
+from triggerer.store.dags.due_moments import NoteNext
+from triggerer.store.dags.snapshots import DagRow, ReadDags, dag_rows
+from triggerer.store.database.script import Script
+from triggerer.store.database.wakeups.signals import Announced, Signal
+from triggerer.store.runs.new_run import CreateRun
+from triggerer.store.runs.new_runs import CreateRuns
+from triggerer.testing.simulation.database.model import Store
+from triggerer.testing.simulation.database.planning_writes import Locks, PlanningWrites
 
 
 @mutation(rules="T5|T2|L2", seed=8, quick=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from triggerer.runtime.lag import Lag
-from triggerer.runtime.taken import TakenFromLane, TakenMessages
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.processing.in_flight import TakenFromLane, TakenMessages
 
 
 def moving_past(is_passed: Callable[[TakenFromLane], bool]) -> Iterator[tuple[object, object]]:

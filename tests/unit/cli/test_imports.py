@@ -52,7 +52,7 @@ def test_without_a_command_none_is_imported(tmp_path: Path, arguments: list[str]
 def test_the_help_of_a_command_reads_neither_settings_nor_the_database(tmp_path: Path) -> None:
     loaded = loaded_by(tmp_path, "dags", "list", "--help")
     unused = {"triggerer.config"} | LOG | STORE | SERVICE | USERS
-    assert loaded & (unused | COMMAND_MODULES) == {"triggerer.cli.dags"}
+    assert loaded & (unused | COMMAND_MODULES) == {"triggerer.cli.dags.commands"}
 
 
 def test_showing_the_settings_opens_no_database(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.views import AT, run
-from triggerer.cli import run_logs
+from triggerer.cli.runs import logs as run_logs
 from triggerer.errors import TriggererError
-from triggerer.instance_ids import new_instance_id
+from triggerer.processes.instance_ids import new_instance_id
 
 LOG = b"hello\nh\xe9llo \x1b[1mbold\n"
 """With a byte that is no UTF-8, and one that JSON escapes."""

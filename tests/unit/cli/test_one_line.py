@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.cli.one_line import one_line
-from triggerer.execution.failures import explain, storable
+from triggerer.cli.terminal.one_line import one_line
+from triggerer.worker.failures import explain, storable
 
 HERE = Path(__file__).parent
 ELSEWHERE = HERE / "nowhere"

@@ -10,9 +10,9 @@ import pytest
 
 from triggerer.cli import app as commands
 from triggerer.cli import main as command
-from triggerer.cli.dags import readable_error, readable_schedule
-from triggerer.cli.options import parse_instant
-from triggerer.cli.output import print_fields, print_json, readable_lane, text
+from triggerer.cli.dags.commands import readable_error, readable_schedule
+from triggerer.cli.terminal.options import parse_instant
+from triggerer.cli.terminal.output import print_fields, print_json, readable_lane, text
 from triggerer.errors import ConfigurationError, StoreError, TriggererError
 
 A, B, C = ({"asset": {"name": name, "uri": f"x-{name}"}} for name in "abc")

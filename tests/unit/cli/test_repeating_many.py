@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import typer
 
-from triggerer.cli import repeating_many
-from triggerer.cli.repeating_many import ManyRuns, repeat_many
+from triggerer.cli.runs import repeat_many as repeating_many
+from triggerer.cli.runs.repeat_many import ManyRuns, repeat_many
 from triggerer.domain.runs import RunState
 from triggerer.operations.many_runs import Chosen
-from triggerer.store.queries.listing.ended_runs import EndedRuns
+from triggerer.store.runs.ended import EndedRuns
 
 CHOSEN = Chosen(EndedRuns([RunState.FAILED]), runs=3, dags=1, up_to=9)
 

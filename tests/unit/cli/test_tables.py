@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.views import AT, NAME, RUN_ID, run
-from triggerer.cli import assets, config, dags, runs, watchers
-from triggerer.cli.tables import Column, Kind, fit, print_table
-from triggerer.store.queries.listing.views import (
+from triggerer.cli import assets, config
+from triggerer.cli.dags import commands as dags
+from triggerer.cli.runs import commands as runs
+from triggerer.cli.terminal.tables import Column, Kind, fit, print_table
+from triggerer.cli.watchers import commands as watchers
+from triggerer.store.listing.views import (
     AssetEventView,
     AssetView,
     DagView,

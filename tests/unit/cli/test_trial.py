@@ -2,7 +2,7 @@
 
 import pytest
 
-from triggerer.cli.trial import _parse_event
+from triggerer.cli.dags.trial import _parse_event
 from triggerer.operations.trial import GivenEvent
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.views import AT, NAME, RUN_ID, run
-from triggerer.cli import runs
-from triggerer.store.queries.listing.views import RunView
+from triggerer.cli.runs import commands as runs
+from triggerer.store.listing.views import RunView
 
 REASON = "an executor on spark://h:7077 for 2 tasks; it needs 1 core and 1g of memory (look there)"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from triggerer.cli.output import text
+from triggerer.cli.terminal.output import text
 from triggerer.cli.why import _readable_key, readable_message
 from triggerer.domain.partitions.dividing import Lack
 from triggerer.scheduler.explaining_partitions import WaitingPartition
-from triggerer.store.queries.listing.views import AssetEventView
+from triggerer.store.listing.views import AssetEventView
 
 AT = datetime.fromisoformat("2026-03-10T06:00:00+00:00")
 LACK = Lack("hours", ("2026-03-09T23",))

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from triggerer.store.queries.listing.views import RunView
+from triggerer.store.listing.views import RunView
 
 RUN_ID = "asset_triggered__2026-11-22T13:40:40.821666+00:00"
 NAME = "totals_per_region_and_currency"

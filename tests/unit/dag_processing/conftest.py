@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
+from triggerer.store.database.opening import open_database
+from triggerer.store.database.transactions import Database
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import anyio
 from sqlalchemy import select
 
 from triggerer.dag_processing import DagProcessor
-from triggerer.store.engine.database import Database
+from triggerer.store.database.transactions import Database
 
 DAG_FILE = """\
 from triggerer.domain.assets import Asset, AssetWatcher

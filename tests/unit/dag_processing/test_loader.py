@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.dag_processing.loader import load_dag_file
 from triggerer.domain.assets import Asset
 from triggerer.errors import DagFileError
+from triggerer.plugins.dag_file import load_dag_file
 
 HEADER = """\
 from triggerer.domain.assets import Asset, AssetAlias

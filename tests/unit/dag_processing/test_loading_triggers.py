@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.dag_processing.loader import load_dag_file
 from triggerer.errors import DagFileError, PluginError
 from triggerer.plugins import install_hint, list_plugins, load_trigger_class, loading
+from triggerer.plugins.dag_file import load_dag_file
 from triggerer.plugins.trial_import import try_import
 
 TRIGGER = """\
@@ -212,7 +212,7 @@ import os, sys
 from pathlib import Path
 import structlog
 from triggerer.config import CoreSettings
-from triggerer.logging_setup import set_up_logging
+from triggerer.observability.logging_setup import set_up_logging
 from triggerer.plugins import load_trigger_class
 
 set_up_logging(CoreSettings(log_format="json"))

@@ -16,8 +16,8 @@ from structlog.typing import EventDict
 
 from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
 from triggerer.dag_processing import scanning
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Dag, DagFile, Watcher
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import Dag, DagFile, Watcher
 
 OTHER = """\
 from triggerer import DAG

@@ -12,7 +12,7 @@ from tests.services.process import lives
 from triggerer.dag_processing import ParsedFolder, parse_once
 from triggerer.dag_processing.parser_process import ParserSettings
 from triggerer.dag_processing.parsers import Parsers
-from triggerer.domain.parsed import Problem
+from triggerer.domain.dag_files.parsed import Problem
 
 HEADER = """\
 from triggerer import DAG, Asset, AssetWatcher, BaseEventTrigger, task

@@ -23,13 +23,13 @@ from structlog.testing import capture_logs
 from tests.isolation.conftest import until
 from tests.services.process import lives
 from triggerer.backoff import Backoff
-from triggerer.child_process import ChildProcess
 from triggerer.dag_processing import parse_once, parser_process
 from triggerer.dag_processing.parser_process import ParserSettings
 from triggerer.dag_processing.parsers import Parsers
-from triggerer.domain.parsed import ParsedFile
+from triggerer.domain.dag_files.parsed import ParsedFile
 from triggerer.errors import ConfigurationError
-from triggerer.ipc import Channel, ChildChannel
+from triggerer.processes.child_process import ChildProcess
+from triggerer.processes.ipc import Channel, ChildChannel
 
 ROOT = Path(__file__).parents[3]
 

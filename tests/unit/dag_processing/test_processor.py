@@ -16,9 +16,9 @@ from watchfiles._rust_notify import WatchfilesRustInternalError
 
 from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
 from triggerer.dag_processing import watching
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Dag, DagFile, Watcher
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.schema.models import Dag, DagFile, Watcher
 
 
 async def test_what_is_in_the_folder_is_in_the_store_when_it_has_started(

@@ -11,10 +11,10 @@ from sqlalchemy import update
 
 from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
 from triggerer.dag_processing import processor
-from triggerer.domain.missing_files import judge_missing
-from triggerer.store.engine.database import Database
-from triggerer.store.models import Dag, DagFile, Stream, Watcher
-from triggerer.store.wakeups.signals import Signal
+from triggerer.domain.dag_files.missing_files import judge_missing
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.schema.models import Dag, DagFile, Stream, Watcher
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

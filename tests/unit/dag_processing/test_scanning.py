@@ -15,7 +15,7 @@ import pytest
 from triggerer.dag_processing import scanning
 from triggerer.dag_processing.checking import parse_once
 from triggerer.dag_processing.scanning import HERE, Scanned, outdated, scan, with_hidden
-from triggerer.domain.parsed import ParsedFile
+from triggerer.domain.dag_files.parsed import ParsedFile
 
 OLD = (1, 1, 1, 1)
 NEW = (2, 2, 2, 2)

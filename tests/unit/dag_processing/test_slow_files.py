@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
-from triggerer.store.engine.database import Database
-from triggerer.store.models import DagFile, Stream, Watcher
-from triggerer.store.queries.opening import REASON
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import DagFile, Stream, Watcher
+from triggerer.store.streams.opening import REASON
 
 HOUR = timedelta(hours=1)
 

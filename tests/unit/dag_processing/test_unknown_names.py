@@ -14,12 +14,12 @@ import pytest
 
 import triggerer
 from triggerer.dag_processing.describing import parse_file
-from triggerer.dag_processing.loader import file_error
-from triggerer.domain.airflow_names import ADVICE, ARGUMENTS
-from triggerer.domain.asset_functions import asset
+from triggerer.domain.authoring.airflow_names import ADVICE, ARGUMENTS
+from triggerer.domain.authoring.asset_functions import asset
 from triggerer.domain.dags import DAG
 from triggerer.domain.tasks import OPTION_NAMES
 from triggerer.errors import TriggererError
+from triggerer.plugins.dag_file import file_error
 
 MODULES = (
     "triggerer",

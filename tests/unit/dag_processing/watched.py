@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from triggerer.dag_processing import parse_once
-from triggerer.domain.parsed import ParsedWatcher
+from triggerer.domain.dag_files.parsed import ParsedWatcher
 
 _BASE = """
 from triggerer import BaseEventTrigger

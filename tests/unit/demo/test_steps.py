@@ -15,7 +15,7 @@ from triggerer.demo.home import choose_home, make_home
 from triggerer.demo.progress import ANSWER, JOIN, awaited, failed_runs, is_idle
 from triggerer.domain.runs import RunState
 from triggerer.errors import ConfigurationError
-from triggerer.store.queries.listing.counts import Counts
+from triggerer.store.listing.counts import Counts
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from triggerer.domain.asset_functions import asset
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef
+from triggerer.domain.authoring.asset_functions import asset
 from triggerer.domain.conditions import AssetAll, assets_of
 from triggerer.domain.dags import DAG, note_dags
 from triggerer.domain.schedules import OnAssets, condition_of

@@ -2,11 +2,11 @@
 
 import pytest
 
-from triggerer import redaction
-from triggerer.domain.error_texts import error_text, traceback_text
-from triggerer.execution.failures import storable
 from triggerer.isolation.pickling import PackedError
-from triggerer.redaction import remember_secret
+from triggerer.observability import redaction
+from triggerer.observability.error_texts import error_text, traceback_text
+from triggerer.observability.redaction import remember_secret
+from triggerer.worker.failures import storable
 
 SECRET = "hunter-22-hunter"
 

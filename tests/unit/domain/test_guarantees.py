@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer
-from triggerer.domain.guarantees import DeliveryFacts, Finding, Guarantee, Promise, promise
+from triggerer.domain.watchers.guarantees import DeliveryFacts, Finding, Guarantee, Promise, promise
 
 MINUTE = timedelta(minutes=1)
 LOG = DeliveryFacts(is_acknowledged=True, because="acknowledged last", key="the offset")

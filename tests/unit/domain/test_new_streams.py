@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from triggerer.domain.new_streams import closings, may_open
+from triggerer.domain.dag_files.new_streams import closings, may_open
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMIT = timedelta(seconds=30)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from triggerer import Asset
-from triggerer.domain.repeated_hours import repeated_keys
+from triggerer.domain.partitions.repeated_hours import repeated_keys
 from triggerer.domain.schedules import schedule_of
 from triggerer.partitions import (
     ChainMapper,

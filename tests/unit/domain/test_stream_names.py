@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.stream_names import readable_key, stream_name
+from triggerer.domain.watchers.stream_names import readable_key, stream_name
 from triggerer.errors import PluginError
 from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger
 from watchers.http import HttpPollTrigger

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from triggerer.domain.arguments import CONTEXT_ARGUMENTS
 from triggerer.domain.assets import Asset
+from triggerer.domain.authoring.arguments import CONTEXT_ARGUMENTS
 from triggerer.domain.dags import DAG
 from triggerer.domain.tasks import Task, task
 from triggerer.errors import DagError

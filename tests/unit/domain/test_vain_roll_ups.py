@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from triggerer import Asset
+from triggerer.domain.partitions.unreachable_roll_ups import vain_roll_ups
 from triggerer.domain.schedules import schedule_of
-from triggerer.domain.vain_roll_ups import vain_roll_ups
 from triggerer.partitions import (
     DayWindow,
     FixedKeyMapper,

@@ -13,7 +13,7 @@ from tests.unit.watchers.kafka_records import LANE, Record
 from triggerer.abc import BrokerMessage, TriggerEvent
 from triggerer.pluginkit.message_trigger import MessageTrigger
 from triggerer.pluginkit.texts import text_of, texts_of
-from triggerer.store.recording.encoding import encode_extra
+from triggerer.store.events.encoding import encode_extra
 from watchers.http import HttpPollTrigger
 from watchers.kafka import KafkaEventTrigger
 from watchers.pubsub import PubSubEventTrigger

@@ -8,11 +8,11 @@ import pytest
 from aiokafka import TopicPartition
 
 from producers.kafka.assignment import Assignment
-from producers.kafka.cluster import Membership
-from producers.kafka.lane import Lane
-from producers.kafka.position import CommittedPosition
-from producers.kafka.start import Start
-from producers.kafka.starting_positions import names_of
+from producers.kafka.in_flight import Lane
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.positions.start import Start
+from producers.kafka.positions.starting_positions import names_of
+from producers.kafka.wire.cluster import Membership
 
 PARTITION = TopicPartition("t", 0)
 ME = Membership(1, "me")

@@ -5,9 +5,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka import errors as sdk
 
-from producers.kafka.cluster import Membership
-from producers.kafka.commits import Commits
-from producers.kafka.position import CommittedPosition
+from producers.kafka.positions.commits import Commits
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.wire.cluster import Membership
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 ME = Membership(3, "me")
@@ -47,7 +47,7 @@ def coordinator() -> Coordinator:
 
 @pytest.fixture
 def commits(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Commits:
-    monkeypatch.setattr("producers.kafka.commits._FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr("producers.kafka.positions.commits._FIRST_RETRY_S", 0.001)
     return Commits(coordinator, timeout_s=0.2)  # type: ignore[arg-type]
 
 

@@ -7,11 +7,11 @@ import struct
 import pytest
 from aiokafka import TopicPartition
 
-from producers.kafka.cluster import Membership
-from producers.kafka.epochs import LeaderEpochs
-from producers.kafka.fetch_request import Divergence, divergence
-from producers.kafka.lane import Lane
-from producers.kafka.position import CommittedPosition
+from producers.kafka.in_flight import Lane
+from producers.kafka.positions.leader_epochs import LeaderEpochs
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.wire.cluster import Membership
+from producers.kafka.wire.fetch_request import Divergence, divergence
 
 
 def batch(base: int, epoch: int, format_: int = 2, size: int = 20) -> bytes:

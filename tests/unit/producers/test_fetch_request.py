@@ -16,7 +16,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from producers.kafka.fetch_request import (
+from producers.kafka.wire.fetch_request import (
     FetchByIdRequest_v13,
     FetchByIdResponse,
     PartitionAnswer,

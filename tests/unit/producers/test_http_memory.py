@@ -16,7 +16,7 @@ from producers.http.fetching import Validators
 from producers.http.memory import MOST_KNOWN, Delivery, Memory
 from producers.http.reading import Found, Reader
 from producers.http.settings import HttpSettings
-from triggerer.domain.stream_states import MAX_STATE_BYTES
+from triggerer.domain.watchers.stream_states import MAX_STATE_BYTES
 from triggerer.errors import BrokerRefused, ConfigurationError
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)

@@ -9,13 +9,13 @@ from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.kafka.cluster import Membership
-from producers.kafka.lane import Lane
+from producers.kafka.in_flight import Lane
 from producers.kafka.message import KafkaMessage
-from producers.kafka.position import CommittedPosition, UsedOffsets
+from producers.kafka.positions.position import CommittedPosition, UsedOffsets
 from producers.kafka.producer import KafkaSharedStreamProducer
 from producers.kafka.settings import KafkaSettings
 from producers.kafka.verdict import judge
+from producers.kafka.wire.cluster import Membership
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from producers.pubsub.failures import Failures
-from producers.pubsub.hand import COMES_AGAIN_WITHIN_S, Hand
+from producers.pubsub.in_flight import COMES_AGAIN_WITHIN_S, Hand
 from producers.pubsub.message import Delivery
 from triggerer.abc import BrokerMessage
 

@@ -16,10 +16,10 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
-from producers.pubsub import outgoing
-from producers.pubsub.outgoing import Outgoing
+from producers.pubsub import settle as outgoing
 from producers.pubsub.requests import MOST_IDS
 from producers.pubsub.settings import PubSubSettings
+from producers.pubsub.settle import Outgoing
 from triggerer.errors import BrokerRefused
 
 _Answer = Callable[[Sequence[str]], None]

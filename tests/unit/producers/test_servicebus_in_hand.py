@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from producers.servicebus import in_hand
-from producers.servicebus.in_hand import InHand
+from producers.servicebus import in_flight as in_hand
+from producers.servicebus.in_flight import InHand
 from producers.servicebus.link import Link
 from producers.servicebus.message import Delivery
-from producers.servicebus.settling import Order, Settlement
+from producers.servicebus.settle import Order, Settlement
 from triggerer.abc import BrokerMessage
 
 

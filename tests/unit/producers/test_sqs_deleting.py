@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from producers.sqs.deleting import Deleting
+from producers.sqs.deletions import Deleting
 from producers.sqs.errors import Throttled
 from producers.sqs.in_flight import InFlight
 from producers.sqs.message import Held

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from producers.kafka.connection.topics import Topics
+from producers.kafka.positions.start import Start
 from producers.kafka.settings import KafkaSettings
-from producers.kafka.start import Start
-from producers.kafka.topics import Topics
 from triggerer.errors import DagError
 from watchers.kafka import KafkaEventTrigger
 

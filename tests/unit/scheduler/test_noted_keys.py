@@ -10,7 +10,7 @@ from triggerer.domain.assets import Asset
 from triggerer.domain.partitions import IdentityMapper
 from triggerer.domain.partitions.dividing import Part, Partitioner
 from triggerer.scheduler.dividing import noted_key
-from triggerer.store.queries.scheduling.partitions import KnownKey
+from triggerer.store.partitions.keys import KnownKey
 
 NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
 QUIET = timedelta(seconds=30)

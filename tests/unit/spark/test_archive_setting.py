@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from triggerer.config import SparkSettings
-from triggerer.spark import classic, session
+from triggerer.worker.spark import classic, session
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How the type of `extra` follows from the events; see the table in `triggerer.spark.dataframe`."""
+"""How the type of `extra` follows from the events; see the table in `triggerer.worker.spark.dataframe`."""
 
 import json
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from triggerer.spark.dataframe import EVENT_COLUMNS, MAX_FIELDS, to_arrow  # noqa: E402
+from triggerer.worker.spark.dataframe import EVENT_COLUMNS, MAX_FIELDS, to_arrow  # noqa: E402
 
 
 def column(*extras: Any) -> Any:

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from triggerer.errors import SubmitFailed
-from triggerer.spark import gateway
-from triggerer.spark.classic import find_installation
-from triggerer.spark.gateway import (
+from triggerer.worker.spark import gateway
+from triggerer.worker.spark.classic import find_installation
+from triggerer.worker.spark.gateway import (
     JvmOutput,
     how_it_ended,
     laid_over_environment,

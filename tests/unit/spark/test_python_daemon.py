@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.services.process import lives
-from triggerer.lifelines import armed_lifelines, open_again
-from triggerer.spark import classic
+from triggerer.processes.lifelines import armed_lifelines, open_again
+from triggerer.worker.spark import classic
 
 # Arms a lifeline, as a worker does, and starts the daemon as the JVM does: by its bare name. It sleeps until it is
 # killed, as do the daemon and its child below: that is what is tested.
 WORKER = """
 import os, subprocess, sys, time
-from triggerer.lifelines import armed_lifelines, die_with_writer, open_again
+from triggerer.processes.lifelines import armed_lifelines, die_with_writer, open_again
 os.setpgid(0, 0)
 die_with_writer(open_again(f"/proc/self/fd/{sys.argv[1]}"))
 variables = {

@@ -1,7 +1,11 @@
 import pytest
 
 from triggerer.errors import ConfigurationError
-from triggerer.spark.reachability import connect_endpoint, master_endpoints, without_parameters
+from triggerer.worker.spark.reachability import (
+    connect_endpoint,
+    master_endpoints,
+    without_parameters,
+)
 
 
 @pytest.mark.parametrize(

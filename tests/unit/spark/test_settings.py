@@ -4,7 +4,7 @@ import pytest
 
 from triggerer.config import SparkSettings
 from triggerer.errors import ConfigurationError
-from triggerer.spark.settings import (
+from triggerer.worker.spark.settings import (
     classic_conf,
     has_own_logging,
     keys_in_spark_defaults,

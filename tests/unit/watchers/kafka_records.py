@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from aiokafka import TopicPartition
 
-from producers.kafka.cluster import Membership
-from producers.kafka.lane import Lane
-from producers.kafka.position import CommittedPosition
+from producers.kafka.in_flight import Lane
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.wire.cluster import Membership
 
 LANE = Lane(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
 

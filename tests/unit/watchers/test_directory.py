@@ -18,8 +18,8 @@ import pytest
 from triggerer.abc import reject_shared_stream_event
 from triggerer.errors import BrokerUnavailable, DagError
 from triggerer.testing import StreamHarness
-from watchers.claiming import claim, delete, set_aside
 from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger, Sighting
+from watchers.files.claiming import claim, delete, set_aside
 
 QUICK = 0.02
 

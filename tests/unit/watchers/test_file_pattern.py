@@ -14,13 +14,13 @@ import pytest
 
 from triggerer.abc import TriggerEvent, reject_shared_stream_event
 from triggerer.errors import BrokerRefused, BrokerUnavailable, DagError
-from triggerer.runtime.stored_state import encode_state
+from triggerer.streams.supervision.stream_state import encode_state
 from triggerer.testing import StreamHarness
-from watchers import moving
-from watchers.appeared import AppearedFile, PatternSighting, SeenFile, scan
 from watchers.directory import DirectoryFileDeleteTrigger, FilePatternTrigger
-from watchers.moving import Pending, move, pending, release
-from watchers.remembering import Memory, appeared, digests_of
+from watchers.files import moving
+from watchers.files.appeared import AppearedFile, PatternSighting, SeenFile, scan
+from watchers.files.moving import Pending, move, pending, release
+from watchers.files.remembering import Memory, appeared, digests_of
 
 QUICK = 0.02
 CLAIMS = ("move", "remember")

@@ -12,9 +12,9 @@ import pytest
 from aiokafka import TopicPartition
 
 from producers.kafka import KafkaMessage
-from producers.kafka.cluster import Membership
-from producers.kafka.lane import Lane
-from producers.kafka.position import CommittedPosition
+from producers.kafka.in_flight import Lane
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.wire.cluster import Membership
 from tests.unit.watchers.kafka_records import LANE, Record
 from triggerer.abc import current_subscriber
 from triggerer.errors import DagError

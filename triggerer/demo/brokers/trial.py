@@ -19,10 +19,10 @@ from triggerer.demo.checks import Check, asset_checks
 from triggerer.demo.home import choose_home, write_home
 from triggerer.demo.report import print_checks
 from triggerer.errors import ConfigurationError, TriggererError
-from triggerer.logging_setup import set_up_logging
+from triggerer.observability.logging_setup import set_up_logging
 from triggerer.service import ALL_PARTS, Service, StopReason, run
-from triggerer.store.queries.listing.counts import count_asset
-from triggerer.store.wakeups.signals import Signal
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.listing.counts import count_asset
 
 BROKERS: Final[Mapping[str, str]] = {
     "sqs": "SqsTrial",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
-from triggerer.domain.timetables.durations import checked_duration
+from triggerer.domain.timetables.delta.durations import checked_duration
 from triggerer.errors import DagError
 
 

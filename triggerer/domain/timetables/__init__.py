@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from triggerer.domain.timetables.clock import now
     from triggerer.domain.timetables.combined import AllOf, AnyOf, Except, ExceptDays
     from triggerer.domain.timetables.continuous import ContinuousTimetable
-    from triggerer.domain.timetables.cron_intervals import CronDataIntervalTimetable
-    from triggerer.domain.timetables.cron_partitions import CronPartitionTimetable
-    from triggerer.domain.timetables.cron_triggers import CronTriggerTimetable
-    from triggerer.domain.timetables.delta_intervals import DeltaDataIntervalTimetable
-    from triggerer.domain.timetables.delta_triggers import DeltaTriggerTimetable
+    from triggerer.domain.timetables.cron.intervals import CronDataIntervalTimetable
+    from triggerer.domain.timetables.cron.partitions import CronPartitionTimetable
+    from triggerer.domain.timetables.cron.several import MultipleCronTriggerTimetable
+    from triggerer.domain.timetables.cron.triggers import CronTriggerTimetable
+    from triggerer.domain.timetables.delta.intervals import DeltaDataIntervalTimetable
+    from triggerer.domain.timetables.delta.triggers import DeltaTriggerTimetable
     from triggerer.domain.timetables.events import EventsTimetable
     from triggerer.domain.timetables.keyed import Keyed
     from triggerer.domain.timetables.never import NullTimetable
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
         timetable_from_json,
         timetable_to_json,
     )
-    from triggerer.domain.timetables.several_crons import MultipleCronTriggerTimetable
     from triggerer.domain.timetables.ticks import HasTicks, TickTimetable
     from triggerer.domain.timetables.with_assets import AssetAndTimeSchedule, AssetOrTimeSchedule
     from triggerer.domain.timetables.workdays import AfterWorkdayTimetable, WorkdaysOfMonthTimetable
@@ -90,20 +90,20 @@ _HOMES = {
     "AssetOrTimeSchedule": "with_assets",
     "Consecutive": "reshaped",
     "ContinuousTimetable": "continuous",
-    "CronDataIntervalTimetable": "cron_intervals",
-    "CronPartitionTimetable": "cron_partitions",
-    "CronTriggerTimetable": "cron_triggers",
+    "CronDataIntervalTimetable": "cron.intervals",
+    "CronPartitionTimetable": "cron.partitions",
+    "CronTriggerTimetable": "cron.triggers",
     "DagRunInfo": "base",
     "DataInterval": "base",
     "Delayed": "reshaped",
-    "DeltaDataIntervalTimetable": "delta_intervals",
-    "DeltaTriggerTimetable": "delta_triggers",
+    "DeltaDataIntervalTimetable": "delta.intervals",
+    "DeltaTriggerTimetable": "delta.triggers",
     "EventsTimetable": "events",
     "Except": "combined",
     "ExceptDays": "combined",
     "HasTicks": "ticks",
     "Keyed": "keyed",
-    "MultipleCronTriggerTimetable": "several_crons",
+    "MultipleCronTriggerTimetable": "cron.several",
     "NullTimetable": "never",
     "OnceTimetable": "once",
     "PartitionedAssetTimetable": "partitioned",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
 from typing import Any, ClassVar, Final, Self
 
-from triggerer.domain.timetables.durations import checked_interval
+from triggerer.domain.timetables.delta.durations import checked_interval
 from triggerer.domain.timetables.serialization import timetable_to_json
 from triggerer.domain.timetables.ticks import (
     HasTicks,

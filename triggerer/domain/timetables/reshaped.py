@@ -16,8 +16,12 @@ from triggerer.domain.timetables.base import (
     in_utc,
 )
 from triggerer.domain.timetables.clock import now
+from triggerer.domain.timetables.delta.durations import (
+    checked_delta,
+    checked_duration,
+    duration_text,
+)
 from triggerer.domain.timetables.derived import DerivedTimetable, check_timetable
-from triggerer.domain.timetables.durations import checked_delta, checked_duration, duration_text
 from triggerer.domain.timetables.serialization import timetable_from_json, timetable_to_json
 from triggerer.domain.timetables.ticks import (
     HasTicks,

@@ -7,8 +7,8 @@ from typing import Final
 
 from triggerer.domain.timetables.base import Timetable
 from triggerer.domain.timetables.continuous import ContinuousTimetable
-from triggerer.domain.timetables.cron_triggers import CronTriggerTimetable
-from triggerer.domain.timetables.delta_triggers import DeltaTriggerTimetable
+from triggerer.domain.timetables.cron.triggers import CronTriggerTimetable
+from triggerer.domain.timetables.delta.triggers import DeltaTriggerTimetable
 from triggerer.domain.timetables.never import NullTimetable
 from triggerer.domain.timetables.once import OnceTimetable
 from triggerer.errors import DagError

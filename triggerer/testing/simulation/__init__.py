@@ -4,8 +4,8 @@
 `docs/notes/simulation.md` says what is simulated and what is checked.
 """
 
-from triggerer.testing.simulation.checker import Violation
-from triggerer.testing.simulation.scenario import Scenario
+from triggerer.testing.simulation.checks.checker import Violation
+from triggerer.testing.simulation.kernel.scenario import Scenario
 from triggerer.testing.simulation.supervisor import Outcome, simulate
 
 __all__ = ["Outcome", "Scenario", "Violation", "simulate"]

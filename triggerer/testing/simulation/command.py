@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from triggerer.testing.simulation.failing_filters import FailingFilter, join
-from triggerer.testing.simulation.sandbox import sandbox
+from triggerer.testing.simulation.kernel.sandbox import sandbox
 from triggerer.testing.simulation.supervisor import Outcome, simulate
-from triggerer.testing.simulation.world import World
+from triggerer.testing.simulation.worlds.world import World
 
 _CHUNK = 10
 _ADVICE = (

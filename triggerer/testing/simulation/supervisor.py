@@ -11,29 +11,29 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from triggerer.domain.events import Fence
-from triggerer.testing.simulation.checker import Violation
-from triggerer.testing.simulation.drawing import draw_scenario
-from triggerer.testing.simulation.execution import Trace
-from triggerer.testing.simulation.executor_world import ExecutorWorld
+from triggerer.testing.simulation.brokers.producer import SimulatedProducer
+from triggerer.testing.simulation.brokers.stream import Stream
+from triggerer.testing.simulation.checks.checker import Violation
 from triggerer.testing.simulation.failing_filters import FailingFilter, may_explain
-from triggerer.testing.simulation.instance import Instance
-from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
-from triggerer.testing.simulation.partitioned_world import PartitionedWorld
-from triggerer.testing.simulation.process import Process
-from triggerer.testing.simulation.producer import SimulatedProducer
-from triggerer.testing.simulation.scenario import (
+from triggerer.testing.simulation.kernel.drawing import draw_scenario
+from triggerer.testing.simulation.kernel.loop import Deadlock, VirtualLoop
+from triggerer.testing.simulation.kernel.scenario import (
     Scenario,
     has_executors,
     has_partitions,
     has_timetables,
 )
-from triggerer.testing.simulation.stream import Stream
-from triggerer.testing.simulation.timed_world import TimedWorld
-from triggerer.testing.simulation.unwinding import Crash, Finished, unwind
-from triggerer.testing.simulation.world import World
+from triggerer.testing.simulation.worlds.executors.execution import Trace
+from triggerer.testing.simulation.worlds.executors.executor_world import ExecutorWorld
+from triggerer.testing.simulation.worlds.instance import Instance
+from triggerer.testing.simulation.worlds.process import Process
+from triggerer.testing.simulation.worlds.timed.partitioned_world import PartitionedWorld
+from triggerer.testing.simulation.worlds.timed.timed_world import TimedWorld
+from triggerer.testing.simulation.worlds.unwinding import Crash, Finished, unwind
+from triggerer.testing.simulation.worlds.world import World
 
 if TYPE_CHECKING:
-    from triggerer.runtime.group import Group
+    from triggerer.streams.delivery.group import Group
 
 _STEPS_AFTER_FAULTS = 400_000
 """In 1,200 s of virtual time."""

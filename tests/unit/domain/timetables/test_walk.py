@@ -10,7 +10,7 @@ import pytest
 
 from tests.airflow.timetable_cases import ZONES, Cases, clock_changes
 from tests.unit.domain.timetables.walk import fires_of
-from triggerer.domain.timetables.cron import Cron
+from triggerer.domain.timetables.cron.expression import Cron
 from triggerer.domain.timetables.zones import checked_zone
 from triggerer.errors import DagError
 

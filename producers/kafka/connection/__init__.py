@@ -1,0 +1,1 @@
+"""Connecting to a Kafka cluster: consumers, tokens, topics, and the check that needs no group."""

@@ -1,0 +1,160 @@
+"""What becomes of a message, as far as brokers tell; for `triggerer check` and watchers that ask for a guarantee."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from aiokafka import errors as sdk
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import DescribeConfigsRequest
+
+from producers.kafka.connection.topics import Topics
+from producers.kafka.errors import guarded
+from producers.kafka.missing_topics import find_missing
+from producers.kafka.wire.metadata_request import DescribeTopicsRequest
+from triggerer.abc import DeliveryFacts, Finding
+from triggerer.errors import BrokerError
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+_ASKING_S: Final = 3.0
+_CLOSE_TIMEOUT_S: Final = 2.0
+_RETENTION: Final = "retention.ms"
+_CLEANUP: Final = "cleanup.policy"
+
+
+async def describe_delivery(
+    settings: KafkaSettings, topics: Collection[str], group: str, *, ask: bool
+) -> DeliveryFacts:
+    """What becomes of a message, from the settings and, if `ask`, from the brokers.
+
+    They tell a topic's configuration to who may describe it. Who may not, and who reaches no broker, is promised the
+    same, and is warned of less: whether the topics can be read is asked elsewhere. Of a pattern, the topics are asked
+    for that it matches now, and the reason says so.
+    """
+    told = _Told(Topics.parse(topics, settings))
+    if ask:
+        with anyio.move_on_after(_ASKING_S):
+            await told.look_up(settings)
+    limit = settings.max_deliveries
+    return DeliveryFacts(
+        is_acknowledged=True,
+        because=f"offsets are committed after the events are durable{told.scope}",
+        key="the topic's id, partition and offset"
+        if told.has_topic_ids
+        else "the topic's name, the message's time, partition and offset",
+        retention=told.retention,
+        drops_after=limit or None,
+        has_dead_letters=True if limit else None,
+        findings=tuple(told.findings()),
+        # A group's members divide a topic among themselves, also those that read other topics beside it.
+        source=tuple(
+            f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in told.names
+        ),
+    )
+
+
+class _Told:
+    """What brokers have told."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self.names: Collection[str] = () if topics.pattern else topics.names
+        """The topics that are looked at; of a pattern, those that are there."""
+        self.scope = ""
+        """Which topics are not covered, for people; empty: all are, or nobody has asked."""
+        self.has_topic_ids = True
+        self.retention: timedelta | None = None
+        """The shortest of all topics; None: for ever, or not known."""
+        self._compacted: list[str] = []
+        self._no_dead_letters: list[str] = []
+        """Topics of dead letters that are not there, and will not be."""
+
+    def findings(self) -> Iterator[Finding]:
+        if not self.has_topic_ids:
+            yield Finding(
+                "the brokers have no topic ids: that a topic was deleted and created again is not noticed, and what"
+                " lies there below the position is passed over",
+                hint="topic ids came with Kafka 2.8",
+            )
+        if self._compacted:
+            yield Finding(
+                f"topic {', '.join(self._compacted)} is compacted: a message that a later one of its key replaces"
+                " before it is read makes no event",
+                hint="events want cleanup.policy=delete",
+            )
+        if self._no_dead_letters:
+            name, *others = self._no_dead_letters
+            more = f", nor {len(others)} more," if others else ""
+            yield Finding(
+                f"there is no topic {name}{more} for dead letters, and the brokers create none:"
+                " the partition of a message that fails every time waits",
+                hint=f"create it: kafka-topics.sh --create --topic {name} --partitions 8 …",
+            )
+
+    async def look_up(self, settings: KafkaSettings) -> None:
+        """Ask one of the brokers. What it does not tell stays unknown."""
+        what = f"looking at topic {self._topics} at {settings.bootstrap_servers}"
+        client: Any = AIOKafkaClient(**settings.client_arguments())
+        try:
+            await guarded(client.bootstrap(), what)
+            await self._find_names(client, what)
+            names = list(self.names)
+            node = client.get_random_node()
+            if node is None or not names:
+                return
+            try:
+                await guarded(client.send(node, DescribeTopicsRequest(names)), what)
+            except NotImplementedError:
+                # So the client says that the broker does not know this version of the request.
+                self.has_topic_ids = False
+            wanted = [
+                (int(ConfigResourceType.TOPIC), name, [_RETENTION, _CLEANUP]) for name in names
+            ]
+            answer = await guarded(client.send(node, DescribeConfigsRequest(wanted)), what)
+            for error_code, _, _, name, entries in answer.resources:
+                if sdk.for_code(error_code) is sdk.NoError:
+                    self._note(name, {entry[0]: entry[1] for entry in entries})
+            if settings.max_deliveries:
+                dead_letters = sorted({settings.dead_letter_topic_of(name) for name in names})
+                await self._find_dead_letters(client, node, dead_letters, what)
+        except (BrokerError, NotImplementedError, sdk.KafkaError) as error:
+            logger.debug("%s: %r", what, error)
+        finally:
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                await client.close()
+
+    async def _find_names(self, client: Any, what: str) -> None:
+        if self._topics.pattern is None:
+            return
+        cluster: Any = await guarded(client.fetch_all_metadata(), what)
+        self.names = self._topics.matching(cluster.topics())
+        count = len(self.names)
+        self.scope = (
+            f" (of the topics of {self._topics} only those are looked at that are there now: {count};"
+            " check again when others come)"
+        )
+
+    async def _find_dead_letters(self, client: Any, node: int, names: list[str], what: str) -> None:
+
+        async def send(request: Any) -> Any:
+            return await guarded(client.send(node, request), what)
+
+        self._no_dead_letters = sorted(await find_missing(send, node, names))
+
+    def _note(self, name: str, configuration: Mapping[str, str | None]) -> None:
+        policies = (configuration.get(_CLEANUP) or "").split(",")
+        if "compact" in policies:
+            self._compacted.append(name)
+        kept_ms = int(configuration.get(_RETENTION) or -1)
+        if "delete" in policies and kept_ms >= 0:
+            kept = timedelta(milliseconds=kept_ms)
+            self.retention = kept if self.retention is None else min(self.retention, kept)

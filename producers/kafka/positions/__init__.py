@@ -1,0 +1,1 @@
+"""Committed positions, and where the partitions of an assignment are read from."""

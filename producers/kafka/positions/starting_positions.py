@@ -1,0 +1,161 @@
+"""Where the partitions of a new assignment are read from: where the group has committed, or where they begin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+import anyio
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from producers.kafka.positions.commits import Commits
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.positions.start import Start
+from producers.kafka.wire.cluster import Cluster, Membership, TopicDescription
+
+logger = logging.getLogger(__name__)
+
+_FEW: Final = 10
+"""More partitions, or topics, are counted where a line or an error would name them."""
+
+
+class StartingPositions:
+    """Those of one stream.
+
+    Args:
+        finds_topics: By a pattern: topics may come and go. One that comes later is read from its beginning.
+
+    Attributes:
+        has_started: Whether this member has read, or was given no partition.
+    """
+
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        cluster: Cluster,
+        commits: Commits,
+        start: Start,
+        *,
+        finds_topics: bool,
+    ) -> None:
+        self.has_started = False
+        self._consumer = consumer
+        self._cluster = cluster
+        self._commits = commits
+        self._start = start
+        self._finds_topics = finds_topics
+
+    async def find(
+        self,
+        assigned: Collection[TopicPartition],
+        membership: Membership,
+        topics: Mapping[str, TopicDescription],
+    ) -> dict[TopicPartition, CommittedPosition]:
+        """Return the position of each partition.
+
+        Args:
+            topics: As they are now; those of all partitions.
+        Raises:
+            BrokerUnavailable, BrokerRefused: From the brokers.
+        """
+        # Of all partitions: where new ones start depends on whether the group has read the topic before.
+        committed = await self._cluster.committed(
+            [
+                TopicPartition(topic.name, number)
+                for topic in topics.values()
+                for number in range(topic.partitions)
+            ]
+        )
+        positions = {
+            partition: position
+            for partition in assigned
+            if (position := committed.get(partition)) is not None
+            and self._is_same_topic(partition, position, topics[partition.topic])
+        }
+        if missing := [partition for partition in assigned if partition not in positions]:
+            positions |= await self._first_positions(missing, membership, committed, topics)
+        return {
+            partition: _with_topic(position, topics[partition.topic])
+            for partition, position in positions.items()
+        }
+
+    @staticmethod
+    def _is_same_topic(
+        partition: TopicPartition, position: CommittedPosition, topic: TopicDescription
+    ) -> bool:
+        topic_id = topic.topic_id
+        if None in (topic_id, position.topic_id) or topic_id == position.topic_id:
+            return True
+        logger.error(
+            "topic %s was deleted and created again: the commit at %s offset %d is of its predecessor; "
+            "the partition is read from its beginning",
+            partition.topic,
+            partition,
+            position.offset,
+        )
+        return False
+
+    async def _first_positions(
+        self,
+        missing: Collection[TopicPartition],
+        membership: Membership,
+        committed: Mapping[TopicPartition, CommittedPosition],
+        topics: Mapping[str, TopicDescription],
+    ) -> dict[TopicPartition, CommittedPosition]:
+        """Return where partitions without a commit start, and commit it, so that a restart skips nothing."""
+        new = [
+            partition
+            for partition in missing
+            # Of a topic's predecessor, or added since the group first read.
+            if partition in committed or self._is_new(partition, committed)
+        ]
+        old = [partition for partition in missing if partition not in new]
+        what = f"look-up of the first offsets of {names_of(missing)}"
+        offsets = await Start().find(self._consumer, new, what)
+        offsets |= await self._start.find(self._consumer, old, what)
+        positions = {
+            partition: CommittedPosition(
+                offset,
+                topic_id=topics[partition.topic].topic_id,
+                partitions=topics[partition.topic].partitions,
+            )
+            for partition, offset in offsets.items()
+        }
+        async with anyio.create_task_group() as tg:
+            for partition, position in positions.items():
+                tg.start_soon(self._commits.commit, partition, membership, position)
+        return positions
+
+    def _is_new(
+        self, partition: TopicPartition, committed: Mapping[TopicPartition, CommittedPosition]
+    ) -> bool:
+        """Whether the partition was added after the group first read its topic, or its topic after others."""
+        if self._finds_topics and not any(place.topic == partition.topic for place in committed):
+            return self.has_started or bool(committed)
+        known = [
+            position.partitions
+            for other, position in committed.items()
+            if other.topic == partition.topic and position.partitions is not None
+        ]
+        return bool(known) and partition.partition >= max(known)
+
+
+def _with_topic(position: CommittedPosition, topic: TopicDescription) -> CommittedPosition:
+    return replace(
+        position,
+        topic_id=topic.topic_id,
+        # Of another program's commit the number is not known: assume that no partition was added since.
+        partitions=position.partitions or topic.partitions,
+    )
+
+
+def names_of(partitions: Collection[TopicPartition]) -> str:
+    """Return the names of partitions for a log line or an error; their count where they are many."""
+    if len(partitions) <= _FEW:
+        names = (f"{topic}[{number}]" for topic, number in sorted(partitions))
+        return ", ".join(names) or "no partitions"
+    topics = sorted({partition.topic for partition in partitions})
+    of = ", ".join(topics) if len(topics) <= _FEW else f"{len(topics)} topics"
+    return f"{len(partitions)} partitions of {of}"

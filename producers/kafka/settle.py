@@ -1,0 +1,197 @@
+"""Turns the outcomes of a lane's messages into commits, redeliveries and dead letters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aiokafka import TopicPartition
+
+from producers.kafka.assignment import Assignment
+from producers.kafka.dead_letter import DeadLetters
+from producers.kafka.in_flight import Lane
+from producers.kafka.message import KafkaMessage
+from producers.kafka.positions.commits import Commits
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.verdict import Verdict, judge
+from triggerer.abc import AdvanceItem, AdvanceOutcome, ReportStanding
+from triggerer.errors import BrokerError
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Advancing:
+    """Commits resolved batches, and has failed messages redelivered. Different lanes may advance concurrently."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        commits: Commits,
+        dead_letters: DeadLetters,
+        settings: KafkaSettings,
+    ) -> None:
+        self._assignment = assignment
+        self._commits = commits
+        self._dead_letters = dead_letters
+        self._policy = settings.delivery_policy()
+        self._standing: set[TopicPartition] = set()
+        self._report: ReportStanding = _tell_nobody
+        assignment.on_revoked = self._note_going_on
+
+    def use_standing(self, report: ReportStanding) -> None:
+        """See `KafkaSharedStreamProducer.use_standing`."""
+        self._report = report
+
+    def _note_standing(self, message: KafkaMessage, error: BrokerError) -> None:
+        logger.error("message stays where it is, since it cannot be set aside: %s", error)
+        self._standing.add(message.lane.partition)
+        self._report(message.lane.partition, f"its message cannot be set aside: {error}")
+
+    def _note_going_on(self, partition: TopicPartition) -> None:
+        if partition in self._standing:
+            self._standing.discard(partition)
+            self._report(partition, None)
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """See `KafkaSharedStreamProducer.advance`."""
+        try:
+            while batch:
+                verdict = await self._dead_letter_rejected(judge(batch))
+                batch = await self._advance_until_failure(verdict)
+        finally:
+            self._assignment.advanced()
+
+    async def _advance_until_failure(self, verdict: Verdict) -> Sequence[AdvanceItem]:
+        """Carry out the verdict; return the rest of the batch if its failed message was set aside, else nothing."""
+        if verdict.stale:
+            logger.info(
+                "%d messages were advanced after their partition was taken away or rewound; "
+                "they are delivered again",
+                verdict.stale,
+            )
+        lane = verdict.lane
+        if lane is None:
+            return ()
+        delivery = lane.delivery
+        offset = verdict.offset
+        failures = 0
+        set_aside = False
+        if verdict.failed is not None:
+            failures = self._count(lane, verdict)
+            set_aside = await self._set_aside(verdict, failures)
+            if set_aside:
+                offset, failures = offset + 1, 0
+        position = lane.position(offset, failures)
+        if not await self._commit(lane, position) or lane.delivery != delivery:
+            return ()
+        if verdict.failed is None or set_aside:
+            lane.committed = position
+            self._note_going_on(lane.partition)
+            if lane.probing:
+                self._assignment.end_probe(lane)
+            return verdict.rest
+        self._hold(lane, position, verdict)
+        return ()
+
+    async def _dead_letter_rejected(self, verdict: Verdict) -> Verdict:
+        """Write what was rejected to the dead-letter topic, where there is one.
+
+        A message that the topic does not take stops the lane.
+
+        Where there is none, and the runtime cannot set the message aside either, it is passed.
+        """
+        for place, (message, outcome) in enumerate(verdict.rejected):
+            if not self._dead_letters.exist_for(message.topic):
+                logger.warning("message rejected by a watcher, and passed: %r", message)
+                continue
+            reason = f"{outcome.rejected} of {_members(outcome)} watchers rejected it"
+            evidence = {
+                "acked": outcome.acked,
+                "failed": outcome.failed,
+                "rejected": outcome.rejected,
+                "reason": reason,
+            }
+            try:
+                await self._dead_letters.write(message, evidence)
+            except BrokerError as error:
+                # It comes again, and is set aside by the runtime.
+                logger.error("message stays where it is, since it cannot be set aside: %s", error)
+                return replace(
+                    verdict,
+                    offset=message.offset,
+                    failed=(message, outcome),
+                    rest=(),
+                    rejected=verdict.rejected[:place],
+                )
+        return verdict
+
+    @staticmethod
+    def _count(lane: Lane, verdict: Verdict) -> int:
+        """Return how often the failed message has failed. A delivery that nobody saw is no failure of the message."""
+        before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
+        assert verdict.failed is not None
+        return before + (1 if verdict.failed[1].blames_event else 0)
+
+    async def _commit(self, lane: Lane, position: CommittedPosition) -> bool:
+        """Commit the position; return whether it is committed."""
+        if lane.closed:
+            return False
+        if position == lane.committed:
+            return True
+        if await self._commits.commit(lane.partition, lane.membership, position):
+            return True
+        lane.close()
+        logger.warning(
+            "commit of %s at %d came after the partition was taken away: nothing was committed, "
+            "the messages are delivered again",
+            lane.partition,
+            position.offset,
+        )
+        return False
+
+    def _hold(self, lane: Lane, position: CommittedPosition, verdict: Verdict) -> None:
+        delay = self._policy.delay(position.failures)
+        logger.warning(
+            "message failed (%d of %s deliveries), delivered again in %.1f s: %s offset %d",
+            position.failures,
+            self._policy.max_deliveries or "any number of",
+            delay,
+            lane.partition,
+            verdict.offset,
+        )
+        self._assignment.hold(lane, position, delay)
+
+    async def _set_aside(self, verdict: Verdict, failures: int) -> bool:
+        """Return whether the message went to the dead-letter topic; a commit may pass it then."""
+        assert verdict.failed is not None
+        message, outcome = verdict.failed
+        if not outcome.blames_event or not self._policy.is_exhausted(failures):
+            return False
+        try:
+            members = _members(outcome)
+            evidence = {
+                "deliveries": failures,
+                "acked": outcome.acked,
+                "failed": outcome.failed,
+                "rejected": outcome.rejected,
+                "reason": f"{outcome.failed} of {members} watchers failed on delivery {failures}",
+            }
+            await self._dead_letters.write(message, evidence)
+        except BrokerError as error:
+            # The message stays failed and its partition waits. The other partitions go on.
+            self._note_standing(message, error)
+            return False
+        return True
+
+
+def _tell_nobody(lane: Hashable, why: str | None) -> None:
+    """Where no runtime has asked."""
+
+
+def _members(outcome: AdvanceOutcome) -> int:
+    return outcome.acked + outcome.failed + outcome.rejected

@@ -1,0 +1,1 @@
+"""Kafka's protocol beyond aiokafka's public methods: the only place that touches aiokafka's private parts."""

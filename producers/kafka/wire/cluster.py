@@ -1,0 +1,242 @@
+"""Requests to the cluster that aiokafka has no public method for.
+
+A commit is sent with the membership under which its partition was assigned. aiokafka's own `commit` uses the
+generation at the time when the request is sent. After a rebalance that is a later one, with which the broker accepts a
+commit of a partition that another member has by now. After a lost session it is -1, which an empty group accepts from
+anybody (aio-libs/aiokafka#929).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as sdk
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from producers.kafka.errors import guarded
+from producers.kafka.missing_topics import find_missing
+from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.wire.metadata_request import DescribeTopicsRequest
+from triggerer.errors import BrokerRefused, BrokerUnavailable
+
+_NO_ID = bytes(16)
+_SHORT_WAIT_MS = 50
+
+
+class Membership(NamedTuple):
+    """What identifies this member to the group's coordinator."""
+
+    generation: int
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster has it now; `topic_id` is None if the brokers have no topic ids."""
+
+    name: str
+    topic_id: str | None
+    partitions: int
+    raw_id: bytes | None = None
+    """The same id, as it goes over the wire."""
+
+
+class Cluster:
+    """Requests over a started consumer's connections. All methods raise only `BrokerError`."""
+
+    def __init__(
+        self, consumer: AIOKafkaConsumer, group: str, servers: str, *, fetch_max_wait_ms: int
+    ) -> None:
+        self._consumer = consumer
+        self._fetch_max_wait_ms = fetch_max_wait_ms
+        self._group = group
+        self._where = f"at {servers}"
+        self._knows_ids = True
+
+    @property
+    def _coordinator(self) -> Any:
+        return self._consumer._coordinator  # noqa: SLF001 - see the module's docstring
+
+    def membership(self) -> Membership:
+        """Return the current membership; while partitions are being assigned, it does not change."""
+        return Membership(self._coordinator.generation, self._coordinator.member_id)
+
+    def request_rejoin(self, membership: Membership) -> None:
+        """Rejoin the group now, rather than when the next heartbeat reports the rebalance."""
+        if self.membership() == membership:
+            self._coordinator.request_rejoin()
+
+    def wait_long(self, is_long: bool) -> None:
+        """Set whether the broker may hold back a fetch for long while there are no messages.
+
+        aiokafka sends one fetch at a time to a broker: a partition that is resumed is not fetched before the last
+        fetch was answered.
+        """
+        fetcher: Any = self._consumer._fetcher  # noqa: SLF001 - see the module's docstring
+        if fetcher is not None:
+            wait_ms = self._fetch_max_wait_ms
+            fetcher._fetch_max_wait_ms = wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS)  # noqa: SLF001
+
+    async def describe(
+        self, topics: Collection[str], *, may_be_gone: bool = False
+    ) -> dict[str, TopicDescription]:
+        """Return the topics by name, without creating any.
+
+        Args:
+            may_be_gone: One that does not exist is left out.
+        Raises:
+            BrokerRefused: One does not exist or may not be described.
+            BrokerUnavailable: The cluster does not answer, or is still creating one.
+        """
+        names = sorted(topics)
+        what = f"look-up of topic {', '.join(names)} {self._where}"
+        client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
+        node, connection = self._where_to_ask(client)
+        if node is None:
+            raise BrokerUnavailable(f"{what}: no broker is known")
+        response: Any = None
+        if self._knows_ids:
+            try:
+                request: Any = DescribeTopicsRequest(names)
+                response = await guarded(client.send(node, request, group=connection), what)
+            except NotImplementedError:
+                self._knows_ids = False
+        if response is None:
+            request = MetadataRequest(names, allow_auto_topic_creation=False)
+            response = await guarded(client.send(node, request, group=connection), what)
+        found: dict[str, TopicDescription] = {}
+        for error_code, name, *rest in response.topics:
+            error = sdk.for_code(error_code)
+            if may_be_gone and error in _GONE:
+                continue
+            raise_for_topic(error, name, self._where)
+            raw_id = rest[0] if self._knows_ids and rest[0] != _NO_ID else None
+            partitions = rest[2] if self._knows_ids else rest[-1]
+            # As Kafka's own tools print it.
+            topic_id = base64.urlsafe_b64encode(raw_id).decode().rstrip("=") if raw_id else None
+            found[name] = TopicDescription(name, topic_id, len(partitions), raw_id)
+        return found
+
+    async def find_missing(self, topics: Collection[str]) -> frozenset[str]:
+        """Return the topics that are missing and that the brokers do not create, as far as they say.
+
+        Raises:
+            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+        """
+        client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
+        node, connection = self._where_to_ask(client)
+        if node is None or not topics:
+            return frozenset()
+        what = f"look-up of topic {', '.join(sorted(topics))} {self._where}"
+
+        async def send(request: Any) -> Any:
+            return await guarded(client.send(node, request, group=connection), what)
+
+        try:
+            return await find_missing(send, node, topics)
+        except NotImplementedError:
+            # So the client says that the broker does not know this version of a request.
+            return frozenset()
+
+    async def know_leaders(self, topics: Collection[str]) -> None:
+        """Have the client look up now who leads these topics' partitions; those that do not exist may be created.
+
+        Otherwise it finds out only when it is asked for an offset, and tries that again after `retry_backoff_ms`.
+
+        Raises:
+            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+        """
+        client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
+        what = f"look-up of the leaders of {', '.join(sorted(topics))} {self._where}"
+        await guarded(client.set_topics(topics), what)
+
+    def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
+        """A node, and which connection to it: if possible one that has no fetch, which would have to end first.
+
+        A broker answers the requests of a connection one by one. The coordinator's has no fetches, and while the group
+        is joined it has the join.
+        """
+        node = getattr(self._coordinator, "coordinator_id", None)
+        # A reader of one partition is in no group; the client has no public name for the other.
+        if node is None or self._coordinator._performed_join_prepare:  # noqa: SLF001
+            return client.get_random_node(), ConnectionGroup.DEFAULT
+        return node, ConnectionGroup.COORDINATION
+
+    async def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition]:
+        """Return the group's commits; partitions without one are missing. Waits for the coordinator: set a deadline."""
+        fetched = await guarded(
+            self._coordinator.fetch_committed_offsets(list(partitions)),
+            f"read of the commits of group {self._group} {self._where}",
+        )
+        return {
+            partition: CommittedPosition.parse(commit.offset, commit.metadata)
+            for partition, commit in fetched.items()
+        }
+
+    async def commit(
+        self, membership: Membership, positions: Mapping[TopicPartition, CommittedPosition]
+    ) -> dict[TopicPartition, type[Exception]]:
+        """Send one request; return the partitions that the broker refused, with the error. Empty: all are committed.
+
+        Raises:
+            BrokerUnavailable, BrokerRefused: There was no answer; each of them may be committed or not.
+        """
+        what = f"commit to group {self._group} {self._where}"
+        by_topic: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        for (topic, partition), position in positions.items():
+            by_topic[topic].append((partition, position.offset, position.metadata))
+        request = OffsetCommitRequest(
+            self._group,
+            membership.generation,
+            membership.member_id,
+            OffsetCommitRequest.DEFAULT_RETENTION_TIME,
+            list(by_topic.items()),
+        )
+        await guarded(self._coordinator.ensure_coordinator_known(), what)
+        response: Any = await guarded(self._coordinator._send_req(request), what)  # noqa: SLF001
+        refused: dict[TopicPartition, type[Exception]] = {}
+        for topic, partitions in response.topics:
+            for partition, error_code in partitions:
+                error = sdk.for_code(error_code)
+                if error is not sdk.NoError:
+                    refused[TopicPartition(topic, partition)] = error
+        if any(issubclass(error, _COORDINATOR_MOVED) for error in refused.values()):
+            self._coordinator.coordinator_dead()
+        return refused
+
+
+def raise_for_topic(error: type[Exception], name: str, where: str) -> None:
+    """Raise the error that a broker returned for a topic, if any."""
+    if error is sdk.NoError:
+        return
+    if error is sdk.UnknownTopicOrPartitionError:
+        raise BrokerRefused(
+            f"there is no topic {name!r} {where}",
+            hint=f"create it: kafka-topics.sh --create --topic {name} --partitions 8 …",
+        )
+    if error is sdk.TopicAuthorizationFailedError:
+        raise BrokerRefused(
+            f"topic {name!r} {where} may not be read by this user",
+            hint="the Kafka user needs Read and Describe on the topic",
+        )
+    if error is sdk.InvalidTopicError:
+        raise BrokerRefused(f"{name!r} is no valid name of a topic")
+    raise BrokerUnavailable(f"topic {name!r} {where}: {error.__name__}")
+
+
+# With ids, the broker may say so of one that it has just deleted.
+_GONE = (sdk.UnknownTopicOrPartitionError, sdk.LeaderNotAvailableError)
+_COORDINATOR_MOVED = (
+    sdk.GroupCoordinatorNotAvailableError,
+    sdk.NotCoordinatorForGroupError,
+    sdk.RequestTimedOutError,
+)

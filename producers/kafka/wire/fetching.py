@@ -1,0 +1,166 @@
+"""Sends aiokafka's fetches in a form in which a broker notices that a topic or its log is another than was read.
+
+aiokafka's own requests name a topic by its name alone. Of a topic that was deleted and created again, they get the
+messages at the offsets that were next in the deleted one. And if the log was cut (an unclean leader election), they
+get other messages at offsets that were read before, or go on with those that follow them.
+
+`Fetching` replaces the `send` of aiokafka's client. A test fails if a later version has no such attribute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as sdk
+from aiokafka.protocol.fetch import FetchRequest
+
+from producers.kafka.wire.fetch_request import (
+    FetchByIdRequest,
+    WantedPartition,
+    WantedTopics,
+    divergence,
+)
+
+if TYPE_CHECKING:
+    from producers.kafka.in_flight import Lane
+    from producers.kafka.wire.cluster import TopicDescription
+
+_OF_ANOTHER_TOPIC: Final = (100, 103)
+"""The broker's codes for UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID, which aiokafka does not know."""
+_UNKNOWN_TOPIC: Final = (sdk.UnknownTopicOrPartitionError.errno, -1, -1, -1, None, -1, None)
+"""The rest of a partition's answer, with the error to which aiokafka reads the cluster's metadata again."""
+_LOOK_AGAIN_AFTER_S: Final = 0.02
+_RETRY_AFTER_S: Final = 0.1
+"""aiokafka sends a fetch that failed again at once, and a broker answers it at once."""
+
+
+class _Answer:
+    """A response in the shape that aiokafka's fetcher reads."""
+
+    API_VERSION = 11
+
+    def __init__(self, topics: list[tuple[str, list[tuple[Any, ...]]]]) -> None:
+        self.topics = topics
+
+
+class Reader(Protocol):
+    """Who reads: the stream, or who reads one partition again. Topics by name, and the lanes of their partitions."""
+
+    @property
+    def topics(self) -> dict[str, TopicDescription]: ...
+    @property
+    def lanes(self) -> dict[TopicPartition, Lane]: ...
+    def fetch_wait_ms(self, usual_ms: int) -> int:
+        """How long a broker may hold the next fetch back while it has nothing."""
+
+    topics_are_suspect: bool
+    """Set when a broker does not know the id of one."""
+
+
+class Fetching:
+    """Stands between aiokafka's fetcher and its client."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, reader: Reader) -> None:
+        client: Any = consumer._client  # noqa: SLF001 - see the module's docstring
+        self._send = client.send
+        self._reader = reader
+        self._by_id = True
+        client.send = self.send
+
+    async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
+        """Send a request of the client; a fetch with the topics' ids, if all are known and the broker takes them."""
+        if isinstance(request, FetchRequest):
+            self._set_wait(request)
+        if self._by_id and isinstance(request, FetchRequest):
+            names = self._ids(request)
+            if names is not None:
+                lanes = dict(self._reader.lanes)
+                topics = _wanted(request, names, lanes)
+                if not topics:
+                    await asyncio.sleep(_LOOK_AGAIN_AFTER_S)
+                    return _Answer([])
+                try:
+                    response = await self._send(node_id, FetchByIdRequest(request, topics))
+                except NotImplementedError:
+                    self._by_id = False
+                else:
+                    return await self._answer(response, names, lanes)
+        return await self._send(node_id, request, **arguments)
+
+    def _set_wait(self, request: Any) -> None:
+        # A follower may learn of new messages late, and answers then at the end of the wait.
+        if not request._rack_id:  # noqa: SLF001 - aiokafka gives it no other name
+            request._max_wait_ms = self._reader.fetch_wait_ms(request._max_wait_ms)  # noqa: SLF001
+
+    def _ids(self, request: FetchRequest) -> dict[bytes, str] | None:
+        """Return the topics of a request by id; None if one is not known."""
+        found: dict[bytes, str] = {}
+        for name, _ in request.topics:
+            topic = self._reader.topics.get(name)
+            if topic is None or topic.raw_id is None:
+                return None
+            found[topic.raw_id] = name
+        return found
+
+    async def _answer(
+        self, response: Any, names: dict[bytes, str], lanes: dict[TopicPartition, Lane]
+    ) -> _Answer:
+        is_unknown = False
+        topics: list[tuple[str, list[tuple[Any, ...]]]] = []
+        for topic_id, partitions, _ in response.topics:
+            answers: list[tuple[Any, ...]] = []
+            for number, error, *rest, tags in partitions:
+                place = TopicPartition(names[topic_id], number)
+                lane = lanes[place]
+                if self._reader.lanes.get(place) is not lane:
+                    continue
+                if error in _OF_ANOTHER_TOPIC:
+                    is_unknown = True
+                    answers.append((number, *_UNKNOWN_TOPIC))
+                else:
+                    *offsets, aborted, replica, batches = rest
+                    error = _look(lane, error, batches, tags)
+                    # aiokafka expects two fields of a transaction; the version by ids has tags behind them.
+                    aborted = [(writer, first) for writer, first, _ in aborted or ()]
+                    answers.append((number, error, *offsets, aborted, replica, batches))
+            topics.append((names[topic_id], answers))
+        if is_unknown:
+            # Deleted, or so new that this broker does not know it yet: a look at the topics tells.
+            self._reader.topics_are_suspect = True
+            await asyncio.sleep(_RETRY_AFTER_S)
+        return _Answer(topics)
+
+
+def _wanted(
+    request: Any, names: dict[bytes, str], lanes: dict[TopicPartition, Lane]
+) -> WantedTopics:
+    """Return the partitions of a request by topic id, without those that have no lane yet.
+
+    The client finds a position of its own for them. Only with the lane is it known what was read before it.
+    """
+    # A follower's log may end before what was read from the leader.
+    may_compare = not request._rack_id  # noqa: SLF001 - aiokafka gives it no other name
+    partitions = dict(request.topics)
+    topics: WantedTopics = {}
+    for topic_id, name in names.items():
+        wanted = [
+            WantedPartition(
+                number, offset, max_bytes, lane.epochs.before(offset) if may_compare else None
+            )
+            for number, offset, max_bytes in partitions[name]
+            if (lane := lanes.get(TopicPartition(name, number))) is not None
+        ]
+        if wanted:
+            topics[topic_id] = wanted
+    return topics
+
+
+def _look(lane: Lane, error: int, batches: bytes | None, tags: dict[int, bytes]) -> int:
+    """Note what an answer says of the partition's leaders; return the error that aiokafka is to see."""
+    if tags and (parted := divergence(tags)) is not None:
+        lane.parted = parted
+        return int(sdk.OffsetOutOfRangeError.errno)
+    lane.epochs.note(batches)
+    return error

@@ -1,0 +1,224 @@
+"""Turns the outcomes of a lane's messages into deletions, redeliveries and dead letters."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from producers.sqs.dead_letter import DeadLetters
+from producers.sqs.deletions import Deleting
+from producers.sqs.in_flight import InFlight
+from producers.sqs.message import Held, State
+from producers.sqs.visibility import Visibility
+from triggerer.abc import AdvanceItem, AdvanceOutcome, ReportAdvanced
+from triggerer.errors import BrokerError
+from triggerer.pluginkit.delivery import Judgement, judge
+from triggerer.pluginkit.reporting import reporting
+
+if TYPE_CHECKING:
+    from producers.sqs.settings import SqsSettings
+
+logger = logging.getLogger(__name__)
+
+_BEHIND_S: Final = 1
+"""How much later than a failed message those behind it in its group become visible: it is delivered alone, and they
+spend no delivery, where the service has it so. Where it keeps a group back while some is held, all come together."""
+
+
+class _Progress:
+    """What has become of one call.
+
+    Attributes:
+        to_delete: What is only to be deleted.
+        done: The places of other lanes that are done, and were not told.
+    """
+
+    __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")
+
+    def __init__(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+        self._batches = batches
+        self._places: dict[Held, int] | None = None
+        self._left: dict[int, int] = {}
+        self.to_delete: list[Held] = []
+        self._gone: list[Held] = []
+        self.done: list[int] = []
+
+    def note_gone(self, messages: Sequence[Held]) -> None:
+        self._gone += messages
+
+    def take_done(self) -> list[int]:
+        """The places of the lanes of which nothing is left to do, each once."""
+        done, self.done = self.done, []
+        gone, self._gone = self._gone, []
+        if self._places is None:
+            # Only now: most calls are over before they are asked.
+            together = set(self.to_delete)
+            self._places = {
+                held: place
+                for place, batch in enumerate(self._batches)
+                for held, _ in batch
+                if held in together
+            }
+            self._left = Counter(self._places.values())
+        for held in gone:
+            place = self._places[held]
+            self._left[place] -= 1
+            if not self._left[place]:
+                done.append(place)
+        return done
+
+
+class Advancing:
+    """Deletes what is done, and has what failed delivered again. Different lanes may advance side by side."""
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        visibility: Visibility,
+        deleting: Deleting,
+        dead_letters: DeadLetters,
+        settings: SqsSettings,
+        *,
+        give_again: Callable[[list[Held], float], None],
+    ) -> None:
+        self._in_flight = in_flight
+        self._visibility = visibility
+        self._deleting = deleting
+        self._dead_letters = dead_letters
+        self._policy = settings.delivery_policy()
+        self._give_again = give_again
+
+    async def advance(
+        self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced
+    ) -> None:
+        """See `SqsSharedStreamProducer.advance_lanes`."""
+        progress = _Progress(batches)
+        others: list[int] = []
+        for place, batch in enumerate(batches):
+            if all(outcome.is_clean and held.state is not State.GONE for held, outcome in batch):
+                progress.to_delete += [held for held, _ in batch]
+            else:
+                others.append(place)
+        with reporting(report, progress.take_done):
+            if others:
+                await self._advance_all(batches, others, progress)
+            else:
+                await self._deleting.delete(progress.to_delete, progress.note_gone)
+
+    async def _advance_all(
+        self, batches: Sequence[Sequence[AdvanceItem]], others: Sequence[int], progress: _Progress
+    ) -> None:
+        """Those at `others` one by one, and beside them what is to be deleted."""
+        errors: list[BrokerError] = []
+
+        async def note_error(advance: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+            try:
+                await advance(*arguments)
+            except BrokerError as error:
+                errors.append(error)
+
+        async def advance_other(place: int) -> None:
+            await self._advance_one_by_one(batches[place])
+            progress.done.append(place)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                note_error, self._deleting.delete, progress.to_delete, progress.note_gone
+            )
+            for place in others:
+                tasks.start_soon(note_error, advance_other, place)
+        if errors:
+            raise errors[0]
+
+    async def _advance_one_by_one(self, batch: Sequence[AdvanceItem]) -> None:
+        """Of one lane, in order."""
+        done: list[Held] = []
+        stale = 0
+        for held, outcome in batch:
+            if held.state is State.GONE:
+                # It was given back, with one before it in its group that failed.
+                stale += 1
+                continue
+            judgement = judge(outcome)
+            if judgement is Judgement.ACK or await self._is_set_aside(held, outcome, judgement):
+                done.append(held)
+            else:
+                await self._deleting.delete(done)
+                done = []
+                await self._hold(held, outcome)
+        await self._deleting.delete(done)
+        if stale:
+            logger.info("%d messages come again, behind one of their group that failed", stale)
+
+    async def _is_set_aside(
+        self, held: Held, outcome: AdvanceOutcome, judgement: Judgement
+    ) -> bool:
+        """Whether the message may be deleted, since it was rejected, or is where dead letters are kept."""
+        failures = self._in_flight.failures(held)
+        if judgement is Judgement.REJECT:
+            if not self._dead_letters.exist:
+                # The runtime cannot set it aside either.
+                logger.warning("message rejected by a watcher, and passed: %r", held)
+                return True
+            reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"
+        elif outcome.blames_event and self._is_exhausted(failures):
+            reason = (
+                f"{outcome.failed} of {_members(outcome)} watchers failed on delivery {failures}"
+            )
+        else:
+            return False
+        evidence = {
+            "reason": reason,
+            "deliveries": failures,
+            "acked": outcome.acked,
+            "failed": outcome.failed,
+            "rejected": outcome.rejected,
+        }
+        try:
+            await self._dead_letters.write(held.message, evidence, held.attributes)
+        except BrokerError as error:
+            # It stays in its queue, and is delivered again. The others go on.
+            logger.error("message stays where it is, since it cannot be set aside: %s", error)
+            return False
+        return True
+
+    def _is_exhausted(self, failures: int) -> bool:
+        limit = self._dead_letters.limit
+        return self._policy.is_exhausted(failures) or (limit is not None and failures >= limit)
+
+    async def _hold(self, held: Held, outcome: AdvanceOutcome) -> None:
+        """Have it come again after a delay, and what is behind it in its group after it."""
+        in_flight = self._in_flight
+        if outcome.failed and not outcome.blames_event and not held.is_lost:
+            # Its watchers failed at another one, and have not looked at it. To give it back would cost a delivery, and
+            # after some of these the queue's redrive policy takes it away.
+            self._give_again(in_flight.repeat(held), self._policy.delay(1))
+            return
+        failures = in_flight.failures(held)
+        delay_s = round(self._policy.delay(failures))
+        if not outcome.blames_event:
+            # Nobody has seen it, or it was rejected and could not be set aside.
+            in_flight.spare(held)
+        behind = in_flight.behind(held)
+        logger.warning(
+            "message failed (%d of %s deliveries), delivered again in %d s%s: %r",
+            failures,
+            self._policy.max_deliveries or "any number of",
+            delay_s,
+            f" before {len(behind)} others of its group" if behind else "",
+            held,
+        )
+        for other in behind:
+            in_flight.spare(other)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._visibility.give_back, held, delay_s)
+            for other in behind:
+                tasks.start_soon(self._visibility.give_back, other, delay_s + _BEHIND_S)
+
+
+def _members(outcome: AdvanceOutcome) -> int:
+    return outcome.acked + outcome.failed + outcome.rejected

@@ -1,0 +1,27 @@
+"""A topic with messages, and who reads it."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from producers.kafka import KafkaSharedStreamProducer
+from tests.brokers.kafka.driving import producer_on
+from tests.services.kafka import KafkaServer
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaServer) -> str:
+    """Ten messages, in two batches. Modules that want another have a fixture of this name."""
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    kafka_server.create_topic(name)
+    kafka_server.produce(name, [*"abcde"])
+    kafka_server.produce(name, [*"fghij"])
+    return name
+
+
+@pytest.fixture
+def producer(kafka_server: KafkaServer, topic: str) -> KafkaSharedStreamProducer:
+    """A producer on that topic, whose group has the topic's name."""
+    return producer_on(kafka_server.bootstrap_servers, topic, topic)

@@ -1,0 +1,73 @@
+"""How much a group has still to read, as an operator is told: from outside of the group, on the real broker."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+
+import pytest
+
+from producers.kafka.lag import measure_lag
+from producers.kafka.settings import KafkaSettings
+from tests.brokers.kafka.driving import driving, producer_on
+from tests.services.kafka import KafkaServer
+from triggerer.abc import SourceLag
+from triggerer.errors import BrokerUnavailable
+
+
+def settings_for(servers: str) -> KafkaSettings:
+    return KafkaSettings.from_mapping("test", {"bootstrap_servers": servers})
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaServer) -> str:
+    """Seven messages in two partitions."""
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    kafka_server.create_topic(name, 2)
+    kafka_server.produce(name, [*"abcde"], partition=0)
+    kafka_server.produce(name, [*"fg"], partition=1)
+    return name
+
+
+async def test_where_nothing_is_committed_it_is_what_will_be_read(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    settings = settings_for(kafka_server.bootstrap_servers)
+    found = await measure_lag(settings, [topic], "nobody-yet", "earliest")
+    assert found == SourceLag(7, {f"{topic}[0]": 5, f"{topic}[1]": 2})
+    assert (await measure_lag(settings, [topic], "nobody-yet", "latest")).messages == 0
+    start = {topic: {"0": 3}}
+    assert (await measure_lag(settings, [topic], "nobody-yet", start)).messages == 4
+    pattern = await measure_lag(settings, [f"^{topic}$"], "nobody-yet", "earliest")
+    assert pattern.messages == 7
+
+
+async def test_it_is_the_end_less_what_the_group_has_committed(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    servers = kafka_server.bootstrap_servers
+    settings = settings_for(servers)
+    async with driving(producer_on(servers, topic, topic)) as driver:
+        await driver.settled(7)
+        # While the group has a member, which notices nothing.
+        assert (await measure_lag(settings, [topic], topic, "earliest")).messages == 0
+        kafka_server.produce(topic, ["h"], partition=1)
+        await driver.settled(8)
+    kafka_server.produce(topic, [*"ijk"], partition=1)
+    found = await measure_lag(settings, [topic], topic, "latest")
+    assert found == SourceLag(3, {f"{topic}[0]": 0, f"{topic}[1]": 3})
+
+
+async def test_a_topic_that_is_not_there_has_no_figure(kafka_server: KafkaServer) -> None:
+    settings = settings_for(kafka_server.bootstrap_servers)
+    found = await measure_lag(settings, ["not-there"], "g", "earliest")
+    assert found.messages is None
+    assert "not-there" in (found.note or "")
+
+
+async def test_a_cluster_that_does_not_answer_is_an_error_that_names_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # not listening: refused at once
+        servers = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(BrokerUnavailable, match=servers):
+            await measure_lag(settings_for(servers), ["t"], "g", "earliest")

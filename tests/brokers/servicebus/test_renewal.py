@@ -1,0 +1,173 @@
+"""Locks are kept while watchers work: in the real runtime, with filters that wait and filters that compute."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from producers.servicebus import ServiceBusSharedStreamProducer, locks
+from tests.brokers.servicebus.conftest import LOCK_S, MakeQueue, Queue
+from tests.brokers.servicebus.driving import drive
+from tests.services.working import check_that_each_comes_once
+from triggerer.testing.conformance.resolutions import acked, failing_once, gated
+
+
+@pytest.mark.rule("the task that renews locks starves while a filter computes")
+@pytest.mark.parametrize("computes", [False, True], ids=["waits", "computes"])
+@pytest.mark.parametrize("of", ["queue", "sessions"])
+async def test_a_filter_that_takes_long_loses_nobodys_messages(
+    request: pytest.FixtureRequest, computes: bool, of: str
+) -> None:
+    """One that needs three periods keeps its own; one that computes on the loop for one keeps the others'."""
+    queue: Queue = request.getfixturevalue(of)
+    values = [f"m{number}" for number in range(20)]
+    values.insert(10, "slow")
+    session = "one" if of == "sessions" else None
+    await asyncio.to_thread(queue.send, *values, session=session)
+    takes = {"computes_s": LOCK_S * 1.5} if computes else {"waits_s": LOCK_S * 3.5}
+    await check_that_each_comes_once(queue.producer, values, **takes)
+    assert queue.values == []
+
+
+async def test_renewal_ends_when_a_message_is_settled(queue: Queue) -> None:
+    queue.send("a", "b")
+    async with drive(queue.producer(), gated(gate := [False])) as driver:
+        await driver.count(2)
+        await driver.stay_quiet(LOCK_S * 2)
+        renewals = queue.server.stats()["operations"]["renew-lock"]
+        assert renewals >= 2
+        gate[0] = True
+        await driver.advance()
+        before = queue.server.stats()["operations"]["renew-lock"]
+        await driver.stay_quiet(LOCK_S * 2)
+        assert queue.server.stats()["operations"]["renew-lock"] == before
+
+
+@pytest.mark.parametrize("of", ["queue", "sessions"])
+async def test_a_clock_that_is_ahead_does_not_have_locks_renewed_without_a_pause(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """By it each lock is over when it comes: the service was asked again as soon as it had answered."""
+    queue: Queue = request.getfixturevalue(of)
+    real = locks.remaining_s
+    monkeypatch.setattr(locks, "remaining_s", lambda until: real(until) - 3600)
+    queue.send("a", session="one" if of == "sessions" else None)
+
+    def renewals() -> int:
+        done = queue.server.stats()["operations"]
+        return int(done.get("renew-lock", 0) + done.get("renew-session-lock", 0))
+
+    before = renewals()
+    async with drive(queue.producer(), gated(gate := [False])) as driver:
+        await driver.count(1)
+        await driver.stay_quiet(LOCK_S * 2)
+        # And is held all the same.
+        assert 2 <= renewals() - before <= 20
+        gate[0] = True
+        await driver.advance()
+    assert queue.values == []
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(30):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110  (of a server)
+            await anyio.sleep(0.02)
+
+
+@pytest.mark.rule("a lost session lock never heals; no session available is a failure")
+@pytest.mark.parametrize("of", ["queue", "sessions"])
+async def test_a_watcher_that_takes_longer_than_a_lock_that_cannot_be_renewed_gets_each_message_once(
+    request: pytest.FixtureRequest, of: str
+) -> None:
+    """Whatever it has in hand comes again with each lock that is lost: it must not get one more of each every time."""
+    queue: Queue = request.getfixturevalue(of)
+    queue.order("refuse_renewals", refuse=True)
+    values = [f"m{number}" for number in range(20)]
+    values.insert(10, "slow")
+    await asyncio.to_thread(queue.send, *values, session="one" if of == "sessions" else None)
+    await check_that_each_comes_once(queue.producer, values, waits_s=LOCK_S * 3.5)
+
+
+@pytest.mark.parametrize("of", ["queue", "sessions"])
+async def test_a_message_whose_lock_is_lost_is_settled_by_the_next_one(
+    request: pytest.FixtureRequest, of: str
+) -> None:
+    queue: Queue = request.getfixturevalue(of)
+    queue.send("a", "b", session="one" if of == "sessions" else None)
+    async with drive(queue.producer(), gated(gate := [False])) as driver:
+        await driver.count(2)
+        queue.order("expire_locks")
+        await until(lambda: queue.delivery_counts == [1, 1] and queue.locked == 2)
+        gate[0] = True
+        await driver.advance()
+        await until(lambda: queue.values == [])
+        await asyncio.to_thread(queue.send, "c", session="one" if of == "sessions" else None)
+        await driver.until(lambda: "c" in acked(driver), "it goes on")
+        assert driver.values == ["a", "b", "c"]
+        # Nothing is taken for being in flight still.
+        producer = driver.producer
+        assert isinstance(producer, ServiceBusSharedStreamProducer)
+        stream = producer._stream
+        # Counted after the broker has it.
+        await until(lambda: stream.room == producer._settings.max_in_flight)
+
+
+async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue(max_delivery_count=1_000)
+    values = [f"m{number:02}" for number in range(30)]
+    queue.send(*values)
+    async with drive(queue.producer(receivers=3), gated(gate := [False])) as driver:
+        await driver.count(30)
+        before = {one.payload.link for one in driver.deliveries}
+        with anyio.fail_after(60):
+            # Which of them is there again first is by chance.
+            while {one.payload.link for one in driver.deliveries} <= before:
+                queue.order("detach", condition="amqp:link:detach-forced", description="updated")
+                queue.order("expire_locks")
+                await until(lambda: queue.locked == 30)
+        gate[0] = True
+        await driver.advance()
+        await until(lambda: queue.values == [])
+        assert sorted(driver.values) == values
+        producer = driver.producer
+        assert isinstance(producer, ServiceBusSharedStreamProducer)
+        stream = producer._stream
+        await until(lambda: stream.room == producer._settings.max_in_flight)
+        assert not any(len(link.locks) for link in stream._links)
+
+
+async def test_what_was_done_when_its_lock_was_lost_is_completed_and_not_given_when_it_returns(
+    queue: Queue,
+) -> None:
+    queue.send("a")
+    queue.server.order("fail_settlements", count=1)
+    async with drive(queue.producer()) as driver:
+        await driver.advanced_count(1)
+        await until(lambda: queue.values == [])
+        assert driver.values == ["a"]
+        producer = driver.producer
+        assert isinstance(producer, ServiceBusSharedStreamProducer)
+        stream = producer._stream
+        # Counted after the broker has it.
+        await until(lambda: stream.room == producer._settings.max_in_flight)
+
+
+async def test_a_failed_message_keeps_its_lock_until_it_may_come_again(queue: Queue) -> None:
+    """Service Bus has no delay for what is abandoned: it is abandoned later."""
+    queue.send("a")
+    producer = queue.producer(redelivery_delay_s=LOCK_S * 4, redelivery_delay_max_s=LOCK_S * 4)
+    producer._policy.random.uniform = lambda _, longest: longest  # type: ignore[method-assign]
+    async with drive(producer, failing_once("a")) as driver:
+        await driver.advanced_count(1)
+        started = time.monotonic()
+        await driver.stay_quiet(LOCK_S * 2)
+        assert queue.locked == 1
+        await driver.until(lambda: "a" in acked(driver), "it comes again")
+        assert time.monotonic() - started >= LOCK_S * 3.5
+        assert [one.payload.deliveries for one in driver.deliveries] == [1, 2]

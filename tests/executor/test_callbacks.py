@@ -1,0 +1,180 @@
+"""A DAG's callbacks after its runs have ended, in real workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio
+
+from tests.executor.conftest import House
+from triggerer.store.schema.models import DagRun
+
+DAG = """
+    def note(name):
+        def called(context):
+            run = context["dag_run"]
+            with open(context["params"]["notes"], "a") as notes:
+                print(name, run.run_id, context["state"], (context["error"] or "").partition(":")[0], file=notes)
+            print("called", name, len(context["triggering_asset_events"]))
+        return called
+
+    def breaks(context):
+        raise SystemExit("a callback that raises")
+
+    def dies(context):
+        if Path(context["params"]["dies"]).exists():
+            os._exit(3)
+
+    def hangs(context):
+        time.sleep(context["params"].get("hangs", 0))
+
+    with DAG(
+        "d",
+        on_success_callback=[note("good"), breaks, note("last")],
+        on_failure_callback=[note("bad"), dies, hangs],
+    ):
+        @task
+        def works(params):
+            if params.get("fails") == "raises":
+                raise ValueError("x")
+            if params.get("fails") == "exits":
+                os._exit(7)
+        works()
+"""
+
+
+async def _add(house: House) -> dict[str, str]:
+    """Add the DAG; return the parameters of its runs."""
+    await house.add_dag("d", DAG, callbacks="success,failed")
+    return {"notes": str(house.folder / "notes"), "dies": str(house.folder / "dies")}
+
+
+async def _called(house: House, *pks: int) -> list[DagRun]:
+    """Wait until these runs have ended and nothing is due for them."""
+    final = ("success", "failed", "cancelled")
+    return [
+        await house.until(pk, lambda run: run.state in final and run.callback is None) for pk in pks
+    ]
+
+
+def _notes(params: dict[str, str]) -> list[str]:
+    path = Path(params["notes"])
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def test_each_end_calls_its_callbacks_once_and_what_one_raises_is_logged(
+    any_house: House,
+) -> None:
+    house = any_house
+    params = await _add(house)
+    async with house.executor():
+        (good,) = await _called(house, *await house.queue("d", params=params))
+        (bad,) = await _called(house, *await house.queue("d", params=params | {"fails": "raises"}))
+        (dead,) = await _called(house, *await house.queue("d", params=params | {"fails": "exits"}))
+    assert _notes(params) == [
+        f"good {good.run_id} success ",
+        f"last {good.run_id} success ",
+        f"bad {bad.run_id} failed task works failed",
+        f"bad {dead.run_id} failed the worker exited with code 7 in the middle of the run; its last output",
+    ]
+    assert (good.state, bad.state, dead.state) == ("success", "failed", "failed")
+    log = house.log(good)
+    assert "called good 0" in log
+    assert "callback breaks failed" in log
+    assert "SystemExit: a callback that raises" in log
+
+
+async def test_a_cancelled_run_and_a_dag_that_wants_no_call_are_not_called_back(
+    house: House,
+) -> None:
+    params = await _add(house)
+    (pk,) = await house.queue("d", params=params)
+    await house.cancel(pk)
+    await house.add_dag("quiet", DAG.replace('"d"', '"quiet"'), callbacks="failed")
+    async with house.executor():
+        (quiet,) = await house.ended(*await house.queue("quiet", params=params))
+        (run,) = await house.ended(pk)
+    assert (run.state, run.callback) == ("cancelled", None)
+    assert (quiet.state, quiet.callback) == ("success", None)
+    assert _notes(params) == []
+
+
+async def test_a_callback_that_kills_its_worker_harms_nobody_and_is_not_repeated(
+    house: House,
+) -> None:
+    params = await _add(house)
+    Path(params["dies"]).touch()
+    async with house.executor():
+        pks = await house.queue("d", 2, params=params | {"fails": "raises"})
+        runs = await _called(house, *pks)
+    assert [run.state for run in runs] == ["failed", "failed"]
+    assert len(_notes(params)) == 2
+    assert "callbacks ended: their worker has died (code 3)" in house.said_of_the_end(runs[0])
+
+
+async def test_callbacks_that_take_too_long_are_ended(house: House) -> None:
+    params = await _add(house)
+    async with house.executor(callback_timeout=timedelta(seconds=2)):
+        (run,) = await _called(
+            house, *await house.queue("d", params=params | {"fails": "raises", "hangs": 600})
+        )
+    assert "callbacks ended: they took longer than 0:00:02" in house.said_of_the_end(run)
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(60):
+        # Polled: another process writes the file.
+        while not holds():  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+
+
+async def test_callbacks_that_a_stop_interrupts_are_called_again(any_house: House) -> None:
+    house = any_house
+    params = await _add(house)
+    (pk,) = await house.queue("d", params=params | {"fails": "raises", "hangs": 600})
+    async with house.executor():
+        await _until(lambda: len(_notes(params)) == 1)
+    run = await house.run(pk)
+    assert (run.callback, run.callback_attempts) == ("due", 0)
+    await house.change_run(pk, params=params)
+    async with house.executor("two"):
+        await _called(house, pk)
+    assert len(_notes(params)) == 2
+
+
+async def test_callbacks_of_a_dead_executor_are_called_three_times_at_most(
+    any_house: House,
+) -> None:
+    house = any_house
+    params = await _add(house)
+    await house.add_instance("alive")
+    values = {"state": "failed", "params": params, "callback": "running"}
+    first, last = [
+        (await house.queue("d", callback_executor="dead", callback_attempts=times, **values))[0]
+        for times in (1, 3)
+    ]
+    (others,) = await house.queue("d", callback_executor="alive", callback_attempts=1, **values)
+    # On SQLite nobody else can be alive.
+    is_alone = house.database.dialect == "sqlite"
+    async with house.executor():
+        runs = await _called(house, first, last, *([others] if is_alone else []))
+    assert runs[0].run_id in [line.split(" ")[1] for line in _notes(params)]
+    called = [line.split(" ")[1] for line in _notes(params)]
+    assert runs[1].run_id not in called
+    assert ((await house.run(others)).run_id in called) == is_alone
+
+
+async def test_a_run_that_is_given_up_calls_back(any_house: House) -> None:
+    house = any_house
+    params = await _add(house)
+    now = datetime.now(UTC)
+    (pk,) = await house.queue(
+        "d", state="running", executor="dead", attempt=3, started_at=now, params=params
+    )
+    async with house.executor():
+        (run,) = await _called(house, pk)
+    assert run.error is not None
+    assert run.error.startswith("given up after 3 attempts")
+    assert len(_notes(params)) == 1

@@ -1,0 +1,421 @@
+"""An executor that does not run while its lease ends: the kernel ends its workers before others may begin their runs.
+
+Nothing in these tests ends a worker but what they are about: a stopped process cannot.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Set
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+from sqlalchemy import func, select
+from structlog.testing import capture_logs
+
+from tests.executor.conftest import House, open_house
+from tests.executor.test_spark import is_java
+from tests.services.process import is_alive
+from tests.services.spark import TrainedHome
+from triggerer.errors import ConfigurationError
+from triggerer.executor import Executor, lease_guard
+from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.registration import Registration
+from triggerer.executor.worker_process import open_worker
+from triggerer.processes.own_lease import boottime
+from triggerer.store.runs.results import HeldRun
+from triggerer.store.schema.models import Instance
+
+EXPIRY = timedelta(seconds=6)
+
+# Each attempt appends its process id. The first stays, with a process that stands for the JVM.
+STAYS = """
+    import subprocess
+
+    with DAG("stays"):
+        @task
+        def stays(params):
+            log = Path(params["log"])
+            is_first = not log.exists()
+            child = subprocess.Popen(["sleep", "300"]) if is_first else None
+            with log.open("a") as file:
+                file.write(f"{os.getpid()}\\n")
+            if is_first:
+                child.wait()
+        stays()
+    """
+# No thread of the interpreter runs while it waits.
+HOLDS_THE_LOCK = """
+    import ctypes
+
+    with DAG("holds"):
+        @task
+        def holds(params):
+            log = Path(params["log"])
+            is_first = not log.exists()
+            with log.open("a") as file:
+                file.write(f"{os.getpid()}\\n")
+            if is_first:
+                ctypes.PyDLL(None).sleep(params["seconds"])
+        holds()
+    """
+ON_SPARK = """
+    from pyspark.sql.functions import udf
+
+    def wait(path):
+        Path(path).write_text(f"{os.getpid()}\\n")
+        time.sleep(300)
+
+    with DAG("on_spark"):
+        @task
+        def on_spark(spark, params):
+            if Path(params["log"]).exists():
+                return
+            frame = spark.createDataFrame([(params["log"],)], "path string")
+            frame.select(udf(wait, "string")("path")).collect()
+        on_spark()
+    """
+
+
+@pytest.fixture
+async def house(postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
+    async with open_house(postgres_url, tmp_path) as house:
+        yield house
+
+
+@contextmanager
+def _service(
+    house: House, postgres_url: str, *, expiry: timedelta = EXPIRY
+) -> Iterator[psutil.Process]:
+    """`triggerer executor`, a process of its own."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
+    environment |= {
+        "TRIGGERER__CORE__HOME": str(house.home),
+        "TRIGGERER__CORE__DAGS_FOLDER": str(house.dags_folder),
+        "TRIGGERER__DATABASE__URL": postgres_url,
+        "TRIGGERER__EXECUTOR__LEASE_DURATION": str(expiry.total_seconds()),
+        "TRIGGERER__EXECUTOR__PREWARM": "false",
+        "TRIGGERER__CORE__SHUTDOWN_GRACE": "0",
+    }
+    house.home.mkdir(exist_ok=True)
+    with (
+        (house.folder / "service.log").open("ab") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "triggerer", "executor"],
+            cwd=house.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        ) as service,
+    ):
+        try:
+            yield psutil.Process(service.pid)
+        finally:
+            service.kill()
+
+
+@asynccontextmanager
+async def _registered_executor(house: House) -> AsyncIterator[tuple[Executor, Registration]]:
+    async with (
+        house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor,
+        anyio.create_task_group() as tasks,
+    ):
+        registration = Registration(house.database, "one", expiry=EXPIRY, holder=executor)
+        await registration.renew()
+        await tasks.start(registration.keep)
+        yield executor, registration
+        tasks.cancel_scope.cancel()
+
+
+async def test_an_executor_starts_also_if_its_first_lease_was_over_before_there_was_a_guard(
+    house: House,
+) -> None:
+    """The machine was suspended in that moment (simulation, seed 2315: nobody renewed it)."""
+    suspended_s = 0.0
+    async with (
+        house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor,
+        anyio.create_task_group() as tasks,
+    ):
+        registration = Registration(
+            house.database,
+            "one",
+            expiry=EXPIRY,
+            holder=executor,
+            clock=lambda: boottime() + suspended_s,
+        )
+        await registration.renew()
+        suspended_s = 10 * EXPIRY.total_seconds()
+        with anyio.fail_after(60):
+            await tasks.start(registration.keep)
+        tasks.cancel_scope.cancel()
+
+
+async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
+    """The process that has written its id."""
+    with anyio.fail_after(within_s):
+        while not (log.exists() and log.read_text().endswith("\n")):  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+    return psutil.Process(int(log.read_text().split()[0]))
+
+
+async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
+    """Wait until they are gone; return when one of them was seen last, by `boottime`.
+
+    When that is noticed depends on when this process has its turn.
+    """
+    seen_at = 0.0
+    with anyio.fail_after(within_s + 30):
+        while True:
+            asked_at = boottime()
+            if not any(is_alive(one) for one in processes):
+                return seen_at
+            seen_at = asked_at
+            await anyio.sleep(0.01)
+
+
+async def _lease_end(house: House, instance_id: str | None) -> float:
+    """When the lease ends by the database's clock, at the earliest, as a time by `boottime`."""
+    left = func.extract("epoch", Instance.expires_at - func.clock_timestamp())
+    asked_at = boottime()
+    async with house.database.reading() as session:
+        left_s = await session.scalar(select(left).where(Instance.id == instance_id))
+    assert left_s is not None
+    return asked_at + float(left_s)
+
+
+def _guard_of(executor: Executor) -> psutil.Process:
+    assert executor._guard is not None
+    return psutil.Process(executor._guard.pid)
+
+
+@pytest.mark.services
+@pytest.mark.rule("15: so do executors and workers")
+async def test_the_workers_of_a_stopped_executor_are_gone_before_others_may_begin_their_runs(
+    house: House, postgres_url: str
+) -> None:
+    await house.add_dag("stays", STAYS)
+    log = house.folder / "log"
+    with _service(house, postgres_url) as service:
+        (pk,) = await house.queue("stays", params={"log": str(log)})
+        worker = await _begun(log)
+        (child,) = worker.children()
+        run = await house.run(pk)
+        await house.add_instance("other")
+        service.suspend()
+        try:
+            lease_end = await _lease_end(house, run.executor)
+            async with house.executor("other", sweep_every=timedelta(seconds=0.05)):
+                assert await _gone([worker, child], within_s=EXPIRY.total_seconds()) < lease_end
+                assert (await house.run(pk)).attempt == 1
+                (ended,) = await house.ended(pk)
+            assert (ended.state, ended.executor, ended.attempt) == ("success", "other", 2)
+        finally:
+            service.resume()
+        # It goes on, with another guard.
+        (next_pk,) = await house.queue("stays", params={"log": str(log)})
+        (ended,) = await house.ended(next_pk)
+    assert (ended.state, ended.executor, ended.attempt) == ("success", run.executor, 1)
+    said = (house.folder / "service.log").read_text()
+    assert "the executor's lease is over" in said
+    assert "the executor's lease is held again" in said
+    assert "a worker died" not in said
+
+
+@pytest.mark.services
+@pytest.mark.rule("15: so do executors and workers")
+async def test_a_worker_whose_interpreter_is_held_up_dies_with_the_lease_too(
+    house: House, postgres_url: str
+) -> None:
+    await house.add_dag("holds", HOLDS_THE_LOCK)
+    log = house.folder / "log"
+    with _service(house, postgres_url) as service:
+        (pk,) = await house.queue("holds", params={"log": str(log), "seconds": 300})
+        worker = await _begun(log)
+        run = await house.run(pk)
+        service.suspend()
+        lease_end = await _lease_end(house, run.executor)
+        assert await _gone([worker], within_s=EXPIRY.total_seconds()) < lease_end
+
+
+@pytest.mark.services
+async def test_a_run_of_a_healthy_executor_outlives_many_leases(house: House) -> None:
+    await house.add_dag("holds", HOLDS_THE_LOCK)
+    log = house.folder / "log"
+    seconds = int(3 * EXPIRY.total_seconds())
+    async with _registered_executor(house) as (executor, _):
+        guard = _guard_of(executor)
+        (pk,) = await house.queue("holds", params={"log": str(log), "seconds": seconds})
+        (run,) = await house.ended(pk)
+        assert _guard_of(executor) == guard
+    assert (run.state, run.attempt) == ("success", 1)
+    assert not is_alive(guard)
+
+
+@pytest.mark.services
+async def test_a_guard_that_is_killed_ends_the_runs_which_are_queued_again(house: House) -> None:
+    await house.add_dag("stays", STAYS)
+    log = house.folder / "log"
+    with capture_logs() as logs:
+        async with _registered_executor(house) as (executor, _):
+            (pk,) = await house.queue("stays", params={"log": str(log)})
+            worker = await _begun(log)
+            (child,) = worker.children()
+            guard = _guard_of(executor)
+            guard.kill()
+            await _gone([worker, child], within_s=5)
+            # By its own sweep: nobody else is there, and the next one is due in minutes.
+            (run,) = await house.ended(pk, timeout=20)
+            assert _guard_of(executor) != guard
+    assert (run.state, run.executor, run.attempt) == ("success", "one", 1)
+    warnings = [line["event"] for line in logs if line["log_level"] == "warning"]
+    assert warnings == [
+        "the guard of the executor's lease has ended: what it executes ends, and is queued again"
+    ]
+
+
+@pytest.mark.services
+async def test_a_guard_that_is_stopped_ends_at_the_time_that_it_was_told_last(house: House) -> None:
+    await house.add_dag("stays", STAYS)
+    log = house.folder / "log"
+    async with _registered_executor(house) as (executor, _):
+        (pk,) = await house.queue("stays", params={"log": str(log)})
+        worker = await _begun(log)
+        _guard_of(executor).suspend()
+        await _gone([worker], within_s=EXPIRY.total_seconds())
+        (run,) = await house.ended(pk)
+    assert (run.state, run.executor, run.attempt) == ("success", "one", 1)
+
+
+async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_another_sweep(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is held again before the worker has ended: that sweep still counts the run as executed."""
+    await house.add_dag("stays", STAYS)
+    log = house.folder / "log"
+    async with _registered_executor(house) as (executor, _):
+        (pk,) = await house.queue("stays", params={"log": str(log)})
+        await _begun(log)
+        sweep, counted = executor._claims.sweep, list[set[int]]()
+
+        async def sweep_slowly(known: Set[int]) -> dict[int, HeldRun]:
+            counted.append(set(known))
+            found = await sweep(known)
+            with anyio.fail_after(30):
+                while any(slot.run is not None for slot in executor._slots):  # noqa: ASYNC110  (told to the executor only)
+                    await anyio.sleep(0.01)
+            return found
+
+        monkeypatch.setattr(executor._claims, "sweep", sweep_slowly)
+        executor.note_lease_lost()
+        assert executor._guard is not None
+        executor.note_lease_kept(executor._guard)
+        (run,) = await house.ended(pk, timeout=30)
+    assert counted[0] == {pk}
+    assert (run.state, run.attempt) == ("success", 1)
+
+
+@pytest.mark.services
+async def test_nothing_is_left_of_an_executor_that_is_killed(
+    house: House, postgres_url: str
+) -> None:
+    await house.add_dag("stays", STAYS)
+    log = house.folder / "log"
+    with _service(house, postgres_url) as service:
+        await house.queue("stays", params={"log": str(log)})
+        await _begun(log)
+        family = service.children(recursive=True)
+        # The guard, a worker, and what that has started.
+        assert len(family) == 3
+        service.kill()
+        await _gone(family, within_s=5)
+
+
+@pytest.mark.long
+@pytest.mark.services
+@pytest.mark.timeout(600)
+@pytest.mark.rule("15: so do executors and workers")
+async def test_a_jvm_is_gone_before_others_may_begin_its_run(
+    house: House, postgres_url: str, trained_home: TrainedHome
+) -> None:
+    trained_home.lend_archive(house.home)
+    await house.add_dag("on_spark", ON_SPARK, needs_spark=True)
+    log = house.folder / "log"
+    expiry = timedelta(seconds=15)
+    with _service(house, postgres_url, expiry=expiry) as service:
+        (pk,) = await house.queue("on_spark", params={"log": str(log)})
+        await _begun(log, within_s=120)
+        family = service.children(recursive=True)
+        assert sum(is_java(one) for one in family) == 1
+        run = await house.run(pk)
+        service.suspend()
+        lease_end = await _lease_end(house, run.executor)
+        # What executes Python functions has groups of its own, and would notice by itself that the JVM is gone: at a
+        # load of 12 that once took three seconds. Nothing needs a processor to be killed.
+        assert len({os.getpgid(one.pid) for one in family}) > 3
+        for one in family:
+            one.suspend()
+        try:
+            assert await _gone(family, within_s=expiry.total_seconds()) < lease_end
+        finally:
+            for one in family:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+
+
+async def test_a_worker_that_starts_after_its_guard_has_ended_does_not_live(tmp_path: Path) -> None:
+    setup = {
+        "home": str(tmp_path),
+        "dags_folder": str(tmp_path),
+        "file_patience_s": 0.0,
+        "holds_broken": False,
+        "spark": {},
+    }
+    async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
+        assert not guard.has_ended
+        psutil.Process(guard.pid).kill()
+        with anyio.fail_after(30):
+            assert await guard.wait() == -signal.SIGKILL
+        async with open_worker(setup, guard) as worker:
+            with anyio.fail_after(60):
+                await worker.gone.wait()
+            assert worker.returncode == -signal.SIGKILL
+            assert worker.has_lost_guard
+
+
+async def test_a_guard_ends_only_when_it_is_due() -> None:
+    """Not by what a service is stopped with; and a later time replaces an earlier one."""
+    due = boottime() + 0.5
+    async with aclosing(await LeaseGuard.start(due)) as guard:
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(guard.pid, signum)
+        guard.extend(due + 1)
+        with anyio.fail_after(60):
+            assert await guard.wait() == -signal.SIGKILL
+        assert due + 1 <= boottime() < due + 50
+        assert guard.has_ended
+        # Its end is not known yet when the next heartbeat comes.
+        guard.extend(due + 100)
+
+
+async def test_a_guard_whose_time_is_over_does_not_start() -> None:
+    with pytest.raises(ChildProcessError):
+        await LeaseGuard.start(boottime() - 1)
+
+
+async def test_a_system_without_such_timers_is_an_error_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lease_guard.__file__ is not None
+    code = Path(lease_guard.__file__).read_text()
+    other = tmp_path / "lease_guard.py"
+    other.write_text(code.replace('"timer_create"', '"no_such_function"'))
+    monkeypatch.setattr(lease_guard, "__file__", str(other))
+    with pytest.raises(ConfigurationError, match="the C library has no timer_create"):
+        await LeaseGuard.start(boottime() + 3600)

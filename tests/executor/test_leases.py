@@ -1,0 +1,225 @@
+"""An executor that cannot renew its lease: its runs end here before they may begin elsewhere."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+from sqlalchemy import func, select, text
+
+from tests.executor.conftest import House, open_house
+from tests.services.process import is_alive
+from triggerer.executor import Executor
+from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.registration import Registration
+from triggerer.processes.own_lease import boottime
+from triggerer.store.schema.models import Instance
+
+EXPIRY = timedelta(seconds=6)
+
+# The first one is there for as long as it is let live; whoever comes later looks whether it is there still.
+ONE_AT_A_TIME = """
+    with DAG("one_at_a_time"):
+        @task
+        def one_at_a_time(params):
+            import psutil
+
+            log = Path(params["log"])
+            before = log.read_text().split() if log.exists() else []
+            # A worker executes several runs, one after the other.
+            for pid in {int(pid) for pid in before} - {os.getpid()}:
+                try:
+                    has_ended = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+                except psutil.NoSuchProcess:
+                    has_ended = True
+                if not has_ended:
+                    Path(params["overlap"]).touch()
+            with log.open("a") as file:
+                file.write(f"{os.getpid()}\\n")
+            if not before:
+                time.sleep(300)
+        one_at_a_time()
+    """
+
+
+class Holder:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.lost = anyio.Event()
+        self.kept_again = anyio.Event()
+
+    def note_lease_lost(self) -> None:
+        self.lost.set()
+
+    def note_lease_kept(self, guard: LeaseGuard) -> None:
+        if self.lost.is_set():
+            self.kept_again.set()
+
+
+def _params(folder: Path) -> dict[str, str]:
+    return {name: str(folder / name) for name in ("log", "overlap")}
+
+
+async def _begun(params: dict[str, str]) -> psutil.Process:
+    log = Path(params["log"])
+    with anyio.fail_after(20):
+        while not (log.exists() and log.read_text().endswith("\n")):  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+    return psutil.Process(int(log.read_text()))
+
+
+async def _gone(process: psutil.Process) -> None:
+    with anyio.fail_after(10):
+        while is_alive(process):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.services
+async def test_a_heartbeat_that_hangs_is_given_up_before_the_lease_is_over(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    holder = Holder()
+    async with open_house(postgres_url, tmp_path) as house, anyio.create_task_group() as tasks:
+        registration = Registration(house.database, "one", expiry=EXPIRY, holder=holder)
+        await registration.renew()
+        row = select(Instance).where(Instance.id == "one")
+        async with house.database.transaction() as session:
+            await session.execute(row.with_for_update())
+            await tasks.start(registration.keep)
+            with anyio.fail_after(EXPIRY.total_seconds()):
+                await holder.lost.wait()
+            async with house.database.reading() as reading:
+                is_alive = select(Instance.expires_at > func.clock_timestamp())
+                assert await reading.scalar(is_alive)
+            assert not holder.kept_again.is_set()
+        # The statement that waits for the lock now is not the first one.
+        with anyio.fail_after(EXPIRY.total_seconds()):
+            await holder.kept_again.wait()
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.services
+async def test_a_connection_that_is_dead_without_our_knowing_does_not_cost_the_lease(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    holder = Holder()
+    expiry = timedelta(seconds=15)
+    async with open_house(postgres_url, tmp_path) as house, anyio.create_task_group() as tasks:
+        registration = Registration(house.database, "one", expiry=expiry, holder=holder)
+        await registration.renew()
+        await tasks.start(registration.keep)
+        async with house.database.transaction() as session:
+            pids = await session.scalars(
+                text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
+            )
+        # A server of which no answer comes, and no end of the connection either.
+        stopped = [psutil.Process(pid) for pid in pids]
+        for process in stopped:
+            process.suspend()
+        try:
+            await anyio.sleep(1.5 * expiry.total_seconds())
+            assert not holder.lost.is_set()
+        finally:
+            for process in stopped:
+                process.resume()
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.services
+async def test_a_run_whose_lease_is_lost_has_ended_here_before_it_begins_elsewhere(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    params = _params(tmp_path)
+    async with open_house(postgres_url, tmp_path) as house:
+        await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
+        await house.add_instance("other")
+        # It would take its time to find out by itself.
+        async with (
+            house.executor("one", sweep_every=timedelta(minutes=5)) as one,
+            anyio.create_task_group() as tasks,
+        ):
+            registration = Registration(house.database, "one", expiry=EXPIRY, holder=one)
+            await registration.renew()
+            await tasks.start(registration.keep)
+            (pk,) = await house.queue("one_at_a_time", params=params)
+            await _begun(params)
+            async with (
+                house.executor("other", sweep_every=timedelta(seconds=0.1)),
+                house.database.transaction() as session,
+            ):
+                # Of its heartbeat none comes through.
+                row = select(Instance).where(Instance.id == "one")
+                await session.execute(row.with_for_update())
+                (run,) = await house.ended(pk)
+            tasks.cancel_scope.cancel()
+    assert (run.state, run.executor, run.attempt) == ("success", "other", 2)
+    assert not Path(params["overlap"]).exists()
+
+
+async def test_an_executor_begins_nothing_until_its_lease_is_held_again(any_house: House) -> None:
+    house = any_house
+    params = _params(house.folder)
+    await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
+    await house.add_instance("one")
+    async with house.executor("one", workers=1, sweep_every=timedelta(seconds=0.1)) as executor:
+        first, second = await house.queue("one_at_a_time", 2, params=params)
+        worker = await _begun(params)
+        executor.note_lease_lost()
+        await _gone(worker)
+        await anyio.sleep(1)
+        runs = [await house.run(pk) for pk in (first, second)]
+        assert [run.state for run in runs] == ["running", "queued"]
+        async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
+            executor.note_lease_kept(guard)
+            runs = await house.ended(first, second)
+    # The attempt that was cut short does not count.
+    assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 2
+    assert not Path(params["overlap"]).exists()
+
+
+@asynccontextmanager
+async def _two_claimed_ahead(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Executor, list[int], psutil.Process]]:
+    """An executor whose worker has begun a run, with two more claimed; the three runs, and the worker."""
+    params = _params(house.folder)
+    # However long the worker takes to start.
+    monkeypatch.setattr("triggerer.executor.executor.STALE_SECONDS", 60)
+    await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
+    await house.add_instance("one")
+    async with house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor:
+        # So short that several are claimed at a time.
+        executor._prefetch.note(0.001)
+        pks = await house.queue("one_at_a_time", 3, params=params)
+        worker = await _begun(params)
+        assert len(executor._claimed_queue) == 2
+        yield executor, pks, worker
+
+
+async def test_a_run_that_was_cut_short_is_queued_again_although_its_slot_has_another_one(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease was held again, and more was claimed, before the worker was gone."""
+    async with _two_claimed_ahead(house, monkeypatch) as (executor, pks, _):
+        executor._slots[0].cut_short()
+        runs = await house.ended(*pks)
+    assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3
+
+
+async def test_what_was_claimed_ahead_is_queued_again_with_the_lease(
+    any_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = any_house
+    async with _two_claimed_ahead(house, monkeypatch) as (executor, pks, worker):
+        executor.note_lease_lost()
+        assert len(executor._claimed_queue) == 0
+        await _gone(worker)
+        await executor._slots[0].idle()
+        async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
+            executor.note_lease_kept(guard)
+            runs = await house.ended(*pks)
+    assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3

@@ -1,0 +1,61 @@
+"""What the store refuses fails its own attempt, and nothing else."""
+
+from datetime import UTC, datetime
+
+import anyio
+
+from tests.executor.conftest import House
+from tests.run_orders import order
+from triggerer.domain.attempts import EmittedEvent, RunEnd, RunOrder, TaskResult
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.executor.result_writer import ResultWriter
+from triggerer.store.runs.results import AttemptUpdate
+
+
+def _order(pk: int, attempt: int) -> RunOrder:
+    return order(pk, attempt, dag_id="emits", run_id="one")
+
+
+def _ended(order: RunOrder, extra: str) -> AttemptUpdate:
+    now = datetime.now(UTC)
+    event = EmittedEvent("x-out", "x-out", {"text": extra}, 0)
+    result = TaskResult("t", TaskState.SUCCESS, 1, now, now, events=(event,))
+    return AttemptUpdate(order, (result,))
+
+
+async def test_what_one_attempt_left_does_not_fail_the_next_one(any_house: House) -> None:
+    house = any_house
+    await house.add_dag("emits", "")
+    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1)
+    result_writer = ResultWriter(house.database, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(result_writer.run)
+        result_writer.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
+        await result_writer.written()
+        assert (await house.tasks(pk))["t"].state == "failed"
+        # Others took this executor for dead and queued the run, which it has claimed again.
+        await house.change_run(pk, attempt=2)
+        result_writer.submit_nowait(_ended(_order(pk, 2), "none"))
+        end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
+        result_writer.submit_nowait(AttemptUpdate(_order(pk, 2), end=end))
+        await result_writer.written()
+        tasks.cancel_scope.cancel()
+    run = await house.run(pk)
+    assert (run.state, run.error) == ("success", None)
+    assert (await house.tasks(pk))["t"].state == "success"
+
+
+async def test_a_refusal_is_forgotten_with_its_run(house: House) -> None:
+    await house.add_dag("emits", "")
+    pks = await house.queue("emits", 3, state="running", executor="one", attempt=1)
+    result_writer = ResultWriter(house.database, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(result_writer.run)
+        for pk in pks:
+            result_writer.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
+            end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
+            result_writer.submit_nowait(AttemptUpdate(_order(pk, 1), end=end))
+        await result_writer.written()
+        tasks.cancel_scope.cancel()
+    assert [(await house.run(pk)).state for pk in pks] == ["failed"] * 3
+    assert result_writer._refused == {}

@@ -1,0 +1,479 @@
+"""A queued run is executed in a worker process, and all that it leaves is kept."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from tests.executor.conftest import House
+from triggerer.cli.terminal.one_line import one_line
+from triggerer.store.database.wakeups.signals import Signal
+
+
+async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_house: House) -> None:
+    house = any_house
+    await house.add_dag(
+        "one",
+        """
+        with DAG("one", params={"a": 1, "b": 2}):
+            @task
+            def first(params):
+                print("hello from the task")
+                return {"n": 20, **params}
+
+            @task
+            def second(value, log):
+                log.info("got %s", value)
+                print("to stderr", file=sys.stderr)
+
+            second(first())
+        """,
+    )
+    async with house.executor():
+        (pk,) = await house.queue("one", params={"b": 3})
+        (run,) = await house.ended(pk)
+    assert (run.state, run.error, run.executor, run.attempt) == ("success", None, "one", 1)
+    assert run.started_at is not None
+    assert run.ended_at is not None
+    assert run.queued_at <= run.started_at <= run.ended_at
+    tasks = await house.tasks(pk)
+    assert {name: row.state for name, row in tasks.items()} == {
+        "first": "success",
+        "second": "success",
+    }
+    log = house.log(run)
+    assert "hello from the task" in log
+    assert "got {'n': 20, 'a': 1, 'b': 3}" in log
+    assert "to stderr" in log
+
+
+async def test_who_watches_the_service_reads_that_a_run_failed_and_why(house: House) -> None:
+    await house.add_dag(
+        "fails",
+        """
+        with DAG("fails"):
+            @task
+            def fail():
+                raise ValueError("no such column: amount")
+
+            fail()
+        """,
+    )
+    with capture_logs() as logs:
+        async with house.executor():
+            (pk,) = await house.queue("fails")
+            (run,) = await house.ended(pk)
+    (said,) = [log for log in logs if log["event"] == "run failed"]
+    assert (said["dag_id"], said["run_id"], said["log_level"]) == ("fails", run.run_id, "warning")
+    assert said["error"] == "ValueError: no such column: amount"
+
+
+async def test_a_task_prints_what_the_locale_has_no_characters_for(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.add_dag(
+        "prints",
+        """
+        with DAG("prints"):
+            @task
+            def tick(log):
+                print("printed", chr(0x2713), chr(0xDCFF))
+                log.info("logged %s", chr(0x2713))
+            tick()
+        """,
+    )
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    async with house.executor():
+        (pk,) = await house.queue("prints")
+        (run,) = await house.ended(pk)
+    assert (run.state, run.error) == ("success", None)
+    log = house.log(run)
+    assert "printed ✓ \\udcff" in log
+    assert "logged ✓" in log
+
+
+async def test_a_run_needs_no_working_directory(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.add_dag(
+        "prints",
+        """
+        with DAG("prints"):
+            @task
+            def show():
+                print("in", os.getcwd())
+            show()
+        """,
+    )
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    async with house.executor():
+        (pk,) = await house.queue("prints")
+        (run,) = await house.ended(pk)
+    assert (run.state, run.error) == ("success", None)
+    assert "in /\n" in house.log(run)
+
+
+async def test_a_log_is_for_its_user_alone(house: House) -> None:
+    await house.add_dag(
+        "quiet",
+        """
+        with DAG("quiet"):
+            @task
+            def quiet():
+                pass
+            quiet()
+        """,
+    )
+    async with house.executor():
+        (run,) = await house.ended(*await house.queue("quiet"))
+    log = house.log_path(run)
+    # <home>/logs/<dag_id>/<run_id>.log: nothing of it was there before.
+    modes = [one.stat().st_mode & 0o777 for one in (log, *log.parents[:3])]
+    assert modes == [0o600, 0o700, 0o700, 0o700]
+    assert log.parents[2] == house.home.resolve()
+
+
+async def test_a_failed_task_fails_its_run_and_what_waits_for_it(house: House) -> None:
+    await house.add_dag(
+        "fails",
+        """
+        with DAG("fails"):
+            def helper():
+                raise ValueError("no such \\x00 thing")
+
+            @task
+            def broken():
+                helper()
+
+            @task
+            def after(value):
+                pass
+
+            @task
+            def apart():
+                pass
+
+            after(broken())
+            apart()
+        """,
+    )
+    async with house.executor():
+        (run,) = await house.ended(*await house.queue("fails"))
+    assert run.state == "failed"
+    assert run.error is not None
+    assert run.error.startswith("task broken failed: Traceback")
+    assert run.error.endswith("ValueError: no such \\x00 thing")
+    # What `runs list` shows of it.
+    assert one_line(run.error) == "task broken failed: ValueError: no such \\x00 thing"
+    assert "in helper" in run.error
+    assert "/triggerer/" not in run.error
+    assert "/triggerer/worker/tasks.py" in house.log(run)
+    tasks = await house.tasks(run.id)
+    assert {name: row.state for name, row in tasks.items()} == {
+        "broken": "failed",
+        "after": "upstream_failed",
+        "apart": "success",
+    }
+
+
+async def test_a_task_is_tried_again_as_often_as_it_says(house: House) -> None:
+    marker = house.folder / "tries"
+    await house.add_dag(
+        "again",
+        f"""
+        asset = Asset("x-again")
+        with DAG("again"):
+            @task(retries=2, retry_delay=0.01, outlets=asset)
+            def flaky(outlet_events):
+                with open({str(marker)!r}, "a") as file:
+                    file.write("x")
+                tries = len(Path({str(marker)!r}).read_text())
+                outlet_events[asset].extra[f"try {{tries}}"] = True
+                if tries < 3:
+                    raise RuntimeError("not yet")
+            flaky()
+        """,
+    )
+    async with house.executor():
+        (run,) = await house.ended(*await house.queue("again"))
+    assert run.state == "success"
+    assert (await house.tasks(run.id))["flaky"].try_number == 3
+    # Of the tries that failed nothing is left.
+    assert [event.extra for event in await house.events("x-again")] == [{"try 3": True}]
+
+
+async def test_a_task_that_exceeds_its_timeout_fails_and_its_worker_goes_on(house: House) -> None:
+    await house.add_dag(
+        "slow",
+        """
+        with DAG("slow"):
+            @task(timeout=timedelta(seconds=0.2))
+            def waits():
+                try:
+                    time.sleep(60)
+                except Exception:
+                    pass
+            waits()
+        """,
+    )
+    async with house.executor(workers=1) as executor:
+        (first,) = await house.ended(*await house.queue("slow"))
+        pids = executor.worker_pids
+        (second,) = await house.ended(*await house.queue("slow"))
+        assert executor.worker_pids == pids
+    for run in (first, second):
+        assert run.state == "failed"
+        assert "did not end within 0:00:00.200000" in (run.error or "")
+
+
+async def test_a_task_that_ignores_its_timeout_is_killed_with_its_worker(house: House) -> None:
+    await house.add_dag(
+        "stuck",
+        """
+        with DAG("stuck"):
+            @task(timeout=timedelta(seconds=0.6))
+            def stuck():
+                while True:
+                    try:
+                        time.sleep(60)
+                    except BaseException:
+                        pass
+            stuck()
+        """,
+    )
+    async with house.executor(timeout_grace=timedelta(seconds=0.2)):
+        (run,) = await house.ended(*await house.queue("stuck"))
+    assert run.state == "failed"
+    assert (run.error or "").startswith("task stuck did not stop within 0.2 s after its timeout")
+    said = house.said_of_the_end(run)
+    assert said == f"INFO triggerer.run: run {run.run_id}: failed: {run.error}"
+    assert (await house.tasks(run.id))["stuck"].state == "failed"
+
+
+async def test_the_wait_between_two_tries_is_not_held_against_the_timeout(house: House) -> None:
+    await house.add_dag(
+        "patient",
+        """
+        with DAG("patient"):
+            @task(retries=1, retry_delay=1.5, timeout=timedelta(seconds=0.3))
+            def flaky(params):
+                marker = Path(params["marker"])
+                if not marker.exists():
+                    marker.touch()
+                    raise ValueError("not yet")
+            flaky()
+        """,
+    )
+    params = {"marker": str(house.folder / "marker")}
+    async with house.executor(timeout_grace=timedelta(seconds=0.3)):
+        (run,) = await house.ended(*await house.queue("patient", params=params))
+    assert (run.state, run.error) == ("success", None)
+    assert (await house.tasks(run.id))["flaky"].try_number == 2
+
+
+async def test_what_happens_in_a_file_or_a_task_is_told_in_the_runs_error(house: House) -> None:
+    await house.add_dag("syntax", "def (:")
+    await house.add_dag("elsewhere", "with DAG('other'): pass")
+    await house.add_dag(
+        "exits",
+        """
+        with DAG("exits"):
+            @task
+            def leaves():
+                sys.exit(3)
+            leaves()
+        """,
+    )
+    async with house.executor(workers=1):
+        pks = [(await house.queue(dag))[0] for dag in ("syntax", "elsewhere", "exits")]
+        runs = await house.ended(*pks)
+    assert [run.state for run in runs] == ["failed"] * 3
+    assert "syntax error" in (runs[0].error or "")
+    assert runs[1].error == "elsewhere_file.py does not define the DAG elsewhere any more"
+    assert runs[2].error == "task leaves failed: the task called sys.exit(3)"
+
+
+async def test_each_run_loads_its_file_afresh(house: House) -> None:
+    source = """
+        with DAG("fresh"):
+            @task
+            def says():
+                print("version {}")
+            says()
+        """
+    await house.add_dag("fresh", source.format(1))
+    async with house.executor(workers=1):
+        (first,) = await house.ended(*await house.queue("fresh"))
+        path = house.dags_folder / "fresh_file.py"
+        path.write_text(path.read_text().replace("version 1", "version two"))
+        (second,) = await house.ended(*await house.queue("fresh"))
+    assert "version 1" in house.log(first)
+    assert "version two" in house.log(second)
+
+
+async def test_no_more_runs_than_workers_at_a_time_and_all_of_them_in_the_end(
+    house: House,
+) -> None:
+    await house.add_dag(
+        "many",
+        """
+        with DAG("many"):
+            @task
+            def touch(dag_run):
+                time.sleep(0.01)
+            touch()
+        """,
+    )
+    async with house.executor(workers=2) as executor:
+        pks = await house.queue("many", 60)
+        runs = await house.ended(*pks)
+        assert len(executor.worker_pids) == 2
+    assert {run.state for run in runs} == {"success"}
+    assert {run.attempt for run in runs} == {1}
+    spans = [(house.log_path(run), run.started_at) for run in runs]
+    assert len({path for path, _ in spans}) == 60
+
+
+async def test_a_queued_run_that_nobody_announced_is_found_by_the_sweep(house: House) -> None:
+    await house.add_dag(
+        "quiet",
+        """
+        with DAG("quiet"):
+            @task
+            def t():
+                pass
+            t()
+        """,
+    )
+    async with house.executor(sweep_every=timedelta(seconds=1)):
+        (pk,) = await house.queue("quiet", state="failed")
+        # Nobody announces this change.
+        await house.change_run(pk, state="queued")
+        run = await house.until(pk, lambda run: run.state == "success")
+    assert run.attempt == 1
+
+
+async def test_a_run_that_nobody_said_is_to_be_cancelled_is_cancelled_by_the_sweep(
+    any_house: House,
+) -> None:
+    house = any_house
+    await house.add_dag(
+        "waits",
+        """
+        with DAG("waits"):
+            @task
+            def t():
+                time.sleep(60)
+            t()
+        """,
+    )
+    await house.add_instance("one")
+    async with house.executor("one", sweep_every=timedelta(seconds=0.5)) as executor:
+        (pk,) = await house.queue("waits")
+        await house.until(pk, lambda run: bool(executor.worker_pids))
+        await house.change_run(pk, cancel_requested=True)
+        (run,) = await house.ended(pk, timeout=20)
+    assert (run.state, run.error) == ("cancelled", "cancelled")
+
+
+async def test_what_a_dead_executor_was_to_cancel_is_cancelled_by_the_sweep(
+    any_house: House,
+) -> None:
+    house = any_house
+    await house.add_dag("waits", "DAG('waits')")
+    await house.add_instance("dead", alive=False)
+    (pk,) = await house.queue(
+        "waits", state="running", executor="dead", attempt=1, cancel_requested=True
+    )
+    with house.database.wakeups.subscribe(Signal.RUNS_ENDED) as ends:
+        async with house.executor("one"):
+            (run,) = await house.ended(pk, timeout=20)
+            assert (run.state, run.attempt) == ("cancelled", 1)
+            # Who waits for room hears of it.
+            with anyio.fail_after(10):
+                assert await ends.wait() == {Signal.RUNS_ENDED: {"waits"}}
+
+
+async def test_what_a_run_does_to_its_process_does_not_reach_the_next_one(house: House) -> None:
+    await house.add_dag(
+        "rude",
+        """
+        import logging, logging.config, threading
+
+        def later(events):
+            time.sleep(0.5)
+            len(events)
+
+        with DAG("rude"):
+            @task
+            def rude(triggering_asset_events):
+                threading.Thread(target=later, args=[triggering_asset_events], daemon=True).start()
+                os.chdir("/")
+                logging.config.dictConfig({"version": 1, "root": {"handlers": [], "level": "ERROR"}})
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                sys.stderr = None
+                sys.stdout.close()
+            rude()
+        """,
+    )
+    await house.add_dag(
+        "polite",
+        """
+        with DAG("polite"):
+            @task
+            def polite(log):
+                time.sleep(1)
+                print("printed in", os.getcwd())
+                log.info("logged")
+                assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
+            polite()
+        """,
+    )
+    async with house.executor(workers=1) as executor:
+        (first,) = await house.ended(*await house.queue("rude"))
+        pids = executor.worker_pids
+        (second,) = await house.ended(*await house.queue("polite"))
+        assert executor.worker_pids == pids
+    assert (first.state, second.state, second.error) == ("success", "success", None)
+    log = house.log(second)
+    assert f"printed in {Path.cwd()}" in log
+    assert "logged" in log
+
+
+async def test_a_log_that_cannot_be_written_fails_the_run_with_the_reason(house: House) -> None:
+    await house.add_dag("blocked", "with DAG('blocked'): pass")
+    (house.home / "logs").mkdir(parents=True)
+    (house.home / "logs" / "blocked").write_text("a file where a folder has to be")
+    async with house.executor(workers=1):
+        (run,) = await house.ended(*await house.queue("blocked"))
+    assert run.state == "failed"
+    assert "cannot be written" in (run.error or "")
+
+
+async def test_a_worker_lets_the_service_go_first(house: House) -> None:
+    await house.add_dag(
+        "nice",
+        """
+        with DAG("nice"):
+            @task
+            def shows():
+                print("niceness", os.nice(0))
+                session = Path("/proc/self/autogroup")
+                if session.exists():
+                    print("session:", session.read_text())
+            shows()
+        """,
+    )
+    async with house.executor(workers=2):
+        (run,) = await house.ended(*await house.queue("nice"))
+    log = house.log(run)
+    assert f"niceness {os.nice(0) + 5}" in log
+    # Where the kernel shares processors out among sessions, a process's own niceness tells nobody else.
+    assert ("session:" in log) == Path("/proc/self/autogroup").exists()
+    assert all(line.endswith(" nice 5") for line in log.splitlines() if "session:" in line)

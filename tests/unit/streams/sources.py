@@ -1,0 +1,185 @@
+"""Lanes of numbered messages, producers that read them and note what they are told, and triggers on those."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from tests.unit.streams.streams import HERE, Watching
+from tests.unit.streams.supervised import Service
+from triggerer.abc import AdvanceItem, SharedStreamProducer, TriggerEvent
+from triggerer.streams import RuntimeSettings
+from triggerer.streams.delivery.group import Group
+
+Hook = Callable[[], Any]
+
+
+class Raw:
+    """A message, of which a test can see whether anybody keeps it."""
+
+    alive: ClassVar[weakref.WeakSet[Raw]] = weakref.WeakSet()
+
+    def __init__(self, lane: Hashable, number: int, size_bytes: int = 0) -> None:
+        self.size_bytes = size_bytes
+        self.lane = lane
+        self.number = number
+        self.alive.add(self)
+
+
+class Source:
+    """Lanes of numbered messages, and what its producers were told."""
+
+    known: ClassVar[dict[str, Source]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.known[name] = self
+        self.left: dict[Hashable, deque[int]] = {}
+        self.pulled: list[tuple[Hashable, int]] = []
+        self.advanced: dict[Hashable, list[int]] = {}
+        self.told: list[tuple[str, Hashable]] = []
+        self.hooks: dict[str, Hook] = {}
+        self.heeds = True
+        """Whether a paused lane delivers nothing."""
+        self.turns = 0
+        """That others get after each message."""
+        self.closed = 0
+        self.sizes: dict[tuple[Hashable, int], int] = {}
+        """Of the messages whose size is not that of `each`."""
+        self.each = 0
+        self.asked: list[tuple[Hashable, int]] = []
+        """The messages whose size was asked for."""
+        self.changed = anyio.Event()
+
+    def publish(self, count: int, lane: Hashable = 0) -> None:
+        begin = len(self.left.get(lane, ()))
+        self.left.setdefault(lane, deque()).extend(range(begin, begin + count))
+        self.note_change()
+
+    def note_change(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def tell(self, what: str, lane: Hashable = None) -> None:
+        self.told.append((what, lane))
+        hook = self.hooks.get(what)
+        if hook is not None:
+            await hook()
+
+    def count(self, lane: Hashable = 0) -> int:
+        return len(self.advanced.get(lane, ()))
+
+
+class PausesAll(SharedStreamProducer):
+    """Takes from its lanes in turns."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.paused: set[Hashable] = set()
+
+    async def open_stream(self) -> AsyncIterator[tuple[Raw, Raw]]:
+        source = self.source
+        while True:
+            lanes = [lane for lane, left in source.left.items() if left]
+            if source.heeds:
+                lanes = [lane for lane in lanes if lane not in self.paused]
+            if not lanes:
+                await source.changed.wait()
+            for lane in lanes:
+                if lane in self.paused and source.heeds:
+                    continue
+                number = source.left[lane].popleft()
+                source.pulled.append((lane, number))
+                raw = Raw(lane, number, source.sizes.get((lane, number), source.each))
+                yield raw, raw
+                del raw
+                for _ in range(source.turns):
+                    await checkpoint()
+
+    def get_advance_lane(self, broker_payload: Raw) -> Hashable:
+        return broker_payload.lane
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        for item in batch:
+            raw = item.broker_payload
+            self.source.advanced.setdefault(raw.lane, []).append(raw.number)
+
+    async def pause(self) -> None:
+        await self.source.tell("pause")
+
+    async def resume(self) -> None:
+        await self.source.tell("resume")
+
+    async def aclose(self) -> None:
+        self.source.closed += 1
+
+
+class PausesLanes(PausesAll):
+    pauses_lanes = True
+
+    async def pause_lane(self, lane: Hashable) -> None:
+        await self.source.tell("pause_lane", lane)
+        self.paused.add(lane)
+
+    async def resume_lane(self, lane: Hashable) -> None:
+        await self.source.tell("resume_lane", lane)
+        self.paused.discard(lane)
+        self.source.note_change()
+
+
+class SideBySide(PausesLanes):
+    lanes_advance_side_by_side = True
+
+
+class FromSource(Watching):
+    """Derives an event from each message of lane 0, and of any other if it is asked to."""
+
+    producer: ClassVar[type[PausesAll]] = PausesLanes
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{HERE}.{type(self).__name__}", {"upstream": self.upstream}
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return cls.producer(Source.known[kwargs["upstream"]])
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Raw]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for raw in shared_stream:
+            if raw.lane == 0:
+                yield TriggerEvent({"number": raw.number})
+
+
+class FromWholeStream(FromSource):
+    producer = PausesAll
+
+
+class FromSideBySide(FromSource):
+    producer = SideBySide
+
+
+def bounds(group: int = 1_000, lane: int = 1_000, **others: Any) -> RuntimeSettings:
+    return RuntimeSettings(
+        max_outstanding=group,
+        max_outstanding_per_lane=lane,
+        close_timeout=0.5,
+        **others,
+    )
+
+
+def group_of(service: Service) -> Group:
+    (stream,) = service.manager.streams.values()
+    assert stream.group is not None
+    return stream.group
+
+
+async def confirm_everything(service: Service) -> None:
+    while service.store.waiting:
+        service.store.complete()
+        await service.settle_down()

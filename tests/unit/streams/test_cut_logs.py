@@ -1,0 +1,227 @@
+"""A log loses its end while a watcher is behind there, and its numbers are used again for other messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import anyio
+import pytest
+
+from tests.unit.streams.scene import Breaking, Scene, Sink, Watching, hosting
+from triggerer.domain.watchers.lane_positions import LanePosition
+from triggerer.streams import Manager
+from triggerer.testing import InMemoryMessage
+
+SICK, WELL = 1, 2
+READ_BEFORE, READ_SINCE = -2, -1
+
+
+class Used(NamedTuple):
+    since: int
+    below: int
+
+
+class Cut(str):
+    """As the incarnation of Kafka's positions: it tells which cuts were known."""
+
+    __slots__ = ("used",)
+    used: tuple[Used, ...]
+
+
+class Cutting(Scene):
+    """Its log can be cut once. The poll finds that at once, and goes back."""
+
+    since: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = self.broker.identity
+        self.cut_one = Cut(self.plain)
+        self.delivery_since = 0
+
+    def watcher(self, name: str) -> Watching:
+        return WatchingCut(scene=self.name, name=name)
+
+    def cut(self, since: int, *values: str) -> None:
+        log = self.broker.logs()[0]
+        del log.values[since:], log.published_at[since:]
+        log.committed = min(log.committed, since)
+        self.since = since
+        self.cut_one.used = (Used(since, 1000),)
+        if log.holder is not None:
+            reading = log.holder._readings[0]
+            reading.position, reading.delivery = log.committed, reading.delivery + 1
+            self.delivery_since = reading.delivery
+        self.publish(*values)
+
+
+class CutProducer(Breaking):
+    scene: Cutting
+
+    def _is_since(self, message: InMemoryMessage) -> bool:
+        if message.delivery < 0:
+            return message.delivery == READ_SINCE
+        return self.scene.since is not None and message.delivery >= self.scene.delivery_since
+
+    def get_position(self, broker_payload: InMemoryMessage) -> list[Any]:
+        is_since = self._is_since(broker_payload)
+        return [self.scene.cut_one if is_since else self.scene.plain, broker_payload.offset]
+
+    def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
+        key, since = super().get_idempotency_key(broker_payload), self.scene.since
+        is_new = self._is_since(broker_payload) and since is not None
+        return f"{key}+1" if is_new and broker_payload.offset >= (since or 0) else key
+
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        incarnation, offset = position
+        since = self.scene.since
+        if since is not None and not isinstance(incarnation, Cut):
+            offset = min(offset, since)
+        async for event, message in super().read_lane(lane, [incarnation, offset]):
+            if self.scene.since != since:
+                raise RuntimeError("the log was cut")
+            mark = READ_BEFORE if since is None else READ_SINCE
+            yield event, InMemoryMessage(event, lane, message.offset, mark)
+
+
+class WatchingCut(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> CutProducer:
+        scene = Scene.by_name[kwargs["scene"]]
+        assert isinstance(scene, Cutting)
+        return CutProducer(scene)
+
+
+def old(first: int, end: int) -> list[str]:
+    return [f"old {number}" for number in range(first, end)]
+
+
+def new(first: int, end: int) -> list[str]:
+    return [f"new {number}" for number in range(first, end)]
+
+
+def new_in(taken: list[str]) -> list[str]:
+    return [value for value in taken if value.startswith("new")]
+
+
+async def behind_at(scene: Cutting, sink: Sink, stuck_at: str, end: int) -> None:
+    """Have the sick one fall behind at a message, and the other read on to the end."""
+    scene.fails["sick"] = lambda event: event == stuck_at
+    scene.publish(*old(0, 10))
+    await sink.until(lambda: scene.broker.committed() == 10)
+    # From here on it is kept in memory.
+    scene.publish(*old(10, end))
+    await sink.until(lambda: scene.broker.committed() == end)
+
+
+async def live_with_its_row(scene: Cutting, sink: Sink, manager: Manager, end: int) -> anyio.Event:
+    """Have the sick one catch up to the end; the other has a message open before that, until the event is set."""
+    gate = scene.gates["well", "old 9"] = anyio.Event()
+    scene.fails["sick"] = lambda event: event == "old 3"
+    scene.publish(*old(0, 6))
+    (stream,) = manager.streams.values()
+    # Its live filter is back before the message at which the other waits.
+    await sink.until(lambda: scene.broker.committed() == 6 and len(stream.group.subscribers) == 2)
+    scene.publish(*old(6, end))
+    await sink.until(lambda: ("well", "old 9") in scene.opened)
+    scene.fails.clear()
+    await sink.until(lambda: f"old {end - 1}" in sink.taken(SICK) and is_live(manager))
+    return gate
+
+
+def is_live(manager: Manager) -> bool:
+    """Whether the sick one has caught up, and its row is still there."""
+    (stream,) = manager.streams.values()
+    lag = stream.behind.lags.find(0, SICK)
+    return lag is not None and lag.is_live
+
+
+@pytest.mark.rule("18: a log that was cut is read from the cut")
+@pytest.mark.parametrize("since", [5, 10, 30, 49])
+async def test_who_is_behind_gets_what_was_written_since_and_not_what_is_in_memory(
+    since: int,
+) -> None:
+    scene, sink = Cutting(), Sink()
+    async with hosting(scene, sink):
+        await behind_at(scene, sink, "old 3", 50)
+        scene.cut(since, *new(since, 80))
+        await sink.until(lambda: "new 79" in sink.taken(WELL))
+        scene.fails.clear()
+        await sink.until(lambda: "new 79" in sink.taken(SICK))
+        scene.publish("end")
+        await sink.until(lambda: "end" in sink.taken(SICK))
+        await sink.until(lambda: sink.positions[SICK, "0"] is None)
+    # What was lost behind that it has not read, and of what is there it misses nothing.
+    assert sink.taken(SICK) == [*old(0, since), *new(since, 80), "end"]
+    assert new_in(sink.taken(WELL)) == new(since, 80)
+
+
+@pytest.mark.rule("18: a log that was cut is read from the cut")
+async def test_who_has_caught_up_and_whose_row_is_still_there_is_set_back() -> None:
+    """What is there now lies before where it went live, and was passed as read."""
+    scene, sink = Cutting(), Sink()
+    async with hosting(scene, sink) as (manager, *_):
+        gate = await live_with_its_row(scene, sink, manager, 20)
+        scene.cut(5, *new(5, 30))
+        gate.set()
+        await sink.until(lambda: "new 29" in sink.taken(WELL))
+        scene.publish("end")
+        await sink.until(lambda: "end" in sink.taken(SICK) and "end" in sink.taken(WELL))
+        await sink.until(lambda: scene.broker.committed() == 31)
+        await sink.until(lambda: sink.positions[SICK, "0"] is None)
+    assert sink.taken(SICK) == [*old(0, 20), *new(5, 30), "end"]
+    assert new_in(sink.taken(WELL)) == new(5, 30)
+
+
+@pytest.mark.rule("18: a log that was cut is read from the cut")
+async def test_what_it_was_handed_from_memory_does_not_lead_it_past_the_cut() -> None:
+    """It stands before the cut, and has some of what was lost in hand."""
+    scene, sink = Cutting(), Sink()
+    async with hosting(scene, sink):
+        await behind_at(scene, sink, "old 3", 50)
+        gate = scene.gates["sick", "old 12"] = anyio.Event()
+        scene.fails.clear()
+        await sink.until(lambda: ("sick", "old 12") in scene.opened)
+        scene.cut(15, *new(15, 60))
+        await sink.until(lambda: "new 59" in sink.taken(WELL))
+        gate.set()
+        await sink.until(lambda: "new 59" in sink.taken(SICK))
+    assert sink.taken(SICK) == [*old(0, 15), *new(15, 60)]
+
+
+@pytest.mark.rule("18: a log that was cut is read from the cut")
+@pytest.mark.parametrize("stands_at", [3, 5, 8, 40])
+async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
+    """What was stored of a place does not tell what was known by then."""
+    scene, sink = Cutting(), Sink()
+    scene.publish(*old(0, 50))
+    scene.broker.seek(4)
+    scene.cut(5, *new(5, 60))
+    row = LanePosition(SICK, "0", [scene.plain, stands_at], datetime.now(UTC))
+    async with hosting(scene, sink, positions=(row,)):
+        await sink.until(lambda: "new 59" in sink.taken(SICK))
+        await sink.until(lambda: scene.broker.committed() == 60)
+    assert new_in(sink.taken(SICK)) == new_in(sink.taken(WELL)) == new(5, 60)
+
+
+@pytest.mark.rule("18: a log that was cut is read from the cut")
+async def test_who_fails_with_a_message_that_was_lost_misses_nothing_since() -> None:
+    """The store refuses it, and it is decided after the watcher has read to the end of what is there."""
+    scene, sink = Cutting(), Sink()
+    sink.refuses = lambda watcher, payload: (watcher, payload) == (SICK, "old 15")
+    async with hosting(scene, sink) as (manager, *_):
+        gate = await live_with_its_row(scene, sink, manager, 12)
+        scene.publish(*old(12, 20))
+        await sink.until(lambda: "old 19" in sink.taken(SICK))
+        scene.cut(5, *new(5, 9))
+        await sink.until(lambda: "new 8" in sink.taken(SICK) and is_live(manager))
+        gate.set()
+        await sink.until(lambda: scene.broker.committed() == 9)
+        scene.publish(*new(9, 30))
+        await sink.until(lambda: "new 29" in sink.taken(SICK))
+        await sink.until(lambda: scene.broker.committed() == 30)
+    assert new_in(sink.taken(SICK)) == new_in(sink.taken(WELL)) == new(5, 30)

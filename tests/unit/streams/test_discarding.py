@@ -1,0 +1,90 @@
+"""Somebody discards a message while its watcher has it in hand (contract, rule 18)."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from tests.unit.streams.scene import MAX_DELIVERIES, Scene, Sink, hosting
+from triggerer.domain.watchers.parked import ParkedState
+
+
+def discard(sink: Sink, value: str) -> None:
+    """As `watchers parked discard` does."""
+    data = f'["in memory","{value}"]'.encode()
+    (id_,) = [id_ for id_, (_, one, _) in sink.parked.items() if one.data == data]
+    del sink.parked[id_]
+
+
+@pytest.mark.rule("a row that is deleted while it is worked on blocks its slot")
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_one_that_is_discarded_while_it_is_replayed_holds_up_nothing(
+    any_scene: Scene, is_taken: bool
+) -> None:
+    scene, sink = any_scene, Sink()
+    scene.fails["sick"] = lambda event: event in ("b", "c")
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.taken(1) == ["a", "d"] and len(sink.parked) == 2)
+        await sink.until(lambda: not sick.catching_up)
+        scene.gates["sick", "b"] = gate = anyio.Event()
+        scene.fails["sick"] = lambda event: event == "b" and not is_taken
+        scene.opened.clear()
+        sink.keep()
+        manager.replay_parked(sick, sink.kept_lanes())
+        await sink.until(lambda: ("sick", "b") in scene.opened)
+        discard(sink, "b")
+        gate.set()
+        # What is behind it is given all the same, and so is what comes.
+        await sink.until(lambda: not sink.parked and not sick.catching_up)
+        scene.publish("e")
+        await sink.until(lambda: "e" in sink.taken(1))
+    assert sink.taken(1) == ["a", "d", *(["b"] if is_taken else []), "c", "e"]
+    assert scene.opened.count(("sick", "b")) == 1
+
+
+@pytest.mark.rule("a row that is deleted while it is worked on blocks its slot")
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_one_that_is_discarded_while_its_watcher_catches_up_holds_up_nothing(
+    queue_scene: Scene, is_taken: bool
+) -> None:
+    scene, sink = queue_scene, Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink) as (_, sick, _):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.kept(1) == ["b", "c"])
+        scene.gates["sick", "b"] = gate = anyio.Event()
+        scene.opened.clear()
+        await sink.until(lambda: ("sick", "b") in scene.opened)
+        if is_taken:
+            scene.fails.clear()
+        discard(sink, "b")
+        gate.set()
+        await sink.until(lambda: not sink.parked and not sick.catching_up)
+        scene.publish("d")
+        await sink.until(lambda: "d" in sink.taken(1))
+    assert sink.taken(1) == ["a", *(["b"] if is_taken else []), "c", "d"]
+    assert scene.opened.count(("sick", "b")) == 1
+
+
+@pytest.mark.rule("18: the count of failures is stored")
+async def test_what_one_had_failed_that_was_discarded_is_not_counted_of_the_next(
+    queue_scene: Scene,
+) -> None:
+    scene, sink = queue_scene, Sink()
+    scene.fails["sick"] = lambda event: event in ("b", "c")
+    async with hosting(scene, sink) as (_, sick, _):
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: scene.opened.count(("sick", "b")) == MAX_DELIVERIES)
+        # Its watcher fails with it in this moment for the last time before others are tried.
+        scene.gates["sick", "b"] = gate = anyio.Event()
+        await sink.until(lambda: scene.opened.count(("sick", "b")) == MAX_DELIVERIES + 1)
+        discard(sink, "b")
+        scene.opened.clear()
+        gate.set()
+        await sink.until(lambda: sink.taken(1) == ["a", "d"] and not sick.catching_up)
+    ((_, one, state),) = sink.parked.values()
+    assert (one.data, state) == (b'["in memory","c"]', ParkedState.SET_ASIDE)
+    assert one.failures == MAX_DELIVERIES + 1
+    # Once as another that is tried.
+    assert scene.opened.count(("sick", "c")) >= MAX_DELIVERIES + 1

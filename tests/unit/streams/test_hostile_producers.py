@@ -1,0 +1,260 @@
+"""Producers that raise, or answer nonsense, where a message is stored: that harms its message, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.unit.streams.scene import (
+    MAX_DELIVERIES,
+    Breaking,
+    BreakingQueue,
+    Scene,
+    Sink,
+    Watching,
+    context,
+    hosting,
+)
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
+from triggerer.domain.watchers.parked import ParkedChange, SetAside
+from triggerer.streams import Manager, RuntimeContext
+from triggerer.streams.delivery.pending_limit import PendingLimit
+
+
+class HostileScene(Scene):
+    """The watcher "well" wants no message that is "bad", so nobody asks for the key of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keyless: set[Any] = {"bad"}
+        """Messages of which no key can be told."""
+        self.is_lost = False
+        """Whether no position can be told."""
+        self.dump: Callable[[bytes], Any] = lambda data: data
+        self.has_keys = True
+        self.groups = 0
+        self.ignores = lambda event: event == "bad" and self.opened[-1] == ("well", "bad")
+
+    def watcher(self, name: str) -> Watching:
+        return WatchingHostile(scene=self.name, name=name)
+
+
+class HostileQueue(BreakingQueue):
+    scene: HostileScene
+
+    def get_idempotency_key(self, broker_payload: Any) -> Any:
+        if broker_payload.value in self.scene.keyless:
+            raise ValueError("there is no id in it")
+        return super().get_idempotency_key(broker_payload) if self.scene.has_keys else None
+
+    def dump_event(self, event: Any) -> Any:
+        return self.scene.dump(super().dump_event(event))
+
+
+class HostileLog(HostileQueue, Breaking):
+    def get_position(self, broker_payload: Any) -> list[Any]:
+        if self.scene.is_lost:
+            raise ValueError("there is no offset in it")
+        return super().get_position(broker_payload)
+
+
+class WatchingHostile(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        scene = Scene.by_name[kwargs["scene"]]
+        assert isinstance(scene, HostileScene)
+        scene.groups += 1
+        return HostileQueue(scene) if scene.is_queue else HostileLog(scene)
+
+
+@pytest.fixture
+def scene() -> HostileScene:
+    return HostileScene()
+
+
+@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.parametrize("takes_it", [True, False])
+async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
+    scene: HostileScene, takes_it: bool
+) -> None:
+    """That ended the service, and again after each restart. Where the filter takes it, only its key is missing."""
+    sink, pending = Sink(), PendingLimit(10)
+    scene.fails["sick"] = lambda event: event == "bad" and not takes_it
+    async with hosting(scene, sink, catch_up_pending=pending):
+        scene.publish("a", "bad", "c", "d")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
+        assert pending.count == 0
+        ((watcher, one, _),) = sink.parked.values()
+        assert (watcher, one.data) == (1, b'["in memory","bad"]')
+        said = "ValueError: there is no id in it" if takes_it else "RuntimeError: cannot take bad"
+        assert (one.error, one.failures) == (said, MAX_DELIVERIES + 1)
+        assert one.key == f"0@['{scene.broker.identity}', 1]"
+        assert sink.taken(2) == ["a", "c", "d"]
+
+
+@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+async def test_what_cannot_even_be_submitted_is_not_counted_as_on_its_way(
+    scene: HostileScene,
+) -> None:
+    """All who catch up share one bound, and all of them would have waited at last."""
+
+    def raise_at_bad(watcher_id: int, payload: Any) -> bool:
+        if payload == "bad":
+            raise OSError("the payload's own code")
+        return False
+
+    sink, pending = Sink(), PendingLimit(10)
+    sink.refuses = raise_at_bad
+    scene.keyless.clear()
+    async with hosting(scene, sink, catch_up_pending=pending):
+        scene.publish("a", "bad", "c", "d")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
+        assert pending.count == 0
+    assert [one.error for _, one, _ in sink.parked.values()] == ["OSError: the payload's own code"]
+
+
+@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+async def test_where_nothing_can_be_set_aside_a_message_without_key_is_rejected_all_the_same(
+    scene: HostileScene,
+) -> None:
+    sink = Sink()
+    without_parked = RuntimeContext(sink, sink, restart_first=0.01, restart_longest=0.01)
+    row = LanePosition(1, "0", [scene.broker.identity, 0], context(sink).now())
+    scene.publish("a", "bad", "c")
+    scene.broker.seek(3)
+    scene.rejects = lambda event: event == "bad"
+    async with Manager(without_parked) as manager:
+        manager.add(scene.specs("sick", "well", positions=(row,)))
+        await sink.until(lambda: sink.taken(1) == ["a", "c"])
+
+
+@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+async def test_where_a_message_cannot_be_written_as_bytes_its_lane_stands(
+    scene: HostileScene,
+) -> None:
+    """Of a number the store would have asked the length."""
+    sink = Sink()
+    scene.keyless.clear()
+    scene.dump = len
+    scene.fails["sick"] = lambda event: event == "bad"
+    async with hosting(scene, sink) as (_, sick, _):
+        scene.publish("a", "bad", "c")
+        await sink.until(lambda: "returned int" in str(sick.catching_up.get(1)))
+        assert not sink.parked
+        scene.dump = lambda data: data
+        await sink.until(lambda: sink.taken(1) == ["a", "c"])
+    assert len(sink.parked) == 1
+
+
+class Broken(Sink):
+    """Raises when it is handed the first message that is set aside."""
+
+    has_raised = False
+
+    def _park(self, change: ParkedChange) -> None:
+        if isinstance(change.what, SetAside) and not self.has_raised:
+            self.has_raised = True
+            raise OSError("whatever it is")
+        super()._park(change)
+
+
+async def test_whatever_is_raised_when_a_failure_is_noted_ends_only_the_attempt(
+    scene: HostileScene,
+) -> None:
+    sink = Broken()
+    scene.fails["sick"] = lambda event: event == "bad"
+    async with hosting(scene, sink):
+        scene.publish("a", "bad", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"])
+    assert sink.has_raised
+    assert len(sink.parked) == 1
+
+
+# Queues
+
+
+@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+@pytest.mark.parametrize("takes_it", [True, False])
+async def test_a_message_of_a_queue_is_kept_also_if_its_key_cannot_be_told(
+    scene: HostileScene, takes_it: bool
+) -> None:
+    """It ended the group, each time it was redelivered."""
+    sink = Sink()
+    scene.is_queue = True
+    scene.fails["sick"] = lambda event: event == "bad" and not takes_it
+    async with hosting(scene, sink):
+        scene.publish("a", "bad", "c", "d")
+        await sink.until(lambda: sink.taken(2) == ["a", "c", "d"])
+        await sink.until(lambda: len(sink.taken(1)) == 3 + takes_it)
+        await sink.until(lambda: scene.broker.committed() == 4)
+    assert sink.taken(1) == (["a", "bad", "c", "d"] if takes_it else ["a", "c", "d"])
+    assert len(sink.parked) == (not takes_it)
+    assert scene.groups == 1
+
+
+@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+async def test_what_is_not_decided_is_read_in_order_also_if_its_key_cannot_be_told(
+    scene: HostileScene,
+) -> None:
+    sink = Sink()
+    scene.is_queue = True
+    scene.fails["sick"] = lambda event: scene.opened.count(("sick", "a")) == 1
+    scene.gates["well", "bad"] = slow = anyio.Event()
+    async with hosting(scene, sink) as (_, sick, _):
+        scene.publish("a", "b", "bad", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        assert sick.catching_up == {1: None}
+        slow.set()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "bad", "c"])
+    assert scene.groups == 1
+
+
+async def test_what_a_queue_has_set_aside_without_keys_is_not_replaced_by_another_group(
+    scene: HostileScene,
+) -> None:
+    """Both messages have the same number in their groups, and were taken for one."""
+    sink = Sink()
+    scene.is_queue, scene.has_keys = True, False
+    scene.keyless.clear()
+    scene.rejects = lambda event: event == "bad" and scene.opened[-1] == ("sick", "bad")
+    for group in range(2):
+        scene.opened.clear()
+        scene.fails["sick"] = lambda event: event == "a" and scene.opened.count(("sick", "a")) == 1
+        scene.gates["well", "bad"] = slow = anyio.Event()
+        async with hosting(scene, sink):
+            # From memory, since it is not decided.
+            scene.publish("a", "bad")
+            await sink.until(lambda group=group: len(sink.parked) > group)
+            slow.set()
+            await sink.until(lambda group=group: scene.broker.committed() == 2 * (group + 1))
+    assert [one.data for _, one, _ in sink.parked.values()] == [b'["in memory","bad"]'] * 2
+
+
+# Being set back
+
+
+@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
+async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_on(
+    scene: HostileScene,
+) -> None:
+    """It was raised in the task that stores the positions of all streams."""
+    sink = Sink()
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.taken(1) == sink.taken(2) == ["a", "b"])
+        sink.held = []
+        manager.set_back(sick, [ReplayRequest(7, 1, None, True)])
+        await sink.until(lambda: bool(sink.held))
+        scene.gates["well", "c"] = slow = anyio.Event()
+        scene.publish("c")
+        await sink.until(lambda: ("well", "c") in scene.opened)
+        scene.is_lost = True
+        sink.release()
+        scene.is_lost = False
+        assert "no offset" in str(sick.replay_errors.get(1))
+        slow.set()
+        await sink.until(lambda: sink.taken(1) == sink.taken(2) == ["a", "b", "c"])

@@ -1,0 +1,153 @@
+"""How much of what is kept for a watcher is read before its lanes have their turns."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.watchers.lane_positions import encode_lane
+from triggerer.domain.watchers.parked import KeptMessage, ParkedStore
+from triggerer.streams.catchup.backlogs.backlogs import Lag, Lags
+from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.reading import queue_reader as kept_reader
+from triggerer.streams.catchup.reading.queue_reader import KeptReader
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.testing import InMemoryBroker, InMemoryQueueProducer
+
+WATCHER = WatcherRef(1, 1)
+LIMIT = 1_000
+
+
+class Store:
+    """Rows of a watcher; notes which readings there were."""
+
+    def __init__(self) -> None:
+        self.rows: list[KeptMessage] = []
+        self.readings: list[str | None] = []
+
+    def add(self, lane: str, value: str) -> None:
+        number = len(self.rows) + 1
+        data = orjson.dumps(["in memory", value])
+        self.rows.append(KeptMessage(number, str(encode_lane(lane)), f"key {number}", data))
+
+    async def read_kept(
+        self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
+    ) -> list[KeptMessage]:
+        self.readings.append(lane)
+        return [row for row in self.rows if row.id > after and lane in (None, row.lane)][:limit]
+
+
+class State:
+    """What the reader asks of a group."""
+
+    def __init__(self) -> None:
+        self.lags = Lags(None)
+        self.producer = InMemoryQueueProducer(InMemoryBroker())
+
+
+class Reading:
+    """One watcher that is behind in some lanes, which are read in turns."""
+
+    def __init__(self, store: Store, *lanes: str) -> None:
+        state = State()
+        self.lags: list[Lag] = []
+        for lane in lanes:
+            lag = Lag(
+                WATCHER,
+                lane,
+                str(encode_lane(lane)),
+                datetime.now(UTC),
+                Fence("stream", "me", 1),
+                [None, 0],
+                [None, 0],
+                is_stored=True,
+                kept=KeptInLane(),
+            )
+            state.lags.enter(lag)
+            self.lags.append(lag)
+        self.reader = KeptReader(WATCHER, cast(GroupState, state), cast(ParkedStore, store))
+        self.most_bytes = 0
+        self.given: dict[Any, list[Any]] = {lane: [] for lane in lanes}
+
+    async def turn(self, lag: Lag) -> None:
+        assert lag.kept is not None
+        page = await self.reader.read(lag)
+        pages = [one.kept.page for one in self.lags if one.kept is not None]
+        held = sum(len(row.data) for rows in pages for row in rows)
+        self.most_bytes = max(self.most_bytes, held)
+        for message in page:
+            assert message.id is not None
+            self.given[lag.lane].append(message.event)
+            lag.kept.note_given(message.id)
+
+    async def turns(self, most: int) -> None:
+        for _ in range(most):
+            for lag in self.lags:
+                assert lag.kept is not None
+                if lag.kept.are_there:
+                    await self.turn(lag)
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_reader, "_PAGE_BYTES", LIMIT)
+
+
+async def test_what_is_read_of_all_lanes_together_is_bounded_in_bytes() -> None:
+    store = Store()
+    lanes = [f"lane {number}" for number in range(50)]
+    for lane in lanes:
+        store.add(lane, "x" * 100)
+    reading = Reading(store, *lanes)
+    await reading.turn(reading.lags[0])
+    size = len(store.rows[0].data)
+    # The message that reaches the limit may go beyond it.
+    assert LIMIT <= reading.most_bytes < LIMIT + size
+    await reading.turns(60)
+    assert reading.most_bytes < LIMIT + size
+    assert reading.given == {lane: ["x" * 100] for lane in lanes}
+
+
+async def test_below_the_limit_one_reading_serves_all_lanes() -> None:
+    store = Store()
+    lanes = [f"lane {number}" for number in range(20)]
+    for lane in lanes:
+        store.add(lane, "x")
+    reading = Reading(store, *lanes)
+    await reading.turns(1)
+    assert reading.given == {lane: ["x"] for lane in lanes}
+    assert store.readings == [None]
+
+
+async def test_a_lane_that_found_no_room_is_read_alone_and_from_its_first_message() -> None:
+    """Half of what it has is read with the others, and the rest finds no room: it must not come first."""
+    store = Store()
+    store.add("late", "a")
+    store.add("large", "x" * LIMIT)
+    store.add("late", "b")
+    store.add("late", "c")
+    reading = Reading(store, "large", "late")
+    await reading.turns(5)
+    assert reading.given == {"large": ["x" * LIMIT], "late": ["a", "b", "c"]}
+    assert '"late"' in store.readings
+
+
+async def test_what_is_kept_meanwhile_is_read_in_order() -> None:
+    store = Store()
+    for number in range(6):
+        store.add(f"lane {number % 3}", f"{number} {'x' * 400}")
+    reading = Reading(store, "lane 0", "lane 1", "lane 2")
+    await reading.turns(1)
+    for number in range(6, 12):
+        store.add(f"lane {number % 3}", f"{number} {'x' * 400}")
+    for lag in reading.lags:
+        assert lag.kept is not None
+        lag.kept.note_more()
+    await reading.turns(10)
+    for at, lag in enumerate(reading.lags):
+        numbers = [int(event.split()[0]) for event in reading.given[lag.lane]]
+        assert numbers == [at, at + 3, at + 6, at + 9]

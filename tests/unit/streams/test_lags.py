@@ -1,0 +1,206 @@
+"""Where watchers stand that are behind in lanes of a log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.watchers.lane_positions import LanePosition, PositionChange
+from triggerer.processes.own_lease import OwnLease
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.clock import SystemClock
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Lanes, OutcomeCounts
+from triggerer.streams.delivery.ledger import Ledger
+from triggerer.streams.settings import RuntimeSettings
+
+WATCHER = WatcherRef(1, 1)
+FENCE = Fence("stream", "me", 1)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Sink:
+    """Stores nothing, and keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.changes: list[PositionChange] = []
+
+    def submit_nowait(self, change: PositionChange) -> None:
+        self.changes.append(change)
+
+    def end_replay_nowait(self, end: Any) -> None:
+        raise AssertionError
+
+
+def ignore(_: Exception | None) -> None:
+    pass
+
+
+def live_in(lags: Lags, *, position: int, read_to: int) -> Lag:
+    """The watcher has read so far again, and of that so much is durable; it is live."""
+    lags.fall_behind(WATCHER, 0, ["log", position], FENCE, NOW, ignore)
+    lag = lags.find(0, 1)
+    assert lag is not None
+    lag.read_to = ["log", read_to]
+    lags.go_live(lag)
+    return lag
+
+
+def test_who_falls_behind_again_reads_again_what_is_not_durable_yet() -> None:
+    """Its live filter failed while events of what it had missed were still to be stored (seed 1631)."""
+    sink = Sink()
+    lags = Lags(sink)
+    before = live_in(lags, position=3, read_to=7)
+    lags.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
+    now = lags.find(0, 1)
+    assert now is not None
+    assert (now.position, now.read_to, now.is_live) == (["log", 3], ["log", 3], False)
+    assert before.is_gone, "what was taken of it counts no more"
+    assert list(lags.behind(1)) == [now]
+    assert lags.live == {}
+    assert sink.changes[-1].position == ["log", 3]
+
+
+def test_who_falls_behind_again_and_has_all_stored_begins_where_it_failed() -> None:
+    sink = Sink()
+    lags = Lags(sink)
+    before = live_in(lags, position=7, read_to=7)
+    lags.fall_behind(WATCHER, 0, ["log", 9], FENCE, NOW, ignore)
+    assert lags.find(0, 1) is before
+    assert before.position == before.read_to == sink.changes[-1].position == ["log", 9]
+
+
+def test_what_is_left_behind_a_stored_position_is_no_place_without_a_message() -> None:
+    """Those behind it are stored as not passed yet: a later owner has to know of them."""
+    sink = Sink()
+    lags = Lags(sink)
+    lag = live_in(lags, position=7, read_to=7)
+    lag.gap, lag.head = (["log", 4], ["log", 7]), 7
+    lags.move(lag)
+    assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 4)
+    sink.changes[-1].on_done(None)
+    lag.head = 9
+    lags.move(lag)
+    assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 9)
+    lags.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
+    assert sink.changes[-1].position == ["log", 7]
+
+
+@pytest.mark.rule("18: a replay sets one watcher back, never forward")
+def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
+    """Nobody knew where the group stood: what lies between the two it may have missed (the simulation's seed 581)."""
+    sink = Sink()
+    lags = Lags(sink)
+    source = EventSource((WATCHER,), FENCE)
+    lags.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 5], NOW, set_back_to=["log", 5]))
+    assert lags.are_stored(source, 0)
+    (lag,) = lags.all()
+    lags.set_back_from(lag, ["log", 2], None, NOW)
+    assert not lags.are_stored(source, 0)
+    assert lags.to_catch_up(1) == []
+    sink.changes[-1].on_done(None)
+    assert lags.are_stored(source, 0)
+    assert [one.position for one in lags.to_catch_up(1)] == [["log", 2]]
+
+
+class OfPositions(SharedStreamProducer):
+    """The payload of a message is its number."""
+
+    def get_position(self, broker_payload: Any) -> list[Any]:
+        return ["log", broker_payload]
+
+    def get_advance_lane(self, broker_payload: Any) -> int:
+        return 0
+
+    def open_stream(self) -> Any:
+        raise NotImplementedError
+
+    def read_lane(self, lane: Any, position: Any) -> Any:
+        raise NotImplementedError
+
+    async def advance(self, batch: Any) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        raise NotImplementedError
+
+
+def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before() -> None:
+    """It may have missed that, and counts as done with what lies before its place (the simulation's seed 140068)."""
+    lanes = Lanes()
+    for seq, number in enumerate((11, 12, 8, 9)):
+        lanes.append("lane", seq, number, now=0.0)
+    state = state_of(lanes, Lags(None))
+    assert state.place_in("lane") == ["log", 8]
+    assert state.place_in("other") is None
+
+
+@pytest.mark.rule("18: a replay sets one watcher back, never forward")
+def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_advanced() -> None:
+    """8 has failed, and comes again. The broker takes no notice of 11 and 12, which were pulled before that."""
+    lanes, sink = Lanes(), Sink()
+    lags = Lags(sink)
+    state = state_of(lanes, lags)
+    for seq, number in enumerate((8, 11, 12)):
+        entry = lanes.append(0, seq, number, now=0.0)
+        entry.counts, entry.unresolved = OutcomeCounts(1, 0, 0), 0
+    lane = lanes.get(0)
+    assert lane is not None
+    lane.take(1, lambda _, outcome: outcome)
+    state.failed_in[0], state.redelivered_before[0] = ["log", 8], 3
+    lags.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 11], NOW, set_back_to=["log", 11]))
+    state.note_advanced(lane.take(2, lambda _, outcome: outcome))
+    lanes.append(0, 3, 8, now=0.0)
+    state.keep_recent(None, 8, 0)
+    (lag,) = lags.all()
+    assert lag.position == ["log", 8]
+
+
+@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.parametrize("was_pulled_before", [False, True])
+def test_the_broker_is_advanced_to_what_has_failed_behind_others(
+    *, was_pulled_before: bool
+) -> None:
+    """Unless those come again themselves, behind 3, which has failed before that (the simulation's seed 2619)."""
+    lanes, sink = Lanes(), Sink()
+    lags = Lags(sink)
+    state = state_of(lanes, lags)
+    for seq, number in enumerate((5, 6, 7, 8)):
+        entry = lanes.append(0, seq, number, now=0.0)
+        entry.counts, entry.unresolved = OutcomeCounts(1, int(number == 7), 0), 0
+    if was_pulled_before:
+        state.failed_in[0], state.redelivered_before[0] = ["log", 3], 4
+    live_in(lags, position=7, read_to=7)
+    lane = lanes.get(0)
+    assert lane is not None
+    batch = lane.take(4, lambda _, outcome: outcome)
+    state.failing[0] = ["log", 7]
+    state.note_advanced(batch)
+    assert lags.advanced_to == {}
+    assert bool(lags) is was_pulled_before
+    assert (sink.changes[-1].position is None) is not was_pulled_before
+
+
+def state_of(lanes: Lanes, lags: Lags) -> GroupState:
+    clock = SystemClock()
+    lease = OwnLease(timedelta(seconds=60), margin=0.0, clock=clock.monotonic)
+    settings = RuntimeSettings()
+    state = GroupState(
+        "key",
+        "key",
+        settings,
+        clock,
+        lease,
+        lanes,
+        Ledger(lanes),
+        lags,
+        lambda _: None,
+        lambda: NOW,
+    )
+    state.producer = OfPositions()
+    return state

@@ -1,0 +1,220 @@
+"""Lanes that are read again at one time: who has nothing to read, or is stuck, keeps no other from reading."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.unit.streams.scene import Breaking, Scene, Sink, Watching, context
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.watchers.lane_positions import LanePosition
+from triggerer.streams import Manager
+from triggerer.streams.catchup.processing import catch_up_tasks as watchers_behind
+from triggerer.streams.catchup.reading import backlog_reader as missed
+from triggerer.streams.catchup.reading import reader_slots as lane_readers
+from triggerer.streams.catchup.reading.reader_slots import LaneReaders
+from triggerer.streams.clock import SystemClock
+
+IDLE_S = 0.02
+
+
+class WithoutEnds(Breaking):
+    find_positions = SharedStreamProducer.find_positions
+
+
+class WithEndsThatFail(Breaking):
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        raise RuntimeError("one partition has no leader")
+
+
+class Slow(WithoutEnds):
+    """Opening a connection for each reading takes far longer than an idle reader keeps its place."""
+
+    async def read_lane(self, lane: Hashable, position: Any) -> AsyncIterator[Any]:
+        await anyio.sleep(10 * IDLE_S)
+        async for event in super().read_lane(lane, position):
+            yield event
+
+
+class WatchingWithoutEnds(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        scene = Scene.by_name[kwargs["scene"]]
+        assert isinstance(scene, SceneWithoutEnds)
+        return scene.producer(scene)
+
+
+class SceneWithoutEnds(Scene):
+    """Each watcher has a lane of its own, of the same number, in which it is behind from the first message on.
+
+    Where a lane ends nobody tells, so that none of them goes live before something is broadcast.
+    """
+
+    producer: type[Breaking] = WithoutEnds
+
+    def watcher(self, name: str) -> Watching:
+        return WatchingWithoutEnds(scene=self.name, name=name)
+
+    def add_lane(self, number: int, *values: Any, committed: int | None = None) -> None:
+        self.publish(*values, lane=number)
+        self.broker.seek(len(values) if committed is None else committed, lane=number)
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> SceneWithoutEnds:
+    monkeypatch.setattr(missed, "_IDLE_S", IDLE_S)
+    return SceneWithoutEnds()
+
+
+@asynccontextmanager
+async def hosted(scene: SceneWithoutEnds, sink: Sink, count: int) -> AsyncIterator[Any]:
+    rows = tuple(
+        LanePosition(number, str(number), [scene.broker.identity, 0], datetime.now(UTC))
+        for number in range(1, count + 1)
+    )
+    specs = scene.specs(*(f"w{number}" for number in range(1, count + 1)), positions=rows)
+
+    async with Manager(context(sink)) as manager:
+        yield manager, lambda *numbers: manager.add([specs[number - 1] for number in numbers])
+
+
+@pytest.mark.rule("18: a lane that waits holds up no other")
+@pytest.mark.parametrize("producer", [WithoutEnds, WithEndsThatFail])
+async def test_who_waits_at_the_end_of_a_lane_keeps_no_other_watcher_from_reading(
+    scene: SceneWithoutEnds, producer: type[Breaking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight of them kept all places, and the ninth read nothing."""
+    monkeypatch.setattr(scene, "producer", producer)
+    sink, numbers = Sink(), range(1, 21)
+    for number in numbers:
+        scene.add_lane(number, f"a{number}", f"b{number}")
+    async with hosted(scene, sink, len(numbers)) as (_, host):
+        host(*numbers)
+        await sink.until(lambda: all(sink.taken(n) == [f"a{n}", f"b{n}"] for n in numbers))
+        for number in numbers:
+            # Whoever gave its place up is told.
+            scene.publish(f"c{number}", lane=number)
+        await sink.until(lambda: all(len(sink.taken(n)) == 2 + len(numbers) for n in numbers))
+    assert len(scene.opened) == len(numbers) * (2 + len(numbers))
+
+
+async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutEnds) -> None:
+    """It counted as read to its end, and who had been given nothing left its place to others for minutes."""
+    scene.producer = Slow
+    sink, numbers = Sink(), range(1, 21)
+    for number in numbers:
+        scene.add_lane(number, "a", "b")
+    async with hosted(scene, sink, len(numbers)) as (_, host):
+        host(*numbers)
+        await sink.until(lambda: all(sink.taken(n) == ["a", "b"] for n in numbers))
+
+
+@pytest.mark.rule("18: a lane that waits holds up no other")
+async def test_a_place_is_had_at_once_where_another_only_waits(
+    scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchers_behind, "_READERS", 1)
+    sink = Sink()
+    for number in (1, 2):
+        scene.add_lane(number, "a", "b")
+    async with hosted(scene, sink, 2) as (_, host):
+        host(1)
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        await anyio.sleep(3 * IDLE_S)
+        # From now on its clock does not tick while this test lasts.
+        monkeypatch.setattr(missed, "_IDLE_S", 60)
+        await anyio.sleep(3 * IDLE_S)
+        host(2)
+        await sink.until(lambda: sink.taken(2) == ["a", "b"])
+        scene.publish("c", lane=1)
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+
+
+@pytest.mark.rule("18: a lane that waits holds up no other")
+async def test_who_is_stuck_with_a_message_keeps_no_other_watcher_from_reading(
+    scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchers_behind, "_READERS", 1)
+    monkeypatch.setattr(lane_readers, "_STUCK_S", 0.05)
+    sink, numbers = Sink(), range(60)
+    scene.add_lane(1, *numbers)
+    scene.add_lane(2, "a", "b")
+    scene.gates["w1", 3] = stuck = anyio.Event()
+    async with hosted(scene, sink, 2) as (_, host):
+        host(1)
+        await sink.until(lambda: ("w1", 3) in scene.opened)
+        host(2)
+        await sink.until(lambda: sink.taken(2) == ["a", "b"])
+        assert sink.taken(1) == [0, 1, 2]
+        stuck.set()
+        await sink.until(lambda: len(sink.taken(1)) == len(numbers))
+    assert [event for name, event in scene.opened if name == "w1"] == list(numbers)
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+async def test_who_has_given_its_place_up_asks_for_one_after_a_while(
+    scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
+) -> None:
+    """Nobody tells of what the poll has not got to, and others may have something to read for hours."""
+    monkeypatch.setattr(watchers_behind, "_READERS", 1)
+    monkeypatch.setattr(missed, "_LONGEST_WITHOUT_PLACE_S", 0.1)
+    monkeypatch.setattr(lane_readers, "_STUCK_S", 0.05)
+    sink = Sink()
+    scene.add_lane(1, "a", "b")
+    scene.add_lane(2, "a", committed=100)
+    if is_stuck:
+        scene.gates["w1", "b"] = anyio.Event()
+    async with hosted(scene, sink, 2) as (_, host):
+        host(2)
+        await sink.until(lambda: sink.taken(2) == ["a"])
+        host(1)
+        await sink.until(lambda: ("w1", "b") in scene.opened)
+        scene.publish("b", lane=2)
+        await sink.until(lambda: sink.taken(2) == ["a", "b"])
+
+
+async def test_places_are_given_in_order_and_none_is_lost_to_one_who_waits_no_more() -> None:
+    readers, got = LaneReaders(1, SystemClock()), list[int]()
+
+    async def read(number: int, scope: anyio.CancelScope) -> None:
+        with scope:
+            reading = await readers.begin(lambda: None)
+            got.append(number)
+            reading.end()
+
+    first = await readers.begin(lambda: None)
+    scopes = [anyio.CancelScope() for _ in range(4)]
+    async with anyio.create_task_group() as tasks:
+        for number, scope in enumerate(scopes):
+            tasks.start_soon(read, number, scope)
+        await anyio.wait_all_tasks_blocked()
+        assert readers.are_wanted
+        scopes[0].cancel()
+        first.end()
+        first.end()
+        # It has the place by now, and has not run.
+        scopes[1].cancel()
+    assert got[-2:] == [2, 3]
+    assert readers.is_free
+    assert not readers.are_wanted
+
+
+async def test_who_waits_at_the_end_of_a_lane_is_given_what_is_replayed(
+    scene: SceneWithoutEnds,
+) -> None:
+    sink = Sink()
+    scene.add_lane(1, "a", "poison", "b")
+    scene.rejects = lambda event: event == "poison"
+    async with hosted(scene, sink, 1) as (manager, host):
+        (one,) = host(1)
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        await anyio.sleep(3 * IDLE_S)
+        scene.rejects = lambda event: False
+        sink.keep()
+        manager.replay_parked(one, sink.kept_lanes())
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "poison"])

@@ -1,0 +1,161 @@
+"""What was known in the group before is nothing to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.unit.streams.scene import Breaking, Scene, Sink, Watching, hosting
+from triggerer.abc import AdvanceItem
+from triggerer.domain.watchers.lane_positions import LanePosition, PositionChange
+from triggerer.domain.watchers.parked import ParkedChange
+from triggerer.streams.catchup.processing.catch_up_tasks import WatchersBehind
+
+SICK, WELL = 1, 2
+
+
+class Telling(Scene):
+    """Tells where its lanes end when it may. An advance raises once, if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.may_tell = anyio.Event()
+
+    def watcher(self, name: str) -> Watching:
+        return WatchingTelling(scene=self.name, name=name)
+
+
+class TellingProducer(Breaking):
+    scene: Telling
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        try:
+            await super().advance(batch)
+        finally:
+            self.scene.is_breaking = False
+
+    async def find_positions(self, start: datetime | None) -> Any:
+        found = await super().find_positions(start)
+        self.scene.looks += 1
+        await self.scene.may_tell.wait()
+        return found
+
+
+class WatchingTelling(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> TellingProducer:
+        return TellingProducer(Scene.by_name[kwargs["scene"]])
+
+
+@pytest.mark.rule("18: it goes on live without a gap")
+async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> None:
+    """What that group had broadcast since, and had advanced, was passed over."""
+    scene, sink = Telling(), Sink()
+    scene.publish("g", lane="x")
+    scene.broker.seek(1, lane="x")
+    row = LanePosition(SICK, '"x"', [scene.broker.identity, 0], datetime.now(UTC))
+    gate = scene.gates["sick", "g"] = anyio.Event()
+    async with hosting(scene, sink, positions=(row,)) as (manager, _, _):
+        # It hangs in one lane, and falls behind in another, of which it is then known where it ends.
+        await sink.until(lambda: ("sick", "g") in scene.opened and scene.looks == 1)
+        scene.fails["sick"] = lambda event: event == "bad"
+        scene.publish("bad", lane="y")
+        await sink.until(lambda: (SICK, '"y"') in sink.positions)
+        scene.may_tell.set()
+        (stream,) = manager.streams.values()
+        lag = stream.behind.lags.find("y", SICK)
+        await sink.until(lambda: lag.end is not None)
+        scene.publish(*range(200), lane="y")
+        await sink.until(lambda: scene.broker.committed("y") == 201)
+        # The group ends, and in the next one the broker takes its time.
+        scene.may_tell = anyio.Event()
+        scene.fails.clear()
+        scene.is_breaking = True
+        scene.publish("break", lane="z")
+        group = stream.group
+        await sink.until(lambda: stream.group is not None and stream.group is not group)
+        gate.set()
+        await sink.until(lambda: "bad" in sink.taken(SICK) and scene.looks > 1)
+        scene.may_tell.set()
+        scene.publish(200, lane="y")
+        await sink.until(lambda: 200 in sink.taken(SICK))
+        assert [one for one in sink.taken(SICK) if isinstance(one, int)] == list(range(201))
+
+
+class Holding(Sink):
+    """Holds back what a watcher derives from some messages."""
+
+    def __init__(self, watcher_id: int, payloads: Sequence[Any]) -> None:
+        super().__init__()
+        self._what = watcher_id, payloads
+        self.waiting: list[tuple[Any, ...]] = []
+        self.is_holding = False
+
+    def submit_nowait(self, *given: Any) -> None:
+        watcher_id, payloads = self._what
+        if (
+            self.is_holding
+            and not isinstance(given[0], PositionChange | ParkedChange)
+            and given[2].watchers[0].watcher_id == watcher_id
+            and given[1].payload in payloads
+        ):
+            self.waiting.append(given)
+            self.changed.notify_all()
+        else:
+            super().submit_nowait(*given)
+
+    def store(self, count: int) -> None:
+        stored, self.waiting = self.waiting[:count], self.waiting[count:]
+        for given in stored:
+            super().submit_nowait(*given)
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_what_the_store_answers_to_the_group_before_moves_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moved the lane's place to a number of the group before: the first messages of the next were passed over."""
+    missed = ["bad", "b1", "b2", "b3"]
+    scene.is_queue, sink = True, Holding(SICK, missed)
+    async with hosting(scene, sink) as (manager, _, _):
+        scene.publish(*range(10))
+        await sink.until(lambda: scene.broker.committed() == 10)
+        scene.fails["sick"] = lambda event: event == "bad"
+        scene.publish("bad")
+        await sink.until(lambda: sink.kept(SICK) == missed[:1])
+        scene.publish(*missed[1:])
+        await sink.until(lambda: sink.kept(SICK) == missed and scene.broker.committed() == 14)
+        sink.is_holding = True
+        scene.fails.clear()
+        await sink.until(lambda: len(sink.waiting) == 4)
+
+        def note_open(behind: WatchersBehind, state: Any) -> None:
+            # After it, and before whoever catches up begins.
+            asyncio.get_running_loop().call_soon(sink.store, 1)
+            opened(behind, state)
+
+        opened = WatchersBehind.note_open
+        monkeypatch.setattr(WatchersBehind, "note_open", note_open)
+        gate = scene.gates["sick", "b1"] = anyio.Event()
+        (stream,) = manager.streams.values()
+        group = stream.group
+        scene.is_breaking = True
+        scene.publish("another", lane=7)
+        await sink.until(lambda: len(sink.waiting) == 3)
+        scene.is_breaking = False
+        await sink.until(lambda: stream.group is not None and stream.group is not group)
+        scene.publish("c0", "c1", "c2")
+        await sink.until(lambda: "c2" in sink.taken(WELL))
+        sink.is_holding = False
+        sink.store(4)
+        gate.set()
+        scene.publish("d")
+        await sink.until(lambda: "d" in sink.taken(SICK))
+        taken = [one for one in sink.taken(SICK) if one in (*missed, "c0", "c1", "c2", "d")]
+        assert taken == [*missed, "c0", "c1", "c2", "d"]

@@ -1,0 +1,205 @@
+"""What others met with parked messages, on a queue, or on both; on a log alone: `test_setting_aside.py`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.unit.streams.scene import MAX_DELIVERIES, Scene, Sink, context, hosting
+from triggerer.abc import AckTimeout
+from triggerer.domain.watchers.parked import ParkedState
+from triggerer.streams import Manager, RuntimeContext, RuntimeSettings
+
+
+@pytest.fixture
+def scene(queue_scene: Scene) -> Scene:
+    return queue_scene
+
+
+def bounded(sink: Sink, **bounds: Any) -> RuntimeContext:
+    return replace(context(sink), settings=RuntimeSettings(max_deliveries=MAX_DELIVERIES, **bounds))
+
+
+def aside(sink: Sink) -> list[bytes]:
+    return [one.data for _, one, state in sink.parked.values() if state is ParkedState.SET_ASIDE]
+
+
+@pytest.mark.rule("a replay writes its own numbering as the position: messages are missed")
+async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
+    any_scene: Scene,
+) -> None:
+    """The rows of what is parked have numbers of their own, and a queue's messages are numbered anew in each group."""
+    scene, sink = any_scene, Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a", "b", *range(20))
+        await sink.until(lambda: sink.taken(1) == ["a", *range(20)] and len(aside(sink)) == 1)
+        scene.fails["sick"] = lambda event: event in ("x", "y", "z")
+        scene.publish("x", "y", "z")
+        at_x = [scene.broker.identity, 22]
+        await sink.until(
+            lambda: (
+                sink.kept(1) == ["x", "y", "z"]
+                if scene.is_queue
+                else sink.positions.get((1, "0")) == at_x
+            )
+        )
+        sink.keep()
+        manager.replay_parked(sick, sink.kept_lanes())
+        await sink.until(lambda: "b" in sink.taken(1))
+        await sink.until(lambda: "z" in sink.taken(2))
+        assert sink.positions.get((1, "0")) == (None if scene.is_queue else at_x)
+    scene.fails.clear()
+    async with hosting(scene, sink, positions=sink.rows(), kept=sink.kept_lanes()):
+        scene.publish("end")
+        await sink.until(lambda: "end" in sink.taken(1) and not sink.parked)
+    assert sink.taken(1) == ["a", *range(20), "b", "x", "y", "z", "end"]
+
+
+@pytest.mark.rule("a message is redelivered before its parking is durable: parked twice")
+async def test_what_is_redelivered_while_it_is_being_kept_is_kept_and_given_once(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event in ("a", "b")
+    sink.held_parked = []
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b")
+        await sink.until(lambda: bool(sink.held_parked))
+        # The broker's connection goes while the store has not answered: the group starts again, and all comes again.
+        scene.is_breaking = True
+        sink.release_parked()
+        await sink.until(lambda: len([1 for name, _ in scene.opened if name == "well"]) > 2)
+        scene.is_breaking = False
+        await sink.until(lambda: scene.broker.committed() == 2 and sink.kept(1) == ["a", "b"])
+        assert sink.kept_ever == 2
+        scene.fails.clear()
+        await sink.until(lambda: not sink.parked)
+    assert sink.taken(1) == ["a", "b"]
+
+
+@pytest.mark.rule("a replay of nothing leaves “replaying” set")
+async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        sick, _ = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"] and len(aside(sink)) == 1)
+        lanes = {(one.watcher_id, one.lane) for one in sink.kept_lanes()}
+        assert not lanes
+        manager.replay_parked(sick, ())
+        scene.publish("d")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
+        sink.keep()
+        there = sink.kept_lanes()
+        scene.fails.clear()
+        manager.replay_parked(sick, there)
+        await sink.until(lambda: not sink.parked)
+        # The lane is named once more, and nothing is kept there any more.
+        manager.replay_parked(sick, there)
+        await sink.until(lambda: not sick.catching_up)
+        scene.publish("e")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d", "b", "e"])
+        assert not sick.catching_up
+
+
+@pytest.mark.rule("k is parked; k+1 of its lane goes behind it, also with another owner")
+async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.kept(1)[:1] == ["b"] and len(sink.taken(2)) == 3)
+    assert "c" not in sink.taken(1)
+    scene.fails.clear()
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+        scene.publish("d")
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d"])
+        await sink.until(lambda: not sink.parked)
+
+
+@pytest.mark.rule("two messages of one lane fail together: one is neither retried nor parked")
+async def test_of_two_that_fail_together_each_is_tried_and_set_aside(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event in ("b", "c")
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.taken(1) == ["a", "d"] and len(aside(sink)) == 2)
+    assert aside(sink) == [b'["in memory","b"]', b'["in memory","c"]']
+    for value in ("b", "c"):
+        assert scene.opened.count(("sick", value)) > MAX_DELIVERIES
+
+
+@pytest.mark.rule("one watcher times out: the delivery is repeated for its siblings")
+async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene: Scene) -> None:
+    scene, sink = any_scene, Sink()
+    scene.gates["slow", "a"] = anyio.Event()
+    async with Manager(bounded(sink, ack_timeout=0.05)) as manager:
+        slow, _ = manager.add(scene.specs("slow", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: scene.broker.committed() == 3)
+        assert [event for name, event in scene.opened if name == "well"] == ["a", "b", "c"]
+        # Once more, while it catches up.
+        await sink.until(lambda: isinstance(slow.catching_up.get(1), AckTimeout))
+        assert sink.taken(1) == []
+        scene.gates.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"] and not slow.catching_up)
+        await sink.until(lambda: not (sink.parked or sink.rows()))
+    assert [event for name, event in scene.opened if name == "well"] == ["a", "b", "c"]
+
+
+@pytest.mark.rule("counts of attempts live in memory, the limit is never reached")
+async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
+    """With one attempt in each life the limit is reached all the same."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+
+    def failures() -> int:
+        return max((one.failures for _, one, _ in sink.parked.values()), default=-1)
+
+    scene.publish("a", "b", "c")
+    # In the first it fails live: what it does with the message from then on is counted.
+    for number in range(MAX_DELIVERIES + 1):
+        async with Manager(context(sink)) as manager:
+            manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+            await sink.until(lambda number=number: failures() >= number)  # type: ignore[misc]
+        assert failures() == number
+    tried = scene.opened.count(("sick", "b"))
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+        await sink.until(lambda: bool(aside(sink)))
+        await sink.until(lambda: "c" in sink.taken(1))
+    assert aside(sink) == [b'["in memory","b"]']
+    # Once before its count is read with it, and once after another has passed.
+    assert scene.opened.count(("sick", "b")) <= tried + 2, "it was counted anew"
+    assert failures() > MAX_DELIVERIES
+
+
+@pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
+async def test_one_that_is_removed_while_it_works_holds_up_nobody(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["gone"] = lambda event: True
+    scene.gates["gone", "b"] = anyio.Event()
+    async with Manager(bounded(sink, max_outstanding=4)) as manager:
+        gone, well = manager.add(scene.specs("gone", "well"))
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.kept(1) == ["a", "b"])
+        scene.fails.clear()
+        await sink.until(lambda: ("gone", "b") in scene.opened and gone.catching_up != {})
+        manager.remove(gone, on_purpose=True)
+        kept = sink.kept_ever
+        scene.publish(*range(20))
+        await sink.until(lambda: len(sink.taken(2)) == 22)
+        await sink.until(lambda: scene.broker.committed() == 22)
+        assert sink.kept_ever == kept, "nothing more is kept for it"
+        assert well.error is None

@@ -1,0 +1,791 @@
+"""A watcher of a queue falls behind alone: what it misses is kept, and it is given it in order (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.unit.streams.scene import (
+    MAX_DELIVERIES,
+    BreakingQueue,
+    Scene,
+    Selecting,
+    Sink,
+    Watching,
+    context,
+    hosting,
+)
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer
+from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.domain.watchers.parked import Kept, ParkedChange, ParkedState, SetAside
+from triggerer.errors import ParkedFull, RowRefused
+from triggerer.streams import Manager
+
+
+@pytest.fixture
+def scene() -> Scene:
+    scene = Scene()
+    scene.is_queue = True
+    return scene
+
+
+@pytest.mark.rule("18: the count of failures is stored")
+async def test_one_that_had_failed_too_often_is_tried_after_others_when_its_owner_is_another(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with hosting(scene, sink):
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.kept(1) == ["a", "b"])
+    watcher, one, state = sink.parked[1]
+    sink.parked[1] = watcher, replace(one, failures=MAX_DELIVERIES), state
+    scene.opened.clear()
+    scene.fails["sick"] = lambda event: event == "a"
+    async with hosting(scene, sink, kept=sink.kept_lanes()):
+        await sink.until(lambda: sink.taken(1) == ["b"])
+    assert [event for name, event in scene.opened if name == "sick"] == ["b", "a", "b"]
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_who_fails_gets_all_that_it_missed_in_order_and_goes_on_live(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event != "a"
+    async with hosting(scene, sink):
+        scene.publish("a", *range(300))
+        await sink.until(lambda: sink.taken(2) == ["a", *range(300)])
+        await sink.until(lambda: scene.broker.committed() == 301)
+        assert sink.kept(1) == list(range(300))
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", *range(300)])
+        await sink.until(lambda: not sink.parked)
+        before = sink.kept_ever
+        scene.publish("z")
+        await sink.until(lambda: sink.taken(1)[-1] == "z")
+        await sink.until(lambda: scene.broker.committed() == 302)
+        assert sink.kept_ever == before, "it is live again"
+
+
+async def test_it_catches_up_with_a_lane_that_moves_on(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with hosting(scene, sink) as (_, sick, _):
+        number = 0
+        for number in range(2_000):
+            scene.publish(number)
+            await anyio.lowlevel.checkpoint()
+            if number == 500:
+                scene.fails.clear()
+            if number > 500 and not sick.catching_up:
+                break
+        assert not sick.catching_up
+        await sink.until(lambda: len(sink.taken(1)) == number + 1)
+        assert sink.taken(1) == list(range(number + 1))
+        await sink.until(lambda: not sink.parked)
+
+
+@pytest.mark.rule("18: a message that alone cannot be taken is set aside")
+async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink):
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
+        await sink.until(lambda: len(sink.parked) == 1)
+    ((watcher, one, state),) = sink.parked.values()
+    assert (watcher, one.data, state) == (1, b'["in memory","b"]', ParkedState.SET_ASIDE)
+    assert one.failures == MAX_DELIVERIES + 1
+    assert one.error == "RuntimeError: cannot take b"
+
+
+@pytest.mark.rule("18: others are tried first")
+async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_last_passes(
+    scene: Scene,
+) -> None:
+    """In a queue without order each message is a lane: nothing else is kept, or outstanding for long."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink):
+        scene.broker.publish_unordered("a", "b", "c")
+        await sink.until(
+            lambda: len([1 for one in scene.opened if one == ("sick", "b")]) > MAX_DELIVERIES + 3
+        )
+        assert [one.data for _, one, _ in sink.parked.values()] == [b'["in memory","b"]']
+        scene.broker.publish_unordered("d")
+        await sink.until(lambda: sink.parked[1][2] is ParkedState.SET_ASIDE)
+    assert sorted(sink.taken(1)) == ["a", "c", "d"]
+    assert sink.parked[1][1].error == "RuntimeError: cannot take b"
+
+
+@pytest.mark.rule("18: a watcher that takes nothing waits")
+async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with hosting(scene, sink):
+        scene.publish(*range(30))
+        await sink.until(lambda: sink.kept(1) == list(range(30)))
+        given = MAX_DELIVERIES + 25
+        await sink.until(lambda: len([1 for name, _ in scene.opened if name == "sick"]) > given)
+        assert all(state is ParkedState.KEPT for _, _, state in sink.parked.values())
+        assert max(one.failures for _, one, _ in sink.parked.values()) > MAX_DELIVERIES
+
+
+@pytest.mark.rule("18: what is kept comes first for another owner")
+async def test_what_is_kept_comes_first_for_another_owner(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with hosting(scene, sink):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: scene.broker.committed() == 3)
+    scene.fails.clear()
+    scene.publish("d")
+    async with hosting(scene, sink, kept=sink.kept_lanes()):
+        scene.publish("e")
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d", "e"])
+        await sink.until(lambda: not sink.parked)
+
+
+async def test_one_that_cannot_be_made_has_all_kept_for_it(scene: Scene) -> None:
+    sink = Sink()
+    absent, well = scene.specs("absent", "well")
+    make, is_broken = absent.make, True
+
+    def make_later() -> BaseEventTrigger:
+        if is_broken:
+            raise RuntimeError("a typo")
+        return make()
+
+    absent = replace(absent, make=make_later, stream_id="one")
+    async with Manager(context(sink)) as manager:
+        manager.add([absent, replace(well, stream_id="one")])
+        scene.publish("a", "b")
+        await sink.until(lambda: scene.broker.committed() == 2)
+        assert sink.taken(2) == ["a", "b"]
+        assert sink.kept(1) == ["a", "b"]
+        is_broken = False
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        await sink.until(lambda: not sink.parked)
+
+
+@pytest.mark.rule("18: a selector is asked what is to be kept")
+async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "sick"
+    scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
+    async with hosting(scene, sink):
+        scene.publish("sick", "well", "other", "sick", "well")
+        await sink.until(lambda: scene.broker.committed() == 5)
+        assert sink.kept_ever == 2
+        assert set(sink.kept(1)) == {"sick"}
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["sick", "sick"])
+
+
+@pytest.mark.rule("18: a selector is asked what is to be kept")
+async def test_who_fails_is_kept_nothing_that_its_selector_does_not_name(scene: Scene) -> None:
+    """It had all of these in its queue when it failed with the first."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "sick"
+    scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
+    async with hosting(scene, sink):
+        scene.publish("sick", lane=1)
+        scene.publish("well", "well", lane=2)
+        await sink.until(lambda: (scene.broker.committed(1), scene.broker.committed(2)) == (1, 2))
+        assert sink.kept(1) == ["sick"]
+        assert sink.kept_ever == 1
+
+
+class Undumped(BreakingQueue):
+    """Of messages that are numbers there is nothing to keep."""
+
+    def dump_event(self, event: Any) -> bytes | None:
+        return None if isinstance(event, int) else super().dump_event(event)
+
+
+class WatchingUndumped(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Undumped(Scene.by_name[kwargs["scene"]])
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event in ("b", 1)
+    scene.watcher = lambda name: WatchingUndumped(scene.name, name)  # type: ignore[method-assign]
+    async with hosting(scene, sink):
+        # It fails with the number, and then with a letter, behind which it misses another number.
+        scene.publish("a", 1, "b", 2, "c")
+        await sink.until(lambda: scene.broker.committed() == 5)
+        await sink.until(lambda: sink.taken(2) == ["a", 1, "b", 2, "c"])
+        assert sink.kept(1) == ["b", "c"]
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        scene.publish(3)
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", 3])
+    assert sink.kept_ever == 2
+    assert not sink.parked
+
+
+async def test_who_moves_to_the_trigger_of_a_sibling_stays_where_it_stands(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    sick, well = scene.specs("sick", "well")
+    fence = sick.source.fence
+    one, two, three = (WatcherRef(number, 0) for number in (1, 2, 3))
+    sick = replace(sick, source=EventSource((one, three), fence))
+    async with Manager(context(sink)) as manager:
+        hosted = manager.add([sick, well])
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.kept(1) == sink.kept(3) == ["a", "b"])
+        for member in hosted:
+            manager.remove(member, on_purpose=False)
+        sources = EventSource((three,), fence), EventSource((one, two), fence)
+        manager.add(
+            replace(spec, source=source) for spec, source in zip((sick, well), sources, strict=True)
+        )
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        scene.publish("c")
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        await sink.until(lambda: sink.kept(3) == ["a", "b", "c"])
+
+
+async def test_a_new_selector_that_is_not_known_yet_has_all_kept(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["old"] = lambda event: event == "old"
+    scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
+    is_broken = True
+    async with Manager(context(sink)) as manager:
+        specs = [replace(spec, stream_id="one") for spec in scene.specs("old", "well")]
+        old, _ = manager.add(specs)
+        scene.publish("old", "well")
+        await sink.until(lambda: sink.kept(1) == ["old"])
+        spec = scene.specs("new")[0]
+
+        def make_later() -> BaseEventTrigger:
+            if is_broken:
+                raise RuntimeError("a typo")
+            return spec.make()
+
+        manager.remove(old, on_purpose=False)
+        manager.add([replace(spec, make=make_later, stream_id="one")])
+        scene.publish("new", "well")
+        await sink.until(lambda: sink.taken(2) == ["well", "well"])
+        await sink.until(lambda: scene.broker.committed() == 4)
+        is_broken = False
+        await sink.until(lambda: sink.taken(1) == ["new"])
+        await sink.until(lambda: not sink.parked)
+
+
+@pytest.mark.rule("18: a lone watcher leaves the backlog with the broker")
+async def test_a_lone_watcher_leaves_its_messages_with_the_broker(scene: Scene) -> None:
+    sink = Sink()
+    failures = iter([True] * 5)
+    scene.fails["sick"] = lambda event: next(failures, False)
+    async with hosting(scene, sink, "sick"):
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        assert not sink.kept_ever
+
+
+async def test_a_group_that_restarts_loses_nothing_of_what_lies_behind(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event in ("b", "c", "d")
+    async with hosting(scene, sink):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.kept(1) == ["b", "c"])
+        scene.is_breaking = True
+        scene.publish("d", "e")
+        await sink.until(lambda: sink.taken(2)[-1] == "e")
+        scene.is_breaking = False
+        scene.fails.clear()
+        await sink.until(lambda: len(sink.taken(1)) == 5)
+        assert sink.taken(1) == ["a", "b", "c", "d", "e"]
+        await sink.until(lambda: not sink.parked and scene.broker.committed() == 5)
+
+
+@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
+async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event != "z"
+    async with hosting(scene, sink) as (_, sick, well):
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        sink.is_full_of_parked = True
+        scene.publish(*range(100))
+        await sink.until(lambda: well.held_by is not None)
+        assert well.held_by == "sick"
+        assert sick.held_by is None
+        assert scene.broker.committed() == 1
+        sink.is_full_of_parked = False
+        await sink.until(lambda: scene.broker.committed() == 101)
+        assert well.held_by is None
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", *range(100)])
+
+
+async def test_what_is_held_is_kept_once_however_slow_the_store_is(scene: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails["sick"] = lambda event: True
+    async with hosting(scene, sink) as (_, _, well):
+        scene.publish("a", "b")
+        await sink.until(lambda: well.held_by == "sick")
+        sink.held_parked = []
+        sink.is_full_of_parked = False
+        await sink.until(lambda: bool(sink.held_parked))
+        # In this time it would be tried again, if its answer were not waited for.
+        await anyio.sleep(1.0)
+        assert [type(change.what) for change in sink.held_parked].count(Kept) == 1
+        sink.release_parked()
+        await sink.until(lambda: scene.broker.committed() == 2)
+        assert sink.kept(1) == ["a", "b"]
+
+
+async def test_a_stream_that_was_held_and_restarts_is_not_shown_as_held(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink) as (manager, _, well):
+        sink.is_full_of_parked = True
+        scene.publish("b")
+        await sink.until(lambda: well.held_by is not None)
+        (stream,) = manager.streams.values()
+        group = stream.group
+        scene.is_breaking, sink.is_full_of_parked = True, False
+        scene.fails.clear()
+        scene.publish("c")
+        await sink.until(lambda: stream.group is not group)
+        scene.is_breaking = False
+        await sink.until(lambda: scene.broker.committed() == 2)
+        assert well.held_by is None
+
+
+async def test_who_held_the_stream_and_is_deleted_holds_it_no_more(scene: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails["sick"] = lambda event: True
+    async with hosting(scene, sink) as (manager, sick, well):
+        scene.publish("a")
+        await sink.until(lambda: well.held_by == "sick")
+        manager.remove(sick, on_purpose=True)
+        scene.publish("b")
+        await sink.until(lambda: scene.broker.committed() == 2)
+        assert well.held_by is None
+        assert sink.taken(2) == ["a", "b"]
+
+
+@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
+async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails["sick"] = lambda event: event != "z"
+    async with hosting(scene, sink, parked_at_bound="dead_letter"):
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.taken(2) == ["a", "b"])
+        await sink.until(lambda: scene.broker.dead_letters == ["a", "b"])
+        scene.publish("z")
+        await sink.until(lambda: sink.taken(1) == ["z"])
+
+
+async def test_what_no_longer_loads_is_set_aside(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with hosting(scene, sink):
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.kept(1) == ["a", "b"])
+    watcher, one, state = sink.parked[1]
+    sink.parked[1] = watcher, replace(one, data=b"?"), state
+    scene.fails.clear()
+    async with hosting(scene, sink, kept=sink.kept_lanes()):
+        await sink.until(lambda: sink.taken(1) == ["b"])
+        await sink.until(lambda: list(sink.parked) == [1])
+    assert sink.parked[1][2] is ParkedState.SET_ASIDE
+
+
+async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"] and len(sink.parked) == 1)
+        scene.fails.clear()
+        sink.keep()
+        manager.replay_parked(sick, sink.kept_lanes())
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "b"])
+        await sink.until(lambda: not sink.parked)
+
+
+async def test_what_is_replayed_while_later_messages_are_in_hand_is_given_all_the_same(
+    scene: Scene,
+) -> None:
+    """Messages are handed over in bursts; one that was read before the replay must not count as behind it."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        sick, _ = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"] and not sick.catching_up)
+        scene.fails["sick"] = lambda event: event in ("x", "y", "z")
+        scene.publish("x", "y", "z")
+        await sink.until(lambda: sink.kept(1) == ["x", "y", "z"])
+        scene.gates["sick", "y"] = gate = anyio.Event()
+        scene.fails.clear()
+        await sink.until(lambda: ("sick", "y") in scene.opened)
+        sink.keep()
+        manager.replay_parked(sick, sink.kept_lanes())
+        gate.set()
+        await sink.until(lambda: not sink.parked)
+    assert sorted(sink.taken(1)) == ["a", "b", "c", "x", "y", "z"]
+
+
+async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "a"
+    async with hosting(scene, sink):
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        sink.held_parked = []
+        scene.publish("b", "c")
+        await sink.until(lambda: sink.taken(2) == ["a", "b", "c"])
+        scene.fails.clear()
+        sink.release_parked()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        await sink.until(lambda: not sink.parked and scene.broker.committed() == 3)
+
+
+async def test_what_it_was_not_given_before_it_returned_is_not_passed_over(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "a"
+    scene.gates["well", "b"] = resolve = anyio.Event()
+    scene.gates["sick", "b"] = go_on = anyio.Event()
+    async with hosting(scene, sink) as (_, sick, _):
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.gates["sick", "a"] = catch_up = anyio.Event()
+        scene.fails.clear()
+        scene.publish("b", "c", "d")
+        await sink.until(lambda: ("well", "b") in scene.opened)
+        catch_up.set()
+        await sink.until(lambda: ("sick", "b") in scene.opened)
+        # It has b open, and was to be given c and d next; they are decided first.
+        scene.returns.add(("sick", "b"))
+        resolve.set()
+        await sink.until(lambda: scene.broker.committed() == 4)
+        go_on.set()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d"])
+        await sink.until(lambda: not sick.catching_up and not sink.parked)
+
+
+async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "a"
+    scene.gates["well", "b"] = resolve = anyio.Event()
+    scene.gates["sick", "b"] = fail = anyio.Event()
+    async with hosting(scene, sink) as (_, sick, _):
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.fails.clear()
+        scene.publish("b", "c")
+        await sink.until(
+            lambda: ("sick", "b") in scene.opened,
+        )
+        sink.held_parked = []
+        resolve.set()
+        await sink.until(lambda: sink.taken(2) == ["a", "b", "c"])
+        scene.fails["sick"] = lambda event: event == "b"
+        fail.set()
+        await sink.until(lambda: bool(sick.catching_up[1]))
+        scene.fails.clear()
+        # What it reads again meanwhile it does not find.
+        for _ in range(100):
+            await anyio.sleep(0.001)
+        sink.release_parked()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        await sink.until(lambda: not sick.catching_up and not sink.parked)
+
+
+async def test_what_is_held_and_was_taken_meanwhile_leaves_no_row(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "a"
+    scene.gates["well", "b"] = resolve = anyio.Event()
+    scene.gates["sick", "b"] = take = anyio.Event()
+    async with hosting(scene, sink) as (_, sick, well):
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.publish("b")
+        await sink.until(lambda: ("well", "b") in scene.opened)
+        scene.fails.clear()
+        await sink.until(lambda: ("sick", "b") in scene.opened)
+        sink.is_full_of_parked = True
+        resolve.set()
+        await sink.until(lambda: well.held_by == "sick")
+        take.set()
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        sink.is_full_of_parked = False
+        await sink.until(lambda: scene.broker.committed() == 2)
+        await sink.until(lambda: not sick.catching_up)
+    assert not sink.parked
+
+
+async def test_what_is_replayed_while_the_stream_is_held_is_given_and_makes_room(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink) as (manager, sick, well):
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"] and not sick.catching_up)
+        sink.is_full_of_parked = True
+        scene.fails["sick"] = lambda event: event == "e"
+        scene.publish("e")
+        await sink.until(lambda: well.held_by == "sick")
+        scene.fails.clear()
+        sink.keep()
+        manager.replay_parked(sick, sink.kept_lanes())
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d", "b"])
+        await sink.until(lambda: not sink.parked)
+        sink.is_full_of_parked = False
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d", "b", "e"])
+        await sink.until(lambda: scene.broker.committed() == 5)
+
+
+class Late(Sink):
+    """Has no room for what is set aside, and answers late for some events of the first watcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[Any] = []
+        self.is_late: Callable[[Any], bool] = lambda payload: payload == "a"
+
+    def submit_nowait(self, *given: Any) -> None:
+        if isinstance(given[0], ParkedChange) and isinstance(given[0].what, SetAside):
+            given[0].on_done(ParkedFull("full"))
+        elif (
+            len(given) > 1
+            and given[2].watchers[0].watcher_id == 1
+            and self.is_late(given[1].payload)
+        ):
+            self.late.append(given[0])
+            self.changed.notify_all()
+        else:
+            super().submit_nowait(*given)
+
+
+async def test_what_is_refused_once_it_is_live_again_is_handed_over_at_the_bound(
+    scene: Scene,
+) -> None:
+    sink = Late()
+    scene.fails["sick"] = lambda event: True
+    async with hosting(scene, sink, parked_at_bound="dead_letter") as (_, sick, _):
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.fails.clear()
+        await sink.until(lambda: bool(sink.late) and not sick.catching_up)
+        # It catches up nowhere any more, and it turns out that the store does not take what it has derived.
+        sink.late.pop().complete(RowRefused("too large"))
+        await sink.until(lambda: scene.broker.dead_letters == ["a"])
+        await sink.until(lambda: not sink.parked)
+
+
+async def test_what_an_old_trigger_had_taken_makes_nothing_durable_that_the_new_one_takes(
+    scene: Scene,
+) -> None:
+    sink = Late()
+    scene.fails["old"] = lambda event: True
+    scene.gates["well", "b"] = resolve = anyio.Event()
+    async with hosting(scene, sink, "old", "well") as (manager, old, _):
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.publish("b")
+        await sink.until(lambda: ("well", "b") in scene.opened)
+        scene.fails.clear()
+        sink.is_late = lambda payload: True
+        await sink.until(lambda: bool(sink.late))
+        manager.remove(old, on_purpose=False)
+        manager.add(scene.specs("new", "well")[:1])
+        await sink.until(lambda: ("new", "b") in scene.opened)
+        # The old one has derived this from a, and the new one what it derives from b.
+        first, rest = sink.late[0], sink.late[1:]
+        first.complete(None)
+        sink.held_parked = []
+        resolve.set()
+        await sink.until(lambda: bool(sink.held_parked))
+        assert [
+            change.what.data for change in sink.held_parked if isinstance(change.what, Kept)
+        ] == [b'["in memory","b"]']
+        sink.late = []
+        sink.is_late = lambda payload: False
+        for event in rest:
+            event.complete(None)
+        sink.release_parked()
+        await sink.until(lambda: not sink.parked and scene.broker.committed() == 2)
+
+
+@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
+@pytest.mark.parametrize("seed", range(30))
+async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each_lane(
+    scene: Scene, seed: int
+) -> None:
+    random = Random(seed)
+    sink = Sink()
+    names = ("one", "two", "three")
+    lanes = {lane: [f"{lane}-{number}" for number in range(60)] for lane in ("x", "y")}
+    sick: set[str] = set()
+    for name in names:
+        scene.fails[name] = lambda event, name=name: name in sick and random.random() < 0.3  # type: ignore[misc]
+    async with hosting(scene, sink, *names, max_deliveries=10_000):
+        left = {lane: list(values) for lane, values in lanes.items()}
+        while any(left.values()):
+            lane = random.choice([one for one, values in left.items() if values])
+            for _ in range(random.randint(1, 5)):
+                if left[lane]:
+                    scene.publish(left[lane].pop(0), lane=lane)
+            if random.random() < 0.2:
+                sick ^= {random.choice(names)}
+            scene.is_breaking = random.random() < 0.05
+            if random.random() < 0.1 and sink.held_parked is None:
+                sink.held_parked = []
+            elif sink.held_parked is not None and random.random() < 0.5:
+                sink.release_parked()
+            await anyio.sleep(0.001 if random.random() < 0.3 else 0)
+        sick.clear()
+        scene.is_breaking = False
+        if sink.held_parked is not None:
+            sink.release_parked()
+        for number, _ in enumerate(names, 1):
+            await sink.until(lambda number=number: len(sink.taken(number)) == 120)  # type: ignore[misc]
+            for lane, values in lanes.items():
+                taken = [one for one in sink.taken(number) if one.startswith(lane)]
+                assert taken == values, (number, lane)
+        await sink.until(lambda: not sink.parked)
+
+
+async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Scene) -> None:
+    class Slow(Sink):
+        """Answers late for what is set aside."""
+
+        waiting: ParkedChange | None = None
+
+        def submit_nowait(self, *given: Any) -> None:
+            if isinstance(given[0], ParkedChange) and isinstance(given[0].what, SetAside):
+                self.waiting = given[0]
+            else:
+                super().submit_nowait(*given)
+
+    sink = Slow()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink):
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.waiting is not None)
+        await anyio.sleep(0.3)
+        assert sink.taken(1) == ["a"]
+        assert sink.waiting is not None
+        Sink.submit_nowait(sink, sink.waiting)
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
+        await sink.until(lambda: len(sink.parked) == 1)
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_what_is_replayed_as_soon_as_it_is_set_aside_is_given_once_more(scene: Scene) -> None:
+    class Replaying(Sink):
+        """Somebody replays what is set aside before its owner knows that it is."""
+
+        def submit_nowait(self, *given: Any) -> None:
+            change = given[0]
+            if isinstance(change, ParkedChange) and isinstance(change.what, SetAside):
+
+                def answer(error: Exception | None) -> None:
+                    self.keep()
+                    change.on_done(error)
+
+                super().submit_nowait(replace(change, on_done=answer))
+            else:
+                super().submit_nowait(*given)
+
+    sink = Replaying()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"])
+        scene.fails.clear()
+        manager.replay_parked(sick, sink.kept_lanes())
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "b"])
+        await sink.until(lambda: not sink.parked)
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_what_a_group_before_has_kept_late_is_given_also_to_one_that_was_behind_again_since(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    sink.held_parked = held = []
+    scene.fails["sick"] = lambda event: event == "a"
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a")
+        await sink.until(lambda: len(held) == 1)
+        (stream,) = manager.streams.values()
+        before = stream.group
+        scene.fails.clear()
+        await sink.until(lambda: sick.subscriber is not None and sick.subscriber.is_present)
+        scene.is_breaking = True
+        scene.publish("b", lane=1)
+        await sink.until(lambda: stream.group not in (None, before))
+        scene.is_breaking = False
+        # The next group is given it again.
+        await sink.until(lambda: sink.taken(1) == ["b", "a"] and not sick.catching_up)
+        await sink.until(lambda: not stream.behind.lags)
+        scene.fails["sick"] = lambda event: event == "c"
+        scene.publish("c")
+        await sink.until(lambda: len(held) == 2)
+        scene.fails.clear()
+        sink.held_parked = None
+        sink.submit_nowait(held.pop())
+        sink.held_parked = held
+        # What it was given is durable, and its row is about to go.
+        await sink.until(lambda: len(held) == 2 and not sick.catching_up)
+        sink.release_parked()
+        await sink.until(lambda: not sink.parked)
+
+
+class Unwritable(BreakingQueue):
+    """Messages that are called "unwritable" cannot be written as bytes."""
+
+    def dump_event(self, event: Any) -> bytes:
+        if event == "unwritable":
+            raise ValueError("it cannot be written")
+        return super().dump_event(event)
+
+
+class WatchingUnwritable(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Unwritable(Scene.by_name[kwargs["scene"]])
+
+
+class UnwritableScene(Scene):
+    def watcher(self, name: str) -> Watching:
+        return WatchingUnwritable(scene=self.name, name=name)
+
+
+async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_on() -> None:
+    scene, sink = UnwritableScene(), Sink()
+    scene.fails["sick"] = lambda event: event in ("unwritable", 1)
+    async with hosting(scene, sink) as (manager, _, _):
+        scene.publish("unwritable", "behind it", lane="a")
+        await sink.until(lambda: scene.opened.count(("sick", "unwritable")) > 2)
+        (stream,) = manager.streams.values()
+        group = stream.group
+        scene.publish(*range(3), lane="b")
+        await sink.until(lambda: {0, 1, 2} <= {*sink.taken(2)} and sink.kept(1)[:1] == [1])
+        scene.fails.clear()
+        await sink.until(lambda: {*sink.taken(1)} == {"unwritable", "behind it", 0, 1, 2})
+        assert stream.group is group, "it was opened anew"
+        lanes = "a", "b"
+        await sink.until(lambda: [scene.broker.committed(lane) for lane in lanes] == [2, 3])

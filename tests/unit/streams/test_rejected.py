@@ -1,0 +1,213 @@
+"""A message that a live filter rejects ends somewhere visible: at the broker, or set aside for the watcher."""
+
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+
+from tests.unit.streams.scene import Scene, Sink, always, hosting
+from triggerer.abc import AdvanceOutcome
+from triggerer.domain.watchers.parked import ParkedState, SetAside
+from triggerer.errors import LeaseLost
+
+pytestmark = pytest.mark.rule(
+    "18: what is rejected goes to the broker's dead letters, or is set aside"
+)
+
+
+def is_bad(event: Any) -> bool:
+    return str(event).startswith("bad")
+
+
+def aside(sink: Sink) -> list[tuple[int, Any]]:
+    return [
+        (watcher, orjson.loads(one.data)[1])
+        for watcher, one, state in sink.parked.values()
+        if state is ParkedState.SET_ASIDE
+    ]
+
+
+def told(scene: Scene) -> dict[Any, AdvanceOutcome]:
+    return {value: AdvanceOutcome(*counts) for value, counts in scene.told}
+
+
+@pytest.fixture(params=["log", "queue"])
+def source(request: pytest.FixtureRequest, scene: Scene) -> Scene:
+    scene.is_queue = request.param == "queue"
+    return scene
+
+
+async def test_what_all_reject_is_set_aside_for_each_of_them(source: Scene) -> None:
+    sink = Sink()
+    source.rejects = is_bad
+    async with hosting(source, sink, "one", "two"):
+        source.publish("a", "bad", "b")
+        await sink.until(lambda: sink.taken(1) == sink.taken(2) == ["a", "b"])
+        await sink.until(lambda: len(source.told) == 3)
+    assert aside(sink) == [(1, "bad"), (2, "bad")]
+    assert told(source)["bad"] == AdvanceOutcome(0, 0, 2)
+    assert source.set_aside == ["bad"]
+    (_, first, _), _ = sink.parked.values()
+    assert (first.error, first.failures) == ("one cannot read bad", 0)
+    assert first.key == f"{source.broker.identity}/0/1"
+
+
+async def test_what_a_sibling_takes_is_set_aside_for_the_other_alone(source: Scene) -> None:
+    sink = Sink()
+    source.rejected_by["one"] = is_bad
+    async with hosting(source, sink, "one", "two") as (_, one, _):
+        source.publish("a", "bad", "b")
+        await sink.until(lambda: sink.taken(2) == ["a", "bad", "b"])
+        await sink.until(lambda: len(source.told) == 3)
+        assert not one.catching_up
+    assert aside(sink) == [(1, "bad")]
+    assert sink.taken(1) == ["a", "b"]
+
+
+async def test_the_broker_is_not_told_before_it_is_durable(source: Scene) -> None:
+    sink = Sink()
+    source.rejects = is_bad
+    sink.held_parked = []
+    async with hosting(source, sink, "one"):
+        source.publish("a", "bad", "b")
+        await sink.until(lambda: bool(sink.held_parked) and sink.taken(1) == ["a", "b"])
+        await sink.until(lambda: [value for value, _ in source.told] == ["a"])
+        await anyio.wait_all_tasks_blocked()
+        assert [value for value, _ in source.told] == ["a"]
+        sink.release_parked()
+        await sink.until(lambda: [value for value, _ in source.told] == ["a", "bad", "b"])
+
+
+async def test_many_that_follow_one_another_are_stored_together(source: Scene) -> None:
+    sink = Sink()
+    source.rejects = is_bad
+    sink.held_parked = []
+    async with hosting(source, sink, "one"):
+        source.publish(*(f"bad {number}" for number in range(50)))
+        await sink.until(lambda: len(sink.held_parked or ()) == 50)
+        assert not source.told
+        sink.release_parked()
+        await sink.until(lambda: len(source.told) == 50)
+    assert len(aside(sink)) == 50
+
+
+async def test_one_that_comes_again_is_not_set_aside_twice(source: Scene) -> None:
+    sink = Sink()
+    source.rejects = is_bad
+    source.is_breaking = True
+    async with hosting(source, sink, "one"):
+        source.publish("bad", "a")
+        await sink.until(lambda: source.opened.count(("one", "bad")) > 2)
+        source.is_breaking = False
+        await sink.until(lambda: len(source.told) == 2)
+    assert aside(sink) == [(1, "bad")]
+
+
+async def test_one_that_comes_again_behind_another_is_not_stored_again(source: Scene) -> None:
+    """A person may have discarded it meanwhile."""
+    sink = Sink()
+    source.rejects = is_bad
+    sink.refuses = lambda _, payload: bool(payload == "a")
+    async with hosting(source, sink, "one"):
+        source.publish("a", "bad")
+        await sink.until(lambda: aside(sink) == [(1, "bad")])
+        sink.parked.clear()
+        before = source.opened.count(("one", "bad"))
+        await sink.until(lambda: source.opened.count(("one", "bad")) > before + 2)
+        sink.refuses = lambda *_: False
+        await sink.until(lambda: source.told[-2:] == [("a", (1, 0, 0)), ("bad", (0, 0, 1))])
+    assert not sink.parked
+
+
+async def test_what_the_broker_keeps_is_not_set_aside(source: Scene) -> None:
+    sink = Sink()
+    source.rejects = is_bad
+    source.has_dead_letters = True
+    async with hosting(source, sink, "one"):
+        source.publish("bad", "a")
+        await sink.until(lambda: len(source.told) == 2)
+    assert told(source)["bad"] == AdvanceOutcome(0, 0, 1)
+    assert (sink.parked, source.set_aside) == ({}, [])
+
+
+async def test_where_a_sibling_fails_it_and_is_behind_it_is_set_aside_all_the_same(
+    source: Scene,
+) -> None:
+    sink = Sink()
+    source.rejected_by["one"] = is_bad
+    source.fails["two"] = is_bad
+    async with hosting(source, sink, "one", "two") as (_, _, two):
+        source.publish("bad", "a")
+        await sink.until(lambda: 2 in two.catching_up or sink.taken(2) == ["a"])
+        await sink.until(lambda: sink.taken(1) == ["a"])
+        await sink.until(lambda: (1, "bad") in aside(sink))
+        source.fails.clear()
+        await sink.until(lambda: set(sink.taken(2)) == {"bad", "a"} or (2, "bad") in aside(sink))
+
+
+async def test_at_a_bound_the_watcher_stands_there_alone(source: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    source.rejected_by["one"] = is_bad
+    async with hosting(source, sink, "one", "two") as (_, one, _):
+        source.publish("bad", "a")
+        await sink.until(lambda: "full" in (one.refusals.latest or ""))
+        assert not sink.parked
+        sink.is_full_of_parked = False
+        await sink.until(lambda: aside(sink) == [(1, "bad")])
+        await sink.until(lambda: sink.taken(1) == ["a"] and "a" in sink.taken(2))
+    assert sink.taken(2) == ["bad", "a"]
+
+
+async def test_at_a_bound_the_message_of_a_lone_watcher_comes_again(source: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    source.rejects = is_bad
+    async with hosting(source, sink, "one"):
+        source.publish("bad", "a")
+        await sink.until(lambda: source.opened.count(("one", "bad")) > 2)
+        assert AdvanceOutcome(0, 1, 0) in [AdvanceOutcome(*counts) for _, counts in source.told]
+        sink.is_full_of_parked = False
+        await sink.until(lambda: aside(sink) == [(1, "bad")])
+        await sink.until(lambda: source.told[-1] == ("a", (1, 0, 0)))
+    assert sink.taken(1) == ["a"]
+
+
+async def test_one_that_cannot_be_written_as_bytes_is_not_lost(source: Scene) -> None:
+    sink = Sink()
+    source.rejects = source.cannot_dump = is_bad
+    async with hosting(source, sink, "one") as (_, one):
+        source.publish("bad", "a")
+        await sink.until(lambda: source.opened.count(("one", "bad")) > 2)
+        assert "cannot write bad" in (one.refusals.latest or "")
+        source.cannot_dump = lambda _: False
+        await sink.until(lambda: aside(sink) == [(1, "bad")])
+        await sink.until(lambda: source.told[-1] == ("a", (1, 0, 0)))
+    assert sink.taken(1) == ["a"]
+
+
+async def test_after_a_lost_lease_nothing_is_advanced(source: Scene) -> None:
+    sink = Sink()
+    source.rejects = is_bad
+    sink.held_parked = []
+    async with hosting(source, sink, "one"):
+        source.publish("bad", "a")
+        await sink.until(lambda: len(sink.held_parked or ()) == 1)
+        (change,) = sink.held_parked
+        assert isinstance(change.what, SetAside)
+        change.on_done(LeaseLost("another instance owns it"))
+        await sink.until(lambda: sink.taken(1) == ["a"])
+        assert not source.told
+
+
+async def test_what_a_replay_gives_again_is_set_aside_again_and_says_why(source: Scene) -> None:
+    sink = Sink()
+    source.rejects = always
+    async with hosting(source, sink, "one"):
+        source.publish("bad")
+        await sink.until(lambda: len(source.told) == 1)
+    sink.keep()
+    kept = sink.kept_lanes()
+    async with hosting(source, sink, "one", kept=kept):
+        await sink.until(lambda: aside(sink) == [(1, "bad")])

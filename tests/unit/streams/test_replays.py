@@ -1,0 +1,486 @@
+"""A watcher is set back in a log in memory because somebody asks for it (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+from tests.unit.streams.scene import Scene, Sink, Watching
+from tests.unit.streams.test_catching_up import taken
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.watchers.lane_positions import (
+    Again,
+    LanePosition,
+    PositionChange,
+    ReplayEnd,
+    ReplayRequest,
+)
+from triggerer.streams import HostedTrigger, Manager, RuntimeContext, TriggerSpec
+from triggerer.testing import InMemoryBroker, InMemoryProducer, StreamHarness
+
+
+@pytest.mark.rule("18: a replay sets one watcher back, never forward")
+async def test_a_watcher_gets_the_whole_log_once_more_and_its_sibling_nothing(scene: Scene) -> None:
+    async with StreamHarness(catch_up=True) as streams:
+        one = await streams.add(scene.watcher("one"))
+        other = await streams.add(scene.watcher("other"))
+        scene.publish(*range(10))
+        await streams.quiesce()
+        await streams.replay(one)
+        await streams.quiesce()
+        assert taken(one) == [*range(10), *range(10)]
+        assert taken(other) == [*range(10)]
+        assert one.behind == {}
+        scene.publish(10, 11)
+        await streams.quiesce()
+        assert taken(one) == [*range(10), *range(12)]
+        assert taken(other) == [*range(12)]
+        assert scene.broker.committed() == 12
+
+
+async def test_a_watcher_that_is_added_late_can_have_the_history(scene: Scene) -> None:
+    async with StreamHarness(catch_up=True) as streams:
+        await streams.add(scene.watcher("first"))
+        scene.publish(*range(5), lane="a")
+        scene.publish(*range(5), lane="b")
+        await streams.quiesce()
+        late = await streams.add(scene.watcher("late"))
+        scene.publish(5, lane="a")
+        await streams.quiesce()
+        assert taken(late) == [5]
+        await streams.replay(late)
+        await streams.quiesce()
+        assert sorted(taken(late)) == sorted([*range(5), *range(5), 5, 5])
+        assert late.behind == {}
+
+
+async def test_it_is_set_back_to_a_time(scene: Scene) -> None:
+    async with StreamHarness(catch_up=True) as streams:
+        one = await streams.add(scene.watcher("one"))
+        scene.publish(*range(3))
+        await streams.quiesce()
+        log = scene.broker.logs()[0]
+        log.published_at[:] = [1_000.0, 2_000.0, 3_000.0]
+        await streams.replay(one, datetime.fromtimestamp(1_500, UTC))
+        await streams.quiesce()
+        assert taken(one) == [0, 1, 2, 1, 2]
+
+
+@pytest.mark.rule("a replay of nothing leaves “replaying” set")
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene, again: bool) -> None:
+    """kurrent-io/KurrentDB#1438: it left "replaying" set."""
+    async with StreamHarness(catch_up=True) as streams:
+        one = await streams.add(scene.watcher("one"))
+        await streams.replay(one, again=again)
+        await streams.quiesce()
+        assert one.behind == {}
+        scene.publish(*range(3))
+        await streams.quiesce()
+        await streams.replay(one, datetime.now(UTC) + timedelta(days=1), again=again)
+        await streams.quiesce()
+        assert one.behind == {}
+        assert one.error is None
+        assert taken(one) == [0, 1, 2]
+        await streams.replay(one, again=again)
+        await streams.quiesce()
+        assert taken(one) == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.rule("18: a replay sets one watcher back, never forward")
+async def test_one_that_is_behind_at_an_earlier_place_stays_there(scene: Scene) -> None:
+    scene.fails["sick"] = lambda event: event >= 2
+    async with StreamHarness(catch_up=True) as streams:
+        await streams.add(scene.watcher("well"))
+        sick = await streams.add(scene.watcher("sick"))
+        scene.publish(*range(6))
+        await streams.quiesce()
+        scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(6)]
+        await streams.replay(sick, datetime.fromtimestamp(4_000, UTC))
+        await streams.quiesce()
+        assert sick.behind == {0: [scene.broker.identity, 2]}
+        await streams.replay(sick, datetime.fromtimestamp(1_000, UTC))
+        await streams.quiesce()
+        assert sick.behind == {0: [scene.broker.identity, 1]}
+        scene.fails.clear()
+        await streams.restart(sick)
+        await streams.quiesce()
+        assert taken(sick) == [0, 1, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.rule("18: a replay sets one watcher back, never forward")
+async def test_it_is_never_set_forward_past_what_the_group_has_not_broadcast(scene: Scene) -> None:
+    """The group is further back than the time that was asked for."""
+    scene.publish(*range(10))
+    scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(10)]
+    async with StreamHarness(catch_up=True, persistence="manual") as streams:
+        one = await streams.add(scene.watcher("one"))
+        await streams.replay(one, datetime.fromtimestamp(8_000, UTC))
+        await streams.quiesce()
+        while one.unpersisted:
+            await streams.persist(1)
+            await streams.quiesce()
+        assert set(taken(one)) == set(range(10))
+        assert scene.broker.committed() == 10
+        scene.publish(10)
+        await streams.quiesce()
+        await streams.persist()
+        await streams.quiesce()
+        assert taken(one)[-1] == 10
+        assert taken(one).count(10) == 1
+
+
+async def test_what_comes_while_it_reads_again_comes_after_it_once(scene: Scene) -> None:
+    async with StreamHarness(catch_up=True, persistence="manual") as streams:
+        one = await streams.add(scene.watcher("one"))
+        scene.publish(*range(5))
+        await streams.quiesce()
+        await streams.persist()
+        await streams.quiesce()
+        await streams.replay(one)
+        await streams.quiesce()
+        scene.publish(5, 6)
+        await streams.quiesce()
+        await streams.persist()
+        await streams.quiesce()
+        assert taken(one) == [*range(5), *range(7)]
+        assert scene.broker.committed() == 7
+
+
+async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) -> None:
+    scene.fails["one"] = lambda event: event == 3
+    async with StreamHarness(catch_up=True) as streams:
+        one = await streams.add(scene.watcher("one"))
+        await streams.add(scene.watcher("other"))
+        scene.publish(*range(3))
+        await streams.quiesce()
+        scene.publish(3, 4)
+        await streams.quiesce()
+        scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(5)]
+        await streams.restart(one)
+        await streams.quiesce()
+        # It fails again, and is tried again as soon as it is set back: there is another message before that now.
+        await streams.replay(one, datetime.fromtimestamp(2_000, UTC))
+        await streams.quiesce()
+        assert taken(one) == [0, 1, 2, 2]
+        await streams.replay(one)
+        await streams.quiesce()
+        assert one.behind == {0: [scene.broker.identity, 3]}
+        scene.fails.clear()
+        await streams.restart(one)
+        await streams.quiesce()
+        assert taken(one) == [0, 1, 2, 2, 0, 1, 2, 3, 4]
+
+
+class Kept(Sink):
+    """Keeps what a database would: events by key, positions, and the ends of requests unless they are held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[str, LanePosition] = {}
+        self.ended: set[int] = set()
+        self.ends_are_lost = False
+
+    def submit_nowait(self, *given: Any) -> None:
+        change = given[0]
+        if isinstance(change, PositionChange) and self.held is None:
+            self.rows.pop(change.lane, None)
+            if change.position is not None:
+                self.rows[change.lane] = LanePosition(
+                    change.watcher_id,
+                    change.lane,
+                    change.position,
+                    change.since,
+                    change.failures,
+                    change.again,
+                    change.set_back_to,
+                )
+        super().submit_nowait(*given)
+
+    def end_replay_nowait(self, end: ReplayEnd) -> None:
+        self.changed.notify_all()
+        if not self.ends_are_lost:
+            self.ended.add(end.request)
+            end.on_done(None)
+
+    def keys(self, scene: Scene) -> list[str]:
+        """Of all events, without what they have in common."""
+        begins = f"{scene.broker.identity}/0/"
+        return sorted(str(key).removeprefix(begins) for _, key, _ in self.events)
+
+
+@asynccontextmanager
+async def hosting(scene: Scene, sink: Kept) -> AsyncIterator[tuple[Manager, HostedTrigger]]:
+    """One owner of the stream, which knows what the sink has stored."""
+    context = RuntimeContext(sink, sink, restart_first=0.01, restart_longest=0.01)
+    async with Manager(context) as manager:
+        (hosted,) = manager.add([_spec(scene, "one", 1, sink)])
+        yield manager, hosted
+
+
+def _spec(scene: Scene, name: str, watcher_id: int, sink: Kept) -> TriggerSpec:
+    kwargs = scene.watcher(name).serialize()[1]
+    source = EventSource((WatcherRef(watcher_id, 0),), Fence("stream", "me", 1))
+    rows = tuple(row for row in sink.rows.values() if row.watcher_id == watcher_id)
+    return TriggerSpec(name, partial(Watching, **kwargs), kwargs, source, rows)
+
+
+AGAIN = ReplayRequest(7, 1, None, True)
+
+
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
+async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_one(
+    scene: Scene,
+) -> None:
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, hosted):
+        scene.publish(*range(3))
+        await sink.until(lambda: len(sink.events) == 3)
+        sink.held = []
+        manager.set_back(hosted, [AGAIN])
+        await sink.until(lambda: bool(sink.held))
+        # It is live until its place is durable, and has this one. It was not in the log at that moment.
+        scene.publish(3)
+        await sink.until(lambda: len(sink.events) == 4)
+        sink.release()
+        await sink.until(lambda: len(sink.events) == 7)
+        scene.publish(4)
+        await sink.until(lambda: len(sink.events) == 8)
+        await sink.until(lambda: not sink.rows and sink.ended == {7})
+    assert sink.keys(scene) == ["0", "0#r7", "1", "1#r7", "2", "2#r7", "3", "4"]
+
+
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
+async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_end(
+    scene: Scene,
+) -> None:
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, hosted):
+        scene.publish(*range(6))
+        await sink.until(lambda: len(sink.events) == 6)
+        scene.fails["one"] = lambda event: event == 3
+        manager.set_back(hosted, [AGAIN])
+        await sink.until(lambda: len(sink.events) == 9)
+        await sink.until(lambda: sink.ended == {7})
+    scene.fails.clear()
+    scene.publish(6)
+    # As a broker that was not told of the last messages.
+    scene.broker.seek(2)
+    async with hosting(scene, sink) as (manager, _):
+        await sink.until(lambda: len(sink.events) == 13)
+        scene.publish(7)
+        await sink.until(lambda: len(sink.events) == 14 and not sink.rows)
+    again = [f"{number}#r7" for number in range(6)]
+    assert sink.keys(scene) == sorted([*again, *map(str, range(8))])
+
+
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
+async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_first_time(
+    scene: Scene,
+) -> None:
+    """Its owner dies when the places are durable and the request has not ended."""
+    sink = Kept()
+    sink.ends_are_lost = True
+    async with hosting(scene, sink) as (manager, hosted):
+        scene.publish(*range(3))
+        await sink.until(lambda: len(sink.events) == 3)
+        manager.set_back(hosted, [AGAIN])
+        await sink.until(lambda: bool(sink.rows))
+        scene.publish(3)
+        await sink.until(lambda: sink.rows["0"].again is not None)
+        # Nothing is read again before the request has ended.
+        assert len(sink.events) == 3
+    sink.ends_are_lost = False
+    async with hosting(scene, sink) as (manager, hosted):
+        manager.set_back(hosted, [AGAIN])
+        await sink.until(lambda: len(sink.events) == 7)
+        manager.set_back(hosted, [AGAIN])
+        scene.publish(4)
+        await sink.until(lambda: len(sink.events) == 8 and not sink.rows)
+        assert sink.ended == {7}
+    assert sink.keys(scene) == ["0", "0#r7", "1", "1#r7", "2", "2#r7", "3", "4"]
+
+
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
+async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_place_is_known(
+    scene: Scene,
+) -> None:
+    """Its watcher has fallen behind at what came meanwhile, and the place of that is stored after it."""
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, hosted):
+        manager.add([_spec(scene, "other", 2, sink)])
+        scene.publish(*range(3))
+        await sink.until(lambda: len(sink.events) == 6)
+        sink.held = []
+        manager.set_back(hosted, [AGAIN])
+        await sink.until(lambda: bool(sink.held))
+        scene.fails["one"] = lambda event: event == 3
+        scene.publish(3)
+        await sink.until(lambda: len(sink.held or ()) == 2)
+        manager.abandon(hosted)
+        late, sink.held = sink.held, None
+        for change in late:
+            sink.submit_nowait(change)
+        assert not sink.ended
+    scene.fails.clear()
+    async with hosting(scene, sink) as (manager, hosted):
+        manager.set_back(hosted, [AGAIN])
+        await sink.until(lambda: sink.ended == {7})
+        scene.publish(4)
+        await sink.until(lambda: (1, f"{scene.broker.identity}/0/4", 0) in sink.events)
+    made = [key for watcher, key, _ in sink.events if watcher == 1]
+    begins = f"{scene.broker.identity}/0/"
+    assert {f"{begins}{number}#r7" for number in range(3)} < set(made)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_it_read_again(
+    scene: Scene, again: bool
+) -> None:
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, hosted):
+        manager.add([_spec(scene, "other", 2, sink)])
+        scene.gates["other", 2] = slow = anyio.Event()
+        scene.publish(*range(5))
+        # The broker is not advanced past what the other one has open.
+        await sink.until(lambda: len(sink.events) == 7)
+        scene.gates["one", 3] = reading = anyio.Event()
+        manager.set_back(hosted, [ReplayRequest(7, 1, None, again)])
+        await sink.until(lambda: sink.ended == {7})
+        slow.set()
+        await sink.until(lambda: scene.broker.committed() == 5)
+        assert sink.rows
+        reading.set()
+        # Nobody may come for a long time with whose message the row could go.
+        await sink.until(lambda: not sink.rows)
+        assert len(sink.events) == (15 if again else 10)
+
+
+class Fragile(InMemoryProducer):
+    """The first of a scene reads nothing, and its poll raises when it is told."""
+
+    first: ClassVar[dict[InMemoryBroker, anyio.Event]] = {}
+
+    async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
+        if (may_raise := self.first.pop(self._broker, None)) is not None:
+            await may_raise.wait()
+            raise RuntimeError("the connection is gone")
+        async for pair in super().open_stream():
+            yield pair
+
+
+class WatchingFragile(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Fragile(Scene.by_name[kwargs["scene"]].broker)
+
+
+@pytest.mark.rule("18: a replay sets one watcher back, never forward")
+async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_meanwhile(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place is durable only when another group has begun, which is further back than what was asked for."""
+    monkeypatch.setattr(f"{__name__}.Watching", WatchingFragile)
+    Fragile.first[scene.broker] = may_raise = anyio.Event()
+    sink = Kept()
+    sink.held = []
+    scene.publish(*range(10))
+    scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(10)]
+    scene.gates["one", 3] = slow = anyio.Event()
+    scene.fails["one"] = lambda event: event == 3
+    async with hosting(scene, sink) as (manager, hosted):
+        manager.add([_spec(scene, "other", 2, sink)])
+        manager.set_back(hosted, [ReplayRequest(7, 1, datetime.fromtimestamp(8_000, UTC), False)])
+        await sink.until(lambda: bool(sink.held))
+        may_raise.set()
+        await sink.until(lambda: ("one", 3) in scene.opened)
+        sink.release()
+        await sink.until(lambda: sink.ended == {7})
+        slow.set()
+        await sink.until(lambda: scene.opened.count(("one", 3)) > 2)
+        scene.fails.clear()
+        await sink.until(lambda: set(sink.taken(1)) == set(range(10)))
+
+
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
+async def test_a_replay_behind_what_an_earlier_one_has_made_again_is_carried_out(
+    scene: Scene,
+) -> None:
+    """It stands at 5. What the earlier one had made again ends at 3."""
+    sink, log = Kept(), scene.broker.identity
+    again = Again(1, [log, 0], [log, 3])
+    sink.rows["0"] = LanePosition(1, "0", [log, 5], datetime.now(UTC), 0, again)
+    scene.publish(*range(8))
+    scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(8)]
+    scene.gates["one", 5] = slow = anyio.Event()
+    async with hosting(scene, sink) as (manager, hosted):
+        await sink.until(lambda: ("one", 5) in scene.opened)
+        manager.set_back(hosted, [ReplayRequest(2, 1, datetime.fromtimestamp(6_000, UTC), True)])
+        await sink.until(lambda: sink.ended == {2})
+        slow.set()
+        await sink.until(lambda: len(sink.events) == 3)
+    assert sink.keys(scene) == ["5", "6#r2", "7#r2"]
+
+
+@pytest.mark.rule("18: events that exist are not made again")
+async def test_without_again_nothing_is_made_twice(scene: Scene) -> None:
+    sink = Kept()
+    async with hosting(scene, sink) as (manager, hosted):
+        scene.publish(*range(3))
+        await sink.until(lambda: len(sink.events) == 3)
+        manager.set_back(hosted, [ReplayRequest(1, 1, None, False)])
+        await sink.until(lambda: sink.ended == {1})
+        scene.publish(3)
+        await sink.until(lambda: len(sink.events) == 4 and not sink.rows)
+    assert sink.keys(scene) == ["0", "1", "2", "3"]
+
+
+class Alone(BaseEventTrigger):
+    """Without a shared stream."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tests.Alone", {}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield TriggerEvent("done")
+
+
+class Fast(BaseEventTrigger):
+    """On the fast path."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tests.Fast", {}
+
+    def shared_stream_key(self) -> Hashable:
+        return "fast"
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        yield 1
+        await anyio.sleep_forever()
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in shared_stream:
+            yield TriggerEvent(event)
+
+
+@pytest.mark.parametrize("trigger", [Alone, Fast])
+async def test_one_whose_messages_do_not_stay_shows_why_it_cannot_be_replayed(
+    trigger: type[BaseEventTrigger],
+) -> None:
+    async with StreamHarness(catch_up=True) as streams:
+        view = await streams.add(trigger())
+        await streams.quiesce()
+        await streams.replay(view)
+        await streams.quiesce()
+        assert "do not stay in a log" in str(view.error)
+        assert len(view.events) == 1

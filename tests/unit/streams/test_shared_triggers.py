@@ -1,0 +1,124 @@
+"""A trigger that serves several watchers, of which some come later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from tests.unit.streams.scene import Scene, Sink, context
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.domain.watchers.lane_positions import LanePosition
+from triggerer.streams import Manager
+from triggerer.streams.supervision.member import TriggerSpec
+
+
+class _Maker:
+    """Makes a trigger, unless its code is broken."""
+
+    def __init__(self, spec: TriggerSpec) -> None:
+        self._spec = spec
+        self.is_broken = False
+
+    def make(self) -> BaseEventTrigger:
+        if self.is_broken:
+            raise RuntimeError("a typo")
+        return self._spec.make()
+
+
+@pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
+async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_what_comes_then(
+    any_scene: Scene,
+) -> None:
+    sink = Sink()
+    shared, well = any_scene.specs("shared", "well")
+    both = EventSource((WatcherRef(1, 0), WatcherRef(3, 0)), shared.source.fence)
+    maker = _Maker(shared)
+    async with Manager(context(sink)) as manager:
+        member, _ = manager.add([replace(shared, make=maker.make), well])
+        any_scene.publish("a")
+        await sink.until(lambda: sink.taken(1) == sink.taken(2) == ["a"])
+        (stream,) = manager.streams.values()
+        assert stream.group is not None
+        assert member.subscriber is not None
+        maker.is_broken = True
+        stream.group.subscribers.fail(member.subscriber, RuntimeError("too slow"))
+        # Its task has had no turn since.
+        manager.replace_source(member, both, name="eu, us")
+        any_scene.publish("b")
+        await sink.until(lambda: any_scene.broker.committed() == 2)
+        assert sink.taken(3) == []
+        maker.is_broken = False
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        await sink.until(lambda: sink.taken(3) == ["b"])
+
+
+async def test_a_shared_trigger_is_named_after_the_watchers_that_it_serves_now(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    shared, well = scene.specs("shared", "well")
+    another = EventSource((WatcherRef(3, 0),), shared.source.fence)
+    maker = _Maker(shared)
+    async with Manager(context(sink)) as manager:
+        member, _ = manager.add([replace(shared, make=maker.make), well])
+        scene.publish("a")
+        await sink.until(lambda: sink.taken(1) == sink.taken(2) == ["a"])
+        (stream,) = manager.streams.values()
+        assert stream.group is not None
+        assert member.subscriber is not None
+        manager.replace_source(member, another, name="orders/us")
+        maker.is_broken = True
+        with capture_logs() as logs:
+            stream.group.subscribers.fail(member.subscriber, RuntimeError("too slow"))
+            await sink.until(lambda: "a typo" in str(member.error))
+        named = {log["trigger"] for log in logs if log["event"] == "trigger failed"}
+        assert named == {"orders/us"}
+
+
+@pytest.mark.rule("18: it goes on live without a gap")
+async def test_who_has_caught_up_gets_what_the_shared_trigger_reads_next(scene: Scene) -> None:
+    sink = Sink()
+    shared, well = scene.specs("shared", "well")
+    both = EventSource((WatcherRef(1, 0), WatcherRef(3, 0)), shared.source.fence)
+    scene.publish("a")
+    stands = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))
+    async with Manager(context(sink)) as manager:
+        manager.add([replace(shared, source=both, positions=(stands,)), well])
+        await sink.until(lambda: sink.taken(1) == sink.taken(3) == ["a"])
+        # It is behind nowhere, and nobody else is.
+        await sink.until(lambda: sink.positions.get((1, "0")) is None)
+        scene.publish("b")
+        await sink.until(lambda: sink.taken(3) == ["a", "b"])
+        assert sink.taken(1) == ["a", "b"]
+
+
+@pytest.mark.rule("18: the broker waits for the position")
+async def test_what_a_shared_trigger_reads_for_another_waits_until_it_is_durable_who_is_behind(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    shared, well = scene.specs("shared", "well")
+    both = EventSource((WatcherRef(1, 0), WatcherRef(3, 0)), shared.source.fence)
+    fence = shared.source.fence
+    assert fence is not None
+    async with Manager(context(sink)) as manager:
+        manager.add([replace(shared, source=both), well])
+        scene.publish("a")
+        await sink.until(lambda: scene.broker.committed() == 1)
+        (stream,) = manager.streams.values()
+        # As a group leaves it that has ended while that was being written.
+        sink.held = []
+        place, now = [scene.broker.identity, 1], datetime.now(UTC)
+        stream.behind.lags.fall_behind(WatcherRef(1, 0), 0, place, fence, now, lambda _: None)
+        scene.publish("b")
+        await sink.until(lambda: sink.taken(2) == ["a", "b"])
+        await anyio.sleep(0.1)
+        assert scene.broker.committed() == 1
+        sink.release()
+        await sink.until(lambda: scene.broker.committed() == 2)
+        await sink.until(lambda: sink.taken(1) == sink.taken(3) == ["a", "b"])

@@ -1,0 +1,334 @@
+"""A blocked event loop is reported with the trigger that blocks it and the line where it does.
+
+`time.sleep` is the stall under test, here and in the plugins below, or how long a process is kept stopped. No test
+waits by it for something to happen: that is `until`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import structlog
+
+from tests.unit.streams.streams import Acking, Fast, Upstream, Watching
+from tests.unit.streams.supervised import supervised
+from triggerer.abc import SharedStreamProducer, TriggerEvent
+from triggerer.streams import RuntimeSettings
+from triggerer.streams.supervision import blocked_loop as stalls
+from triggerer.streams.supervision.blocked_loop import LogStalls, Stall, StallWatch, Usage, usage_of
+from triggerer.testing import StreamHarness
+
+THRESHOLD_S = 0.2
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.begun: list[Stall] = []
+        self.over: list[tuple[Stall, float]] = []
+
+    def began(self, stall: Stall) -> None:
+        self.begun.append(stall)
+
+    def ended(self, stall: Stall, seconds: float) -> None:
+        self.over.append((stall, seconds))
+
+
+@pytest.fixture(autouse=True)
+def _usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loop's thread is said to use of the processors: on a loaded machine it gets what it can."""
+    says(monkeypatch, lambda: Usage(computing=0.0, queueing=0.0))
+
+
+def says(monkeypatch: pytest.MonkeyPatch, measure: Callable[[], Usage]) -> None:
+    monkeypatch.setattr(stalls, "usage_of", lambda *_: measure)
+
+
+def blocking(seconds: float) -> Callable[[Any], Any]:
+    async def act(event: Any) -> None:
+        time.sleep(seconds)  # the line to find
+
+    return act
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(60):
+        while not condition():  # noqa: ASYNC110  (a thread makes it true)
+            await anyio.sleep(0.005)
+
+
+@pytest.mark.rule(
+    "a blocking call in one trigger stalls all the others, and the log does not say which"
+)
+async def test_a_filter_that_blocks_is_named_with_the_line_and_its_end_is_told(
+    upstream: Upstream,
+) -> None:
+    upstream.on_filter["slow"] = blocking(3 * THRESHOLD_S)
+    seen = Seen()
+    async with StreamHarness() as streams:
+        await streams.add(Acking(upstream.name, "fast"))
+        slow = await streams.add(Acking(upstream.name, "slow"))
+        with StallWatch(THRESHOLD_S, seen):
+            await anyio.sleep(THRESHOLD_S)
+            upstream.put(1)
+            await until(lambda: seen.over)
+        (stall,) = seen.begun
+        assert stall.trigger == slow.hosted.name == "Acking#2"
+        assert stall.task == "watcher[Acking#2]"
+        assert stall.stream is None
+        assert "time.sleep(seconds)  # the line to find" in stall.stack.splitlines()[-1]
+        assert stall.is_computing is False
+        assert THRESHOLD_S <= stall.seconds <= seen.over[0][1]
+        ((same, seconds),) = seen.over
+        assert same is stall
+        assert 2 * THRESHOLD_S <= seconds < 20 * THRESHOLD_S
+        assert slow.error is None
+
+
+async def test_what_is_shorter_than_the_threshold_is_not_reported(upstream: Upstream) -> None:
+    upstream.on_filter["one"] = blocking(THRESHOLD_S / 2)
+    seen = Seen()
+    async with StreamHarness() as streams:
+        one = await streams.add(Acking(upstream.name))
+        with StallWatch(THRESHOLD_S, seen):
+            for number in range(8):
+                upstream.put(number)
+                await anyio.sleep(THRESHOLD_S / 4)
+            await until(lambda: len(one.events) == 8)
+    assert (seen.begun, seen.over) == ([], [])
+
+
+async def test_a_loop_with_nothing_to_do_does_not_stall() -> None:
+    seen = Seen()
+    with StallWatch(THRESHOLD_S, seen):
+        await anyio.sleep(4 * THRESHOLD_S)
+    assert seen.begun == []
+
+
+async def test_each_stall_is_reported_once_however_long_it_lasts() -> None:
+    seen = Seen()
+    stalls = 0
+    with StallWatch(THRESHOLD_S, seen):
+        # A busy machine may give the watch no processor for as long as one lasts: then it is not seen.
+        while len(seen.begun) < 2 and stalls < 100:
+            await anyio.sleep(THRESHOLD_S)
+            time.sleep(4 * THRESHOLD_S)
+            stalls += 1
+            await anyio.sleep(THRESHOLD_S)
+            assert len(seen.begun) <= stalls
+        await until(lambda: len(seen.begun) == len(seen.over))
+    assert len(seen.begun) == 2
+
+
+async def test_what_computes_is_told_from_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    says(monkeypatch, lambda: Usage(time.monotonic(), 0.0))
+    seen = Seen()
+    with StallWatch(THRESHOLD_S, seen):
+        await anyio.sleep(THRESHOLD_S)
+        time.sleep(3 * THRESHOLD_S)
+        await until(lambda: seen.over)
+    assert seen.begun[0].is_computing is True
+
+
+async def test_a_loop_that_is_not_given_the_processor_does_not_stall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine is overloaded: whatever happens to be running is not to blame."""
+    says(monkeypatch, lambda: Usage(0.0, time.monotonic()))
+    seen = Seen()
+    with StallWatch(THRESHOLD_S, seen):
+        await anyio.sleep(THRESHOLD_S)
+        time.sleep(3 * THRESHOLD_S)
+        await anyio.sleep(THRESHOLD_S)
+    assert seen.begun == []
+
+
+async def test_the_usage_of_a_thread_is_measured() -> None:
+    measure = usage_of(threading.get_ident(), threading.get_native_id())
+    before = measure()
+    deadline = time.thread_time() + 0.05
+    while time.thread_time() < deadline:
+        pass
+    after = measure()
+    assert before.computing is not None
+    assert after.computing is not None
+    assert 0.04 < after.computing - before.computing < 1
+    if Path("/proc/self/schedstat").exists():
+        assert before.queueing is not None
+        assert after.queueing is not None
+        assert after.queueing - before.queueing >= 0
+
+
+async def test_code_that_holds_the_interpreters_lock_is_found_when_it_lets_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    says(monkeypatch, lambda: Usage(time.monotonic(), 0.0))
+    seen = Seen()
+    with StallWatch(0.05, seen):
+        await anyio.sleep(0.05)
+        pattern, length, took, tries = re.compile("(a+)+b"), 18, 0.0, 0
+        # As long as it takes on this machine; and again where the watcher was given the lock too late to see who
+        # had held it.
+        while took < 0.2 or (not seen.begun and tries < 30):
+            length += took < 0.2
+            tries += took >= 0.2
+            seen.begun.clear()
+            began = time.monotonic()
+            pattern.match("a" * length)
+            took = time.monotonic() - began
+            await anyio.sleep(0.1)
+        await until(lambda: seen.over)
+    (stall,) = seen.begun
+    assert "test_code_that_holds" in stall.stack
+    assert "pattern.match" in stall.stack
+    assert stall.is_computing is True
+
+
+class Alone(Watching):
+    def shared_stream_key(self) -> Hashable:
+        return None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await anyio.sleep(THRESHOLD_S)
+        time.sleep(2 * THRESHOLD_S)
+        yield TriggerEvent({})
+        await anyio.sleep_forever()
+
+
+class SlowlyMade(Watching):
+    def __init__(self, **kwargs: Any) -> None:
+        time.sleep(2 * THRESHOLD_S)
+        super().__init__(**kwargs)
+
+
+class SlowProducer(SharedStreamProducer):
+    async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
+        await anyio.sleep(THRESHOLD_S)
+        time.sleep(2 * THRESHOLD_S)
+        yield 1, 1
+        await anyio.sleep_forever()
+
+    async def advance(self, batch: object) -> None:
+        pass
+
+
+class SlowlyRead(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return SlowProducer()
+
+
+@pytest.mark.rule("14: whoever holds it up is reported by name")
+@pytest.mark.parametrize("kind", [Alone, SlowlyMade, SlowlyRead])
+async def test_all_code_of_a_plugin_is_named(kind: type[Watching], upstream: Upstream) -> None:
+    seen = Seen()
+    async with supervised() as service:
+        with StallWatch(THRESHOLD_S, seen):
+            await anyio.sleep(THRESHOLD_S)
+            kwargs = {"upstream": upstream.name}
+            service.manager.add([service.spec(lambda: kind(**kwargs), "asset/name", kwargs)])
+            task = asyncio.current_task()
+            assert task is not None
+            assert "watcher" not in task.get_name()
+            await until(lambda: seen.over)
+    stall = seen.begun[0]
+    if kind is SlowlyRead:
+        assert (stall.trigger, stall.stream) == (None, str(("SlowlyRead", upstream.name)))
+    else:
+        assert (stall.trigger, stall.stream) == ("asset/name", None)
+    assert "time.sleep" in stall.stack.splitlines()[-1]
+
+
+async def test_a_callback_that_blocks_is_reported_without_a_task() -> None:
+    seen = Seen()
+    with StallWatch(THRESHOLD_S, seen):
+        await anyio.sleep(THRESHOLD_S)
+        asyncio.get_running_loop().call_soon(time.sleep, 2 * THRESHOLD_S)
+        await until(lambda: seen.over)
+    assert (seen.begun[0].task, seen.begun[0].trigger) == (None, None)
+
+
+async def test_the_log_says_both_ends(upstream: Upstream) -> None:
+    stall = Stall("watcher[a/w]", "a/w", None, "File …", 0.51, is_computing=False)
+    with structlog.testing.capture_logs() as lines:
+        LogStalls().began(stall)
+        LogStalls().ended(stall, 1.234)
+    began, ended = lines
+    assert began["event"] == "the event loop stands still"
+    assert (began["trigger"], began["seconds"], began["stack"], began["doing"]) == (
+        "a/w", 0.51, "File …", "waiting",
+    )  # fmt: skip
+    assert "[triggerer.isolation]" in began["hint"]
+    assert (ended["event"], ended["trigger"], ended["seconds"]) == (
+        "the event loop turns again", "a/w", 1.23,
+    )  # fmt: skip
+
+
+async def test_the_watch_ends_at_once_and_leaves_no_thread() -> None:
+    started = time.monotonic()
+    with StallWatch(30.0):
+        await anyio.sleep(0.01)
+    with StallWatch(0.02):  # while it waits for an answer
+        await anyio.sleep(0.011)
+    assert time.monotonic() - started < 2
+    assert "triggerer-stall-watch" not in {thread.name for thread in threading.enumerate()}
+
+
+_STOPPED = """
+import sys, time, anyio
+from triggerer.streams.supervision.blocked_loop import StallWatch
+class Seen:
+    def began(self, stall): print("stall", stall.stack, flush=True)
+    def ended(self, stall, seconds): pass
+async def main():
+    # A busy machine may leave a process without a processor for a tenth of a second.
+    with StallWatch(0.5, Seen()):
+        print("ready", flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+        await anyio.sleep(1.0)
+anyio.run(main)
+print("over", flush=True)
+"""
+
+
+def test_a_process_that_was_stopped_has_not_stalled() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _STOPPED],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(3):
+            os.kill(process.pid, signal.SIGSTOP)
+            # Longer than the watch waits; this is the stop itself.
+            time.sleep(1.2)
+            os.kill(process.pid, signal.SIGCONT)
+            time.sleep(0.1)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.read() == "over\n"
+
+
+async def test_streams_go_on_without_noticing_the_watch(upstream: Upstream) -> None:
+    seen = Seen()
+    with StallWatch(0.5, seen):
+        async with supervised(RuntimeSettings()) as service:
+            service.host(Fast(upstream.name, "one"), Fast(upstream.name, "two"))
+            upstream.put(*range(100))
+            await service.settle_down()
+            assert len(service.store.payloads) == 200
+    assert seen.begun == []

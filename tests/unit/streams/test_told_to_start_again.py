@@ -1,0 +1,141 @@
+"""`StreamHarness.restart` at a moment at which not everything has ended that began before it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.unit.streams.scene import Scene, Watching, always, taken
+from triggerer.abc import TriggerEvent, current_subscriber
+from triggerer.streams.catchup.processing.catch_up import CatchingUp
+from triggerer.testing import HostedView, StreamHarness
+
+
+class WatchingSlowly(Watching):
+    """Waits at gates before it pulls anything to catch up, and while it is cleaned up."""
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        if isinstance(current_subscriber.get(), CatchingUp):
+            await self._pass("catch up")
+        async for event in super().filter_shared_stream(shared_stream):
+            yield event
+
+    async def cleanup(self) -> None:
+        await self._pass("cleanup")
+
+    async def _pass(self, place: str) -> None:
+        scene = Scene.by_name[self.scene]
+        if (gate := scene.gates.get((self.name, place))) is not None:
+            await gate.wait()
+        fails = scene.fails.get(self.name)
+        if fails is not None and fails(place):
+            raise RuntimeError(f"cannot {place}")
+
+
+def slowly(scene: Scene, name: str) -> Watching:
+    return WatchingSlowly(scene=scene.name, name=name)
+
+
+async def behind_and_waiting(
+    scene: Scene, streams: StreamHarness
+) -> tuple[HostedView, anyio.Event]:
+    """Return one that is behind with three messages, and what it waits for at the first when it is tried again."""
+    scene.fails["sick"] = always
+    await streams.add(scene.watcher("well"))
+    sick = await streams.add(scene.watcher("sick"))
+    scene.publish(*range(3))
+    await streams.quiesce()
+    gate = scene.gates["sick", 0] = anyio.Event()
+    return sick, gate
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_what_fails_after_it_with_what_it_was_given_before_is_tried_once_more(
+    any_scene: Scene, times: int
+) -> None:
+    """A filter that waits for the outside finds out late that it fails: the cause may have been mended meanwhile."""
+    async with StreamHarness(catch_up=True) as streams:
+        sick, gate = await behind_and_waiting(any_scene, streams)
+        failures = iter([True] * times)
+        any_scene.fails["sick"] = lambda _: next(failures, False)
+        await streams.restart(sick)
+        await streams.quiesce()
+        assert any_scene.opened[-1] == ("sick", 0)
+        await streams.restart(sick)
+        gate.set()
+        await streams.quiesce()
+        if times > 1:
+            # What it was given after the restart is not.
+            assert sick.behind
+            assert taken(sick) == []
+            await streams.restart(sick)
+            await streams.quiesce()
+        assert (sick.error, sick.behind, taken(sick)) == (None, {}, [0, 1, 2])
+
+
+async def test_what_it_was_given_after_it_waits_for_the_next(any_scene: Scene) -> None:
+    async with StreamHarness(catch_up=True) as streams:
+        sick, gate = await behind_and_waiting(any_scene, streams)
+        any_scene.fails["sick"] = lambda event: event == 1
+        await streams.restart(sick)
+        await streams.quiesce()
+        await streams.restart(sick)
+        gate.set()
+        await streams.quiesce()
+        assert taken(sick) == [0]
+        assert any_scene.opened.count(("sick", 1)) == 1
+
+
+async def test_one_that_fails_after_it_without_a_message_is_made_once_more(
+    any_scene: Scene,
+) -> None:
+    any_scene.fails["sick"] = lambda event: event == 0
+    gate = any_scene.gates["sick", "catch up"] = anyio.Event()
+    async with StreamHarness(catch_up=True) as streams:
+        await streams.add(any_scene.watcher("well"))
+        sick = await streams.add(slowly(any_scene, "sick"))
+        any_scene.publish(*range(3))
+        await streams.quiesce()
+        failures = iter([True])
+        any_scene.fails["sick"] = lambda event: event == "catch up" and next(failures, False)
+        for _ in range(2):
+            await streams.restart(sick)
+            await streams.quiesce()
+        gate.set()
+        await streams.quiesce()
+        assert next(failures, None) is None
+        assert (sick.error, sick.behind, taken(sick)) == (None, {}, [0, 1, 2])
+
+
+async def test_one_that_is_still_being_cleaned_up_starts_afterwards(any_scene: Scene) -> None:
+    any_scene.fails["sick"] = lambda event: event == 2
+    gate = any_scene.gates["sick", "cleanup"] = anyio.Event()
+    async with StreamHarness(catch_up=True) as streams:
+        await streams.add(any_scene.watcher("well"))
+        sick = await streams.add(slowly(any_scene, "sick"))
+        any_scene.publish(*range(5))
+        await streams.quiesce()
+        assert isinstance(sick.error, RuntimeError)
+        any_scene.fails.clear()
+        await streams.restart(sick)
+        gate.set()
+        await streams.quiesce()
+        assert (sick.error, sick.behind, taken(sick)) == (None, {}, list(range(5)))
+
+
+async def test_one_that_runs_is_not_started_again_because_of_it(any_scene: Scene) -> None:
+    async with StreamHarness(catch_up=True) as streams:
+        alone = await streams.add(any_scene.watcher("alone"))
+        any_scene.publish(0, 1)
+        await streams.quiesce()
+        await streams.restart(alone)
+        any_scene.fails["alone"] = lambda event: event == 2
+        any_scene.publish(2)
+        await streams.quiesce()
+        assert any_scene.opened.count(("alone", 2)) == 1
+        assert isinstance(alone.error, RuntimeError)

@@ -1,0 +1,1 @@
+"""`triggerer dags`: the DAGs, their backfills, and a run in the foreground."""

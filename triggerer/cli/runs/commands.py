@@ -1,0 +1,184 @@
+"""`triggerer runs`: what ran, what it said, and stopping it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, chosen_run, find
+from triggerer.cli.runs.logs import logs
+from triggerer.cli.runs.repeat import clear, retry
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.one_line import one_line
+from triggerer.cli.terminal.output import check_state, elapsed, print_fields, print_json, text
+from triggerer.cli.terminal.session import read, read_list, write
+from triggerer.cli.terminal.tables import Column, Kind, print_list, print_table
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.store.listing.views import RunView, TaskRunView
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_(
+    dag: options.Dag = None,
+    asset: options.Asset = None,
+    state: options.State = None,
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List runs, newest first; --asset leaves those that were given an event of it."""
+    from triggerer.domain.runs import RunState
+
+    check_state(state, RunState)
+
+    async def ask(session: AsyncSession) -> list[RunView]:
+        from triggerer.store.runs.listing import list_runs
+
+        return await list_runs(
+            session, limit=limit, dag=dag, asset=asset, state=state, with_events=json
+        )
+
+    found = read_list(config, ask, dag=dag, asset=asset)
+    someone_waits = any(row.waiting_for for row in found)
+    has_keys = any(row.partition_key is not None for row in found)
+    print_list(
+        found,
+        (
+            "dag_id",
+            "run_id",
+            "state",
+            Column("queued at", Kind.MINOR),
+            Column("took", Kind.MINOR),
+            Column("error", Kind.TEXT),
+            *([Column("partition key", Kind.TEXT)] if has_keys else []),
+            *([Column("waiting for", Kind.TEXT)] if someone_waits else []),
+        ),
+        lambda row: (
+            row.dag_id,
+            row.run_id,
+            _state(row),
+            row.queued_at,
+            elapsed(row.started_at, row.ended_at),
+            one_line(row.error),
+            *([row.partition_key] if has_keys else []),
+            *([one_line(row.waiting_for)] if someone_waits else []),
+        ),
+        json=json,
+        empty="No runs.",
+        limit=limit,
+    )
+
+
+@app.command()
+def show(
+    dag_id: DagId,
+    run_id: RunId = None,
+    last: Last = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Show one run: its times, tasks, events and error."""
+    check_choice(run_id, last)
+
+    async def ask(session: AsyncSession) -> tuple[RunView, list[TaskRunView]]:
+        from triggerer.store.runs.listing import list_task_runs
+
+        found = await find(session, dag_id, run_id, with_events=True)
+        return found, await list_task_runs(session, found.dag_id, found.run_id)
+
+    row, tasks = read(config, ask)
+    if json:
+        from dataclasses import asdict
+
+        print_json(asdict(row) | {"tasks": tasks})
+        return
+    print_fields(
+        [
+            ("dag_id", row.dag_id),
+            ("run_id", row.run_id),
+            ("partition key", row.partition_key),
+            ("type", row.run_type),
+            ("state", _state(row)),
+            ("waiting for", row.waiting_for),
+            ("waiting since", row.waiting_since),
+            ("queued at", row.queued_at),
+            ("started at", row.started_at),
+            ("ended at", row.ended_at),
+            ("took", elapsed(row.started_at, row.ended_at)),
+            ("attempt", row.attempt),
+            ("executor", row.executor),
+            ("params", row.params or None),
+            ("events", len(row.asset_event_ids)),
+            ("exit code", row.exit_code),
+            ("log", row.log_path),
+            ("error", row.error),
+        ]
+    )
+    if tasks:
+        typer.echo()
+        print_table(
+            (
+                "task",
+                "state",
+                Column("try", Kind.MINOR),
+                Column("started at", Kind.MINOR),
+                Column("took", Kind.MINOR),
+                Column("error", Kind.TEXT),
+            ),
+            (
+                (
+                    task.task_id,
+                    task.state,
+                    task.try_number,
+                    text(task.started_at),
+                    elapsed(task.started_at, task.ended_at),
+                    one_line(task.error),
+                )
+                for task in tasks
+            ),
+            empty="",
+        )
+
+
+app.command()(logs)
+
+
+@app.command()
+def cancel(
+    dag_id: DagId,
+    run_id: RunId = None,
+    last: Last = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Cancel a run: at once while it is queued; a running one is stopped by its executor."""
+    check_choice(run_id, last)
+
+    async def change(session: AsyncSession) -> tuple[str, str]:
+        from triggerer.operations.runs import cancel_run
+
+        chosen = await chosen_run(session, dag_id, run_id)
+        return chosen, str(await cancel_run(session, dag_id, chosen))
+
+    chosen, state = write(config, change)
+    if json:
+        print_json({"dag_id": dag_id, "run_id": chosen, "state": state})
+    elif state == "running":
+        typer.echo(f"{dag_id} {chosen}: its executor was told to stop it")
+    else:
+        typer.echo(f"{dag_id} {chosen}: cancelled")
+
+
+app.command()(retry)
+app.command()(clear)
+
+
+def _state(row: RunView) -> str:
+    # A queued run always waits: only what for is worth a word.
+    return f"{row.state} (waiting)" if row.waiting_for and row.state == "running" else row.state

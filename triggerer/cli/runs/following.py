@@ -1,0 +1,133 @@
+"""Follows the log of a run until the run has ended."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import anyio
+
+from triggerer.cli.runs.choice import find
+from triggerer.cli.runs.missing_logs import no_log, unreadable
+from triggerer.cli.terminal.output import print_note
+from triggerer.domain.runs import RunState
+from triggerer.processes.instance_ids import is_on_this_host
+
+if TYPE_CHECKING:
+    from triggerer.store.database.transactions import Database
+    from triggerer.store.listing.views import RunView
+
+_LOOK_S: Final = 0.2
+"""How often the file is read on."""
+_ASK_EVERY: Final = 5
+"""After this number of looks the store is asked for the run's state."""
+_SHARED_FOLDER_S: Final = 5.0
+"""How long a log may be missing that another machine writes: a shared folder shows a new file late."""
+
+
+async def follow_log(database: Database, dag_id: str, run_id: str | None, out: BinaryIO) -> None:
+    """Print the log of a run from its beginning and as it grows; return once the run has ended.
+
+    A run that is queued again, because its executor died, is followed through its next attempt. The changes of
+    state that no log shows go to standard error. A connection to the database is used only while it is asked.
+
+    Args:
+        run_id: None: the newest run of the DAG.
+        out: What the log is printed to, as it is: tasks may print any bytes.
+    Raises:
+        UnknownRun: The DAG has no such run, or somebody has deleted it.
+        TriggererError: The log cannot be read, or another machine has it.
+    """
+    # `with_database` pauses the collector for commands that take a second. This one may take days.
+    gc.enable()
+    log = _GrowingLog(out)
+    follower = _Follower(log, anyio.current_time)
+    while True:
+        async with database.reading() as session:
+            row = await find(session, dag_id, run_id)
+        # The newest run may be another one when the store is asked again.
+        run_id = row.run_id
+        if follower.see(row):
+            return
+        for _ in range(_ASK_EVERY):
+            await anyio.sleep(_LOOK_S)
+            follower.read_on(row)
+
+
+class _Follower:
+    """What one run's followed log needs to remember between two looks."""
+
+    def __init__(self, log: _GrowingLog, now: Callable[[], float]) -> None:
+        self._log = log
+        self._now = now
+        self._state: str | None = None
+        self._missing_since: float | None = None
+
+    def see(self, row: RunView) -> bool:
+        """Print what is new in the log, given the run's present state; return whether the run has ended.
+
+        The executor ends the log before the store shows the end, so nothing comes after what is printed then.
+        """
+        is_there = self.read_on(row)
+        if RunState(row.state).is_final:
+            if not is_there:
+                raise no_log(row)
+            return True
+        self._note(row)
+        if is_there or row.executor is None or is_on_this_host(row.executor):
+            self._missing_since = None
+        elif row.state == RunState.RUNNING:
+            self._missing_since = self._missing_since or self._now()
+            if self._now() - self._missing_since >= _SHARED_FOLDER_S:
+                raise no_log(row)
+        return False
+
+    def read_on(self, row: RunView) -> bool:
+        """Print what is new in the log; return whether there is a log."""
+        if row.log_path is None:
+            return False
+        try:
+            return self._log.copy(Path(row.log_path))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise unreadable(row, error) from error
+
+    def _note(self, row: RunView) -> None:
+        """Say that the run is queued, or begins; a log that is there already shows that it runs."""
+        known, self._state = self._state, row.state
+        if row.state != known and (known is not None or row.state == RunState.QUEUED):
+            print_note(f"triggerer: the run {row.run_id!r} is {row.state}")
+
+
+class _GrowingLog:
+    """Copies what is new in a file to a stream. The file may not be there yet."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._path: Path | None = None
+        self._position = 0
+
+    def copy(self, path: Path) -> bool:
+        """Copy the bytes that were not copied yet; return whether the file is there.
+
+        Another path, which an executor with another home gives the run, is read from its beginning.
+        """
+        if path != self._path:
+            self._path, self._position = path, 0
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return False
+        with file:
+            if file.seek(0, 2) < self._position:
+                # Somebody has cut the file off, or put another in its place.
+                self._position = 0
+            file.seek(self._position)
+            shutil.copyfileobj(file, self._out)
+            self._position = file.tell()
+        self._out.flush()
+        return True

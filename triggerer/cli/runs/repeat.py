@@ -1,0 +1,147 @@
+"""`triggerer runs retry` and `triggerer runs clear`: runs that have ended are queued again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triggerer.cli.runs.choice import Last, RunId, check_choice, chosen_run
+from triggerer.cli.runs.repeat_many import ManyRuns, repeat_many
+from triggerer.cli.terminal import completing, options
+from triggerer.cli.terminal.output import print_answer, wrong_use
+from triggerer.cli.terminal.session import write
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+DagId = Annotated[str | None, typer.Argument(metavar="DAG_ID", autocompletion=completing.dag_ids)]
+State = Annotated[
+    str | None, typer.Option("--state", help="Many runs: those that ended in this state.")
+]
+Dag = Annotated[
+    str | None,
+    typer.Option(
+        "--dag",
+        metavar="DAG_ID",
+        help="Many runs: those of this DAG.",
+        autocompletion=completing.dag_ids,
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TIME", help="Many runs: from this time in their ids on."),
+]
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="TIME", help="Many runs: up to this time in their ids, included."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Many runs: only show what would be done.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Many runs: do not ask, also on a terminal.")
+]
+
+
+def retry(
+    dag_id: DagId = None,
+    run_id: RunId = None,
+    last: Last = False,
+    dag: Dag = None,
+    state: State = None,
+    from_: From = None,
+    to: To = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Queue a run that failed or was cancelled again, or many runs; tasks that have succeeded are left as they are.
+
+    --dag, --state, --from and --to choose many runs.
+    """
+    many = ManyRuns(dag=dag, state=state, from_=from_, to=to, dry_run=dry_run, yes=yes, json=json)
+    if many.are_chosen(run_id, last):
+        repeat_many(config, many, dag_id, states=("failed", "cancelled"))
+        return
+    chosen = _retry_one(config, _known(dag_id), run_id, last)
+    print_answer(
+        {"dag_id": dag_id, "run_id": chosen, "state": "queued"},
+        f"{dag_id} {chosen}: queued again",
+        json=json,
+    )
+
+
+def clear(
+    dag_id: DagId = None,
+    run_id: RunId = None,
+    last: Last = False,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task",
+            metavar="TASK_ID",
+            help="Only this one, and what waits for it; may be repeated.",
+        ),
+    ] = None,
+    dag: Dag = None,
+    state: State = None,
+    from_: From = None,
+    to: To = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Queue a run that has ended again, or many runs, as if it had not run; its tasks emit their events again.
+
+    With --task only this task and what waits for it. --dag, --state, --from and --to choose many runs.
+    """
+    many = ManyRuns(dag=dag, state=state, from_=from_, to=to, dry_run=dry_run, yes=yes, json=json)
+    if many.are_chosen(run_id, last):
+        states = ("success", "failed", "cancelled")
+        repeat_many(config, many, dag_id, states=states, clear=True, tasks=task or ())
+        return
+    chosen, cleared = _clear_one(config, _known(dag_id), run_id, last, task or ())
+    print_answer(
+        {"dag_id": dag_id, "run_id": chosen, "state": "queued", "tasks": cleared},
+        f"{dag_id} {chosen}: queued again, for {', '.join(cleared) or 'no task'}",
+        json=json,
+    )
+
+
+def _known(dag_id: str | None) -> str:
+    if dag_id is None:
+        wrong_use(
+            "DAG_ID and RUN_ID, or DAG_ID and --last, are needed; or --dag, --state, --from or --to "
+            "for many runs"
+        )
+    return dag_id
+
+
+def _retry_one(config: Path | None, dag_id: str, run_id: str | None, last: bool) -> str:
+    check_choice(run_id, last)
+
+    async def change(session: AsyncSession) -> str:
+        from triggerer.operations.runs import retry_run
+
+        chosen = await chosen_run(session, dag_id, run_id)
+        await retry_run(session, dag_id, chosen)
+        return chosen
+
+    return write(config, change)
+
+
+def _clear_one(
+    config: Path | None, dag_id: str, run_id: str | None, last: bool, tasks: Sequence[str]
+) -> tuple[str, list[str]]:
+    check_choice(run_id, last)
+
+    async def change(session: AsyncSession) -> tuple[str, list[str]]:
+        from triggerer.operations.runs import clear_run
+
+        chosen = await chosen_run(session, dag_id, run_id)
+        return chosen, await clear_run(session, dag_id, chosen, tasks=tasks)
+
+    return write(config, change)

@@ -1,0 +1,169 @@
+"""Many runs at once for `runs retry` and `runs clear`: which runs, the question before, and what is printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from triggerer.cli.terminal import options
+from triggerer.cli.terminal.one_line import one_line
+from triggerer.cli.terminal.output import counted, print_json, print_note, wrong_use
+from triggerer.cli.terminal.session import read, with_database
+from triggerer.cli.terminal.tables import Column, Kind, print_table
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.operations.many_runs import Chosen, RepeatedRun
+    from triggerer.store.database.transactions import Database
+    from triggerer.store.runs.ended import EndedRuns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyRuns:
+    """The options of a command about many runs, as the user gave them."""
+
+    dag: str | None
+    state: str | None
+    from_: str | None
+    to: str | None
+    dry_run: bool
+    yes: bool
+    json: bool
+
+    def are_chosen(self, run_id: str | None, last: bool) -> bool:
+        """Return whether the user chose many runs; end with exit code 2 if the user chose one run as well."""
+        many = (self.dag, self.state, self.from_, self.to) != (None,) * 4
+        if many and (run_id is not None or last):
+            wrong_use("--dag, --state, --from and --to choose many runs: without RUN_ID and --last")
+        if self.dry_run and not many:
+            wrong_use("--dry-run goes with --dag, --state, --from or --to")
+        return many
+
+
+def repeat_many(
+    config: Path | None,
+    many: ManyRuns,
+    dag_id: str | None,
+    *,
+    states: Sequence[str],
+    clear: bool = False,
+    tasks: Collection[str] = (),
+) -> None:
+    """Queue the runs again that the user chose, after a question; print each; exit code 1 if a run was refused.
+
+    Args:
+        dag_id: What was given as an argument, in place of `--dag`.
+        states: Those that the command takes, all of them where `--state` is not given.
+    """
+    choice = _choice(many, dag_id, states)
+
+    async def count(session: AsyncSession) -> Chosen:
+        from triggerer.operations.many_runs import choose
+
+        return await choose(session, choice)
+
+    chosen = read(config, count)
+    if chosen.runs and not (many.dry_run or many.yes or _may_queue(chosen)):
+        print_note("triggerer: nothing was changed")
+        raise typer.Exit(1)
+    printer = _Printer(many)
+
+    async def work(database: Database) -> None:
+        from triggerer.operations.many_runs import plan_repeats, repeat_runs
+
+        batches = (
+            plan_repeats(database, chosen, tasks=tasks)
+            if many.dry_run
+            else repeat_runs(database, chosen, clear=clear, tasks=tasks)
+        )
+        async for batch in batches:
+            printer.show(batch)
+
+    if chosen.runs:
+        with_database(config, work)
+    printer.end()
+    if printer.refused:
+        raise typer.Exit(1)
+
+
+def _choice(many: ManyRuns, dag_id: str | None, states: Sequence[str]) -> EndedRuns:
+    if None not in (dag_id, many.dag) and dag_id != many.dag:
+        wrong_use(f"DAG_ID and --dag are two: {dag_id!r} and {many.dag!r}")
+    if many.state is not None and many.state not in states:
+        wrong_use(f"--state is one of {', '.join(states)} here, not {many.state!r}")
+    start = options.parse_instant(many.from_, "--from")
+    end = options.parse_instant(many.to, "--to")
+    if start is not None and end is not None and start > end:
+        wrong_use("the range is empty: --from is after --to")
+    from triggerer.domain.runs import RunState
+    from triggerer.store.runs.ended import EndedRuns
+
+    taken = states if many.state is None else [many.state]
+    return EndedRuns([RunState(state) for state in taken], dag_id or many.dag, start, end)
+
+
+def _may_queue(chosen: Chosen) -> bool:
+    """Ask the user, if there is one at a terminal; otherwise a script wants it."""
+    if not sys.stdin.isatty():
+        return True
+    runs = f"{counted(chosen.runs, 'run')} of {counted(chosen.dags, 'DAG')}"
+    return typer.confirm(f"Queue {runs} again?", err=True)
+
+
+class _Printer:
+    """Prints runs as they are queued again, a plan as a table, and either as one JSON object."""
+
+    def __init__(self, many: ManyRuns) -> None:
+        self._many = many
+        self._kept: list[RepeatedRun] = []
+        """What can be printed only as a whole."""
+        self.queued = 0
+        self.refused = 0
+
+    def show(self, batch: Sequence[RepeatedRun]) -> None:
+        refused = sum(run.refused is not None for run in batch)
+        self.refused += refused
+        self.queued += len(batch) - refused
+        if self._many.json or self._many.dry_run:
+            self._kept += batch
+            return
+        for run in batch:
+            if run.refused is None:
+                typer.echo(f"{run.dag_id} {run.run_id}: queued again")
+            else:
+                print_note(
+                    f"triggerer: {run.dag_id} {run.run_id} is left {run.former_state}: {run.refused}"
+                )
+
+    def end(self) -> None:
+        if self._many.json:
+            print_json(
+                {
+                    "dry_run": self._many.dry_run,
+                    "queued": self.queued,
+                    "refused": self.refused,
+                    "runs": [asdict(run) for run in self._kept],
+                }
+            )
+            return
+        if self._many.dry_run and self._kept:
+            self._print_plan()
+        would = "would be queued" if self._many.dry_run else "queued"
+        left = f"; refused: {counted(self.refused, 'run')}" if self.refused else ""
+        typer.echo(f"{would} again: {counted(self.queued, 'run')}{left}")
+
+    def _print_plan(self) -> None:
+        columns: list[str | Column] = ["dag_id", "run_id", "state"]
+        if self.refused:
+            columns.append(Column("refused", Kind.TEXT))
+        rows = (
+            (run.dag_id, run.run_id, run.former_state, one_line(run.refused))[: len(columns)]
+            for run in self._kept
+        )
+        print_table(columns, rows, empty="")

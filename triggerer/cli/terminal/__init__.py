@@ -1,0 +1,1 @@
+"""How the commands read options, reach the database and print tables, fields and JSON."""

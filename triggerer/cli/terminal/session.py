@@ -1,0 +1,150 @@
+"""From the command line to the database and back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from triggerer.cli.terminal.gc_pause import gc_paused
+from triggerer.errors import UnknownName
+
+# What a command imports is the greater part of its time: what reads the settings and the database is imported
+# where that is done, so that help and wrong use wait for neither.
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.config import Settings
+    from triggerer.store.database.transactions import Database
+
+_T = TypeVar("_T")
+
+
+def settings_for(
+    config: Path | None, *, dags_folder: Path | None = None, home: Path | None = None
+) -> Settings:
+    """Read the settings as the command's options change them."""
+    from triggerer.config import RawValue, load_settings
+
+    overrides = {
+        ("core", key): RawValue(str(value), option)
+        for key, value, option in (
+            ("dags_folder", dags_folder, "--dags-folder"),
+            ("home", home, "--home"),
+        )
+        if value is not None
+    }
+    return load_settings(config, overrides=overrides)
+
+
+def folder_of(settings: Settings) -> Path:
+    """Return the DAGs folder.
+
+    Raises:
+        ConfigurationError: There is none, or it cannot be read.
+    """
+    return settings.get_dags_folder()
+
+
+def read(
+    config: Path | None,
+    ask: Callable[[AsyncSession], Awaitable[_T]],
+    *,
+    patience_s: float | None = None,
+) -> _T:
+    """Ask the database one thing. Takes no lock that a running service would notice.
+
+    Raises:
+        TimeoutError: No answer came within `patience_s`.
+    """
+
+    async def asking(database: Database) -> _T:
+        async with database.reading() as session:
+            return await ask(session)
+
+    return with_database(config, asking, patience_s=patience_s)
+
+
+def read_list(
+    config: Path | None,
+    ask: Callable[[AsyncSession], Awaitable[list[_T]]],
+    *,
+    dag: str | None = None,
+    asset: str | None = None,
+    watcher: str | None = None,
+) -> list[_T]:
+    """Ask the database for a list. If it is empty because a filter names nothing that exists, that is an error.
+
+    Raises:
+        UnknownDag, UnknownAsset, UnknownWatcher: The hint suggests the nearest name.
+    """
+
+    async def asking(session: AsyncSession) -> list[_T]:
+        found = await ask(session)
+        if not found and (dag, asset) != (None, None):
+            from triggerer.store.listing.unknown import refuse_unknown
+
+            await refuse_unknown(session, dag=dag, asset=asset, watcher=watcher)
+        return found
+
+    return read(config, asking)
+
+
+def write(config: Path | None, change: Callable[[AsyncSession], Awaitable[_T]]) -> _T:
+    """Change the database in one transaction; what it announces wakes a service that runs."""
+
+    async def changing(database: Database) -> _T:
+        async with database.transaction() as session:
+            return await change(session)
+
+    return with_database(config, changing)
+
+
+@gc_paused()
+def with_database(
+    config: Path | None,
+    work: Callable[[Database], Awaitable[_T]],
+    *,
+    create: bool = False,
+    patience_s: float | None = None,
+) -> _T:
+    """Open the configured database for one piece of work; `create` makes SQLite's file where it is missing.
+
+    Raises:
+        TimeoutError: The database was not opened, or the work not done, within `patience_s`.
+    """
+    import anyio
+
+    settings = settings_for(config)
+    quiet = replace(settings.core, log_level="warning", log_format="console")
+
+    async def run() -> _T:
+        from triggerer.observability.logging_setup import set_up_logging_when_used
+        from triggerer.store.database.opening import open_database
+
+        set_up_logging_when_used(quiet)
+
+        with anyio.fail_after(patience_s):
+            async with open_database(
+                settings.database.url,
+                home=settings.core.home,
+                create=create,
+                commit_timeout=settings.database.commit_timeout,
+            ) as database:
+                database.availability.is_silent = True
+                return await _suggest(work, database)
+
+    return anyio.run(run)
+
+
+async def _suggest(work: Callable[[Database], Awaitable[_T]], database: Database) -> _T:
+    """Do the work. Its error about an unknown name gets the nearest name, found after the transaction has ended."""
+    try:
+        return await work(database)
+    except UnknownName as error:
+        from triggerer.store.listing.unknown import with_suggestion
+
+        async with database.reading() as session:
+            explained = await with_suggestion(session, error)
+        raise explained from error

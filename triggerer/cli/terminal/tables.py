@@ -1,0 +1,221 @@
+"""Tables that keep whole what one copies: at any width, no cell is broken inside a word.
+
+A column that finds no room on a terminal gives way as its kind says. Elsewhere there is room for all of them, and a row
+is a line for grep. Rich prints, and measures wide characters; its own tables would break or cut cells that find no
+room, whatever is asked of the other columns.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from statistics import median_high
+from typing import Any, Final, TypeVar
+
+import typer
+
+from triggerer.cli.terminal.output import print_json, print_note, text
+
+T = TypeVar("T")
+_EMPTY: Final = text(None)
+_GAP: Final = 2
+_INDENT: Final = 4
+_BREAKS: Final = re.compile(r"\s*[\t\n\r\v\f]\s*")
+_Line = list[tuple[str, str]]
+"""What is printed side by side, each with its style."""
+_STYLES: Final = {
+    "success": "green",
+    "running": "cyan",
+    "running (waiting)": "yellow",
+    "queued": "yellow",
+    "waiting": "yellow",
+    "catching_up": "yellow",
+    "failing": "red",
+    "failed": "red",
+    "cancelled": "magenta",
+    "skipped": "cyan",
+}
+
+
+class Kind(Enum):
+    """What becomes of a column that finds no room."""
+
+    WHOLE = auto()
+    """It goes beneath each row."""
+    TEXT = auto()
+    """So do its long cells alone, or all where most are long."""
+    MINOR = auto()
+    """It is left out, with a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's head, and its kind."""
+
+    name: str
+    kind: Kind = Kind.WHOLE
+
+
+def print_table(
+    columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], *, empty: str, limit: int = 0
+) -> None:
+    """Print rows under a header, or the sentence `empty`; says so where `limit` may have cut.
+
+    Args:
+        columns: A plain string is the name of a column that is kept whole.
+    """
+    shown = [[_BREAKS.sub(" ", text(cell)) for cell in row] for row in rows]
+    if not shown:
+        typer.echo(empty)
+        return
+    heads = [Column(column) if isinstance(column, str) else column for column in columns]
+    if sys.stdout.isatty():
+        heads, shown = _without_empty_columns(heads, shown)
+        widths = _print_on_terminal(heads, shown)
+    else:
+        widths = fit(heads, shown, None)
+        for line in _lines(heads, shown, widths, None):
+            sys.stdout.write("".join(cell for cell, _ in line).rstrip() + "\n")
+    left_out = [
+        head.name for at, head in enumerate(heads) if head.kind is Kind.MINOR and at not in widths
+    ]
+    if left_out:
+        print_note(f"Left out, for want of width: {', '.join(left_out)}; --json has all.")
+    if limit and len(shown) == limit:
+        print_note(f"The first {limit}; --limit 0 shows all.")
+
+
+def print_list(
+    found: Sequence[T],
+    columns: Sequence[str | Column],
+    cells: Callable[[T], Sequence[Any]],
+    *,
+    json: bool,
+    empty: str,
+    limit: int,
+) -> None:
+    """Print what was found as JSON, or as a table with a row of `cells` for each; see `print_table`."""
+    if json:
+        print_json(found)
+    else:
+        print_table(columns, map(cells, found), empty=empty, limit=limit)
+
+
+def _without_empty_columns(
+    columns: list[Column], rows: list[list[str]]
+) -> tuple[list[Column], list[list[str]]]:
+    """Leave out the columns that say nothing in any row; elsewhere than on a terminal a script may count them."""
+    kept = [
+        at
+        for at in range(len(columns))
+        if at == 0 or any(row[at] not in ("", _EMPTY) for row in rows)
+    ]
+    return [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> dict[int, int]:
+    # Imported here: where nothing is coloured, a command has no use for it.
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    widths = fit(columns, rows, console.width)
+    for line in _lines(columns, rows, widths, console.width):
+        shown = Text.assemble(*line)
+        shown.rstrip()
+        # Rich would break what is wider than the terminal, which then could not be copied.
+        console.print(shown, soft_wrap=True)
+    return widths
+
+
+def fit(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None
+) -> dict[int, int]:
+    """Return the widths of the columns that stand side by side, by their positions, in order.
+
+    The first column is one of them, whatever its width; then the others that are whole, from the narrowest, then texts
+    and minor ones, from the left. A text has to have room for most of its cells.
+
+    Args:
+        rows: At least one.
+        room: Of the terminal; None: boundless.
+    """
+    cells = [[_width(row[at]) for row in rows] for at in range(len(columns))]
+    natural = [max(_width(head.name), *cells[at]) for at, head in enumerate(columns)]
+    if room is None or sum(natural) + _GAP * (len(columns) - 1) <= room:
+        return dict(enumerate(natural))
+    least = [
+        max(_width(head.name), _usual(row[at] for row in rows))
+        if head.kind is Kind.TEXT
+        else natural[at]
+        for at, head in enumerate(columns)
+    ]
+    whole = [at for at, head in enumerate(columns) if at and head.kind is Kind.WHOLE]
+    others = [at for at, head in enumerate(columns) if at and head.kind is not Kind.WHOLE]
+    widths = {0: natural[0]}
+    left = room - natural[0]
+    for at in [*sorted(whole, key=natural.__getitem__), *others]:
+        if least[at] + _GAP <= left:
+            widths[at] = least[at]
+            left -= least[at] + _GAP
+    # What is left goes to those who need least of it.
+    for at in sorted(widths, key=lambda at: natural[at] - widths[at]):
+        more = min(natural[at] - widths[at], max(left, 0))
+        widths[at] += more
+        left -= more
+    return dict(sorted(widths.items()))
+
+
+def _usual(cells: Iterable[str]) -> int:
+    """Return how much is room enough for most cells, not counting those that are empty."""
+    return median_high([_width(cell) for cell in cells if cell != _EMPTY] or [0])
+
+
+def _lines(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    widths: Mapping[int, int],
+    room: int | None,
+) -> Iterator[_Line]:
+    yield _side_by_side([(columns[at].name, "bold") for at in widths], widths)
+    for row in rows:
+        fits = {at for at, width in widths.items() if _width(row[at]) <= width}
+        side = [(row[at], _STYLES.get(row[at], "")) if at in fits else ("", "") for at in widths]
+        yield _side_by_side(side, widths)
+        for at, head in enumerate(columns):
+            is_shown = at in fits or (head.kind is Kind.MINOR and at not in widths)
+            if not is_shown and row[at] != _EMPTY:
+                yield from _beneath(head, row[at], room)
+
+
+def _side_by_side(cells: _Line, widths: Mapping[int, int]) -> _Line:
+    line = []
+    for (cell, style), width in zip(cells, widths.values(), strict=True):
+        line += [(cell, style), (" " * (width - _width(cell) + _GAP), "")]
+    return line
+
+
+def _beneath(column: Column, cell: str, room: int | None) -> Iterator[_Line]:
+    indent = " " * _INDENT
+    label = f"{indent}{column.name}: "
+    lines = textwrap.wrap(
+        cell,
+        width=room or sys.maxsize,
+        initial_indent=label,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for number, line in enumerate(lines):
+        at = len(label) if number == 0 else 0
+        yield [(line[:at], "dim"), (line[at:], "")]
+
+
+def _width(cell: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(cell)

@@ -1,0 +1,215 @@
+"""`triggerer watchers parked`: messages that watchers could not take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triggerer.cli.terminal import completing, options
+from triggerer.cli.terminal.one_line import one_line
+from triggerer.cli.terminal.output import (
+    check_state,
+    counted,
+    print_answer,
+    print_fields,
+    print_json,
+    readable_lane,
+    wrong_use,
+)
+from triggerer.cli.terminal.session import read, read_list, write
+from triggerer.cli.terminal.tables import Column, Kind, print_list
+from triggerer.errors import TriggererError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.store.listing.views import ParkedMessageView, ParkedView
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Their numbers.")]
+OfWatcher = Annotated[
+    str | None,
+    typer.Option(
+        "--watcher",
+        metavar="ASSET/NAME",
+        help="All of this watcher.",
+        autocompletion=completing.watcher_names,
+    ),
+]
+OfAll = Annotated[bool, typer.Option("--all", help="All of all watchers.")]
+
+
+@app.command("list")
+def list_(
+    asset: options.Asset = None,
+    dag: options.Dag = None,
+    watcher: OfWatcher = None,
+    state: options.State = None,
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List messages that were set aside, in that order; --dag leaves those of assets that the DAG waits for.
+
+    States: set_aside (until it is replayed or discarded), kept (its watcher is about to be given it).
+    """
+    from triggerer.domain.watchers.parked import ParkedState
+
+    check_state(state, ParkedState)
+    if asset is not None and watcher is not None:
+        wrong_use("--asset and --watcher do not go together: --watcher names its asset")
+    of_asset, name = (asset, None) if watcher is None else split_watcher(watcher)
+
+    async def ask(session: AsyncSession) -> list[ParkedView]:
+        from triggerer.store.watchers.parked_listing import list_parked
+
+        return await list_parked(
+            session, limit=limit, asset=of_asset, dag=dag, watcher=name, state=state
+        )
+
+    found = read_list(config, ask, dag=dag, asset=of_asset, watcher=name)
+    print_list(
+        found,
+        (
+            "id",
+            "asset",
+            "watcher",
+            "state",
+            "failures",
+            Column("lane", Kind.MINOR),
+            Column("parked", Kind.MINOR),
+            Column("key", Kind.MINOR),
+            Column("error", Kind.TEXT),
+        ),
+        lambda row: (
+            row.id,
+            row.asset_name,
+            row.watcher,
+            row.state,
+            row.failures,
+            readable_lane(row.lane),
+            row.parked_at,
+            row.idempotency_key,
+            one_line(row.error),
+        ),
+        json=json,
+        empty="No messages are set aside.",
+        limit=limit,
+    )
+
+
+@app.command()
+def show(
+    number: Annotated[int, typer.Argument(metavar="ID")],
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Show one message: what it holds, and why its watcher could not take it."""
+
+    async def ask(session: AsyncSession) -> ParkedMessageView | None:
+        from triggerer.store.watchers.parked_listing import find_parked
+
+        return await find_parked(session, number)
+
+    row = read(config, ask)
+    if row is None:
+        raise TriggererError(
+            f"no message {number} is parked", hint="triggerer watchers parked list"
+        )
+    if json:
+        print_json(row)
+        return
+    print_fields(
+        [
+            ("id", row.id),
+            ("asset", row.asset_name),
+            ("watcher", row.watcher),
+            ("state", row.state),
+            ("lane", readable_lane(row.lane)),
+            ("key", row.idempotency_key),
+            ("failures", row.failures),
+            ("parked", row.parked_at),
+            ("size", f"{row.size_bytes} bytes"),
+            ("error", row.error),
+            ("traceback", row.traceback),
+            ("message", row.message),
+        ]
+    )
+
+
+@app.command()
+def replay(
+    ids: Ids = None,
+    watcher: OfWatcher = None,
+    all_: OfAll = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Give messages to their watchers once more. One that fails again is set aside again."""
+
+    async def change(session: AsyncSession, chosen: list[int]) -> int:
+        from triggerer.store.watchers.parked_listing import replay_parked
+
+        return await replay_parked(session, chosen)
+
+    number = _change(config, ids, watcher, all_, change)
+    print_answer(
+        {"replayed": number},
+        f"given to their watchers once more: {counted(number, 'message')}",
+        json=json,
+    )
+
+
+@app.command()
+def discard(
+    ids: Ids = None,
+    watcher: OfWatcher = None,
+    all_: OfAll = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Delete messages for good, also those that are kept for a watcher that is behind. Nobody gets them any more."""
+
+    async def change(session: AsyncSession, chosen: list[int]) -> int:
+        from triggerer.store.watchers.parked_listing import discard_parked
+
+        return await discard_parked(session, chosen)
+
+    number = _change(config, ids, watcher, all_, change)
+    print_answer({"discarded": number}, f"discarded: {counted(number, 'message')}", json=json)
+
+
+def split_watcher(text: str) -> tuple[str, str]:
+    """Return asset and name of `ASSET/NAME`; the asset, a URI perhaps, may have slashes of its own.
+
+    Raises:
+        typer.BadParameter: There is no slash.
+    """
+    asset, slash, name = text.rpartition("/")
+    if not (asset and slash and name):
+        raise typer.BadParameter(f"{text!r} is not ASSET/NAME")
+    return asset, name
+
+
+def _change(
+    config: Path | None,
+    ids: list[int] | None,
+    watcher: str | None,
+    is_all: bool,
+    change: Callable[[AsyncSession, list[int]], Awaitable[int]],
+) -> int:
+    if sum((bool(ids), watcher is not None, is_all)) != 1:
+        raise typer.BadParameter("name messages by their numbers, or give --watcher, or --all")
+    asset, name = (None, None) if watcher is None else split_watcher(watcher)
+
+    async def choose_and_change(session: AsyncSession) -> int:
+        from triggerer.store.watchers.parked_listing import choose_parked
+
+        chosen = await choose_parked(session, ids=ids or (), asset=asset, watcher=name)
+        return await change(session, chosen) if chosen else 0
+
+    return write(config, choose_and_change)

@@ -1,0 +1,201 @@
+"""The arguments of a task's function: from the call, from results of other tasks, and by name from the run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.domain.authoring.airflow_names import argument_hint
+from triggerer.errors import DagError
+
+if TYPE_CHECKING:
+    from triggerer.domain.tasks import Task
+
+CONTEXT_ARGUMENTS: Final = (
+    "spark",
+    "triggering_asset_events",
+    "outlet_events",
+    "inlet_events",
+    "dag_run",
+    "run_id",
+    "logical_date",
+    "data_interval_start",
+    "data_interval_end",
+    "params",
+    "log",
+)
+"""The arguments that a run fills in by name, unless the call gives them."""
+_WITHOUT_SPARK: Final = frozenset(CONTEXT_ARGUMENTS) - {"spark"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Stands for what a task will return, or for an item of it, until a run has the value."""
+
+    task: Task
+    path: tuple[Any, ...] = ()
+
+    # Otherwise iterating would try indices for ever.
+    __iter__ = None
+
+    def __getitem__(self, key: Any) -> Result:
+        return Result(self.task, (*self.path, key))
+
+    def value(self, results: Mapping[str, Any]) -> Any:
+        """Return the value that the task returned, or the item of it. `results` is by task id."""
+        value = results[self.task.task_id]
+        for key in self.path:
+            value = value[key]
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """One call of a task's function, bound when its file is parsed."""
+
+    bound: inspect.BoundArguments
+    by_name: frozenset[str]
+    """Those of `CONTEXT_ARGUMENTS` that the run fills in."""
+    into_keywords: frozenset[str] = frozenset()
+    """Those that go into the function's `**keywords`."""
+    takes_context: bool = False
+    """Whether the argument `context` gets a mapping of all that a run fills in."""
+    inlets: tuple[str, ...] = ()
+    """Arguments that are named like assets, which the run looks up."""
+
+    @classmethod
+    def bind(
+        cls,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        owner: str,
+        names_assets: bool = False,
+    ) -> Arguments:
+        """Bind a call, and note which arguments a run has to fill in.
+
+        A function with `**keywords` gets the whole context there, as in Airflow, except `spark`: a task that
+        does not name it must not start a session.
+
+        Args:
+            names_assets: As in `@asset` functions: `context` gets the whole context, and what no run fills in is an
+                asset of that name.
+        Raises:
+            DagError: The call does not fit the function, or omits an argument that no run fills in and that
+                has no default.
+        """
+        signature = inspect.signature(function)
+        try:
+            bound = signature.bind_partial(*args, **kwargs)
+        except TypeError as error:
+            unknown = [name for name in kwargs if name not in signature.parameters]
+            known = [*signature.parameters]
+            hint = argument_hint(unknown[0], known) if unknown else None
+            raise DagError(f"{owner}: {error}", hint=hint) from error
+        named, inlets = set[str](), list[str]()
+        keywords = frozenset[str]()
+        takes_context = False
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                taken = set(signature.parameters) | set(bound.arguments.get(parameter.name, ()))
+                keywords = _WITHOUT_SPARK - taken
+            elif parameter.kind is parameter.VAR_POSITIONAL or parameter.name in bound.arguments:
+                continue
+            elif parameter.name in CONTEXT_ARGUMENTS:
+                named.add(parameter.name)
+            elif parameter.default is not parameter.empty:
+                continue
+            elif not names_assets:
+                raise DagError(
+                    f"{owner}: argument {parameter.name!r} is not given, "
+                    "has no default, and is none that a run fills in",
+                    hint=f"a run fills in {', '.join(CONTEXT_ARGUMENTS)}",
+                )
+            elif parameter.name == "context":
+                takes_context = True
+            else:
+                inlets.append(parameter.name)
+        return cls(bound, frozenset(named), keywords, takes_context, inlets=tuple(inlets))
+
+    @property
+    def from_context(self) -> frozenset[str]:
+        """Those of `CONTEXT_ARGUMENTS` that `call` needs."""
+        whole = _WITHOUT_SPARK if self.takes_context else frozenset[str]()
+        return self.by_name | self.into_keywords | whole
+
+    def results(self) -> Iterator[Result]:
+        """Yield the results that the call refers to, also those in lists and mappings."""
+        return _results_in(self.bound.arguments)
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        *,
+        context: Mapping[str, Any],
+        results: Mapping[str, Any],
+        render: Mapping[str, Callable[[Any], Any]] = MappingProxyType({}),
+    ) -> Any:
+        """Call the function. Lists and mappings that hold results are copied, with the values in their place.
+
+        Args:
+            context: At least `from_context` and `inlets`.
+            render: By argument, what is made of its value, before results take their places.
+        """
+        values = {
+            name: _filled(render[name](value) if name in render else value, results)
+            for name, value in self.bound.arguments.items()
+        }
+        full = inspect.BoundArguments(self.bound.signature, values)
+        for name in (*self.by_name, *self.inlets):
+            full.arguments[name] = context[name]
+        if self.takes_context:
+            full.arguments["context"] = {name: context[name] for name in self.from_context}
+        if self.into_keywords:
+            (rest,) = (
+                parameter.name
+                for parameter in full.signature.parameters.values()
+                if parameter.kind is parameter.VAR_KEYWORD
+            )
+            given = full.arguments.get(rest, {})
+            full.arguments[rest] = {name: context[name] for name in self.into_keywords} | given
+        return function(*full.args, **full.kwargs)
+
+
+def result_of(value: Any) -> Result | None:
+    """Return the result that `value` stands for, if any: a task stands for what it returns."""
+    from triggerer.domain.tasks import Task
+
+    if isinstance(value, Task):
+        return Result(value)
+    return value if isinstance(value, Result) else None
+
+
+def _results_in(value: Any) -> Iterator[Result]:
+    if (result := result_of(value)) is not None:
+        yield result
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _results_in(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _results_in(item)
+
+
+def _filled(value: Any, results: Mapping[str, Any]) -> Any:
+    if (result := result_of(value)) is not None:
+        return result.value(results)
+    # A value without results is passed on as it is: its class may not be able to rebuild it from its items.
+    if next(_results_in(value), None) is None:
+        return value
+    if isinstance(value, dict):
+        return {key: _filled(item, results) for key, item in value.items()}
+    items = [_filled(item, results) for item in value]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*items)
+    if isinstance(value, tuple):
+        return tuple(items)
+    return items if isinstance(value, list) else set(items)

@@ -1,0 +1,118 @@
+"""What the parser found in DAG files, as plain values that its process sends as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+
+class Problem(NamedTuple):
+    """An error or a warning, and where it is."""
+
+    file: str
+    line: int | None
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that `dag_file.errors` documents."""
+        return self._asdict()
+
+    def __str__(self) -> str:
+        location = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{location}: {self.reason}"
+
+
+class WatcherKey(NamedTuple):
+    """The identity of a watcher."""
+
+    asset_name: str
+    asset_uri: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAsset:
+    """An asset that a file names. `location` is `file:line`, for people."""
+
+    name: str
+    uri: str
+    group: str
+    extra: dict[str, Any]
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedWatcher:
+    """A watcher whose trigger can be serialised, and made again from that."""
+
+    asset_name: str
+    asset_uri: str
+    name: str
+    location: str
+    classpath: str
+    kwargs: dict[str, Any]
+    trigger_digest: str
+    stream_digest: str
+    stream_key: str
+    guarantee: str | None = None
+    """The least that it has to promise, see `triggerer.domain.watchers.guarantees`; part of `trigger_digest`."""
+
+    @property
+    def key(self) -> WatcherKey:
+        return WatcherKey(self.asset_name, self.asset_uri, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDag:
+    """A DAG; `schedule` and `tasks` are as the store documents them."""
+
+    dag_id: str
+    location: str
+    description: str | None
+    tags: list[str]
+    schedule: dict[str, Any] | None
+    max_active_runs: int
+    events_per_run: int | None
+    params: dict[str, Any]
+    tasks: list[dict[str, Any]]
+    is_paused_upon_creation: bool
+    callbacks: str | None = None
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    catchup: bool = False
+    min_run_gap: float | None = None
+    """Seconds."""
+    quiet_period: float | None = None
+    """Seconds."""
+    depends_on_past: bool = False
+    priority: int = 0
+    pools: tuple[str, ...] = ()
+    """Those that its tasks name, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """What one file defines, or why it cannot be read."""
+
+    path: str
+    parse_seconds: float
+    dags: tuple[ParsedDag, ...] = ()
+    assets: tuple[ParsedAsset, ...] = ()
+    aliases: tuple[str, ...] = ()
+    watchers: tuple[ParsedWatcher, ...] = ()
+    broken_watchers: tuple[WatcherKey, ...] = ()
+    """Watchers with an error; what the store has of them stays."""
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    imports: tuple[str, ...] = ()
+    """The files of the folder that it imports."""
+    is_broken: bool = False
+    """The file as a whole could not be used; an error of a single watcher does not break it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file as lists, mappings and plain values."""
+        value = asdict(self)
+        for name in ("broken_watchers", "errors", "warnings"):
+            value[name] = [list(item) for item in value[name]]
+        return value

@@ -1,0 +1,164 @@
+"""Formats of partition keys that give one key to the two hours of a night in which clocks are set back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from triggerer.domain.partitions import (
+    ChainMapper,
+    FanOutMapper,
+    PartitionMapper,
+    ProductMapper,
+    RollupMapper,
+    StartOfHourMapper,
+    TemporalMapper,
+    mapper_from_json,
+)
+from triggerer.domain.schedules import OnPartitions, Schedule, timetable_in
+from triggerer.domain.timetables.base import DataInterval, Timetable
+from triggerer.domain.timetables.cron.partitions import CronPartitionTimetable
+from triggerer.domain.timetables.derived import DerivedTimetable
+from triggerer.domain.timetables.interval_keys import IntervalKeys
+from triggerer.domain.timetables.keyed import Keyed
+from triggerer.domain.timetables.zones import Zone, checked_zone, zone_name
+
+_DAY: Final = timedelta(days=1)
+_LOOKED_AHEAD: Final = 400
+"""Days: zones set their clocks once a year, if at all."""
+_SECOND: Final = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Overlap:
+    """A stretch of time that a clock shows twice."""
+
+    zone: Zone
+    turn: datetime
+    """The instant at which clocks are set back: the first pass ends, and the second begins."""
+    length: timedelta
+
+    @property
+    def where(self) -> str:
+        day = self.turn.astimezone(self.zone).date()
+        return f"when clocks are set back in {zone_name(self.zone)}, next on {day}"
+
+
+def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
+    """Yield what the author of a DAG should know of its partition keys: a sentence each; as a rule there is none.
+
+    Args:
+        now: The next such night after it is looked at, in UTC.
+    Raises:
+        Exception: From a timetable that is not ours.
+    """
+    if isinstance(schedule, OnPartitions):
+        mappers = (schedule.default_mapper, *schedule.mappers.values())
+        yield from dict.fromkeys(
+            sentence for one in mappers for sentence in _of_mapper(mapper_from_json(one), now)
+        )
+        return
+    timetable = timetable_in(schedule)
+    keys = None if timetable is None else _keys_of(timetable)
+    overlap = None if keys is None else _next_overlap(keys.zone, now)
+    if timetable is None or keys is None or overlap is None:
+        return
+    key = _repeated(timetable, keys, overlap)
+    if key is not None:
+        yield (
+            f"{overlap.where}, two runs have the partition key {key!r}: "
+            "with %z in key_format each has its own"
+        )
+
+
+def _keys_of(timetable: Timetable) -> IntervalKeys | None:
+    """Return what writes its keys; None: it has none, or is not ours."""
+    match timetable:
+        case CronPartitionTimetable() | Keyed():
+            return timetable.keys
+        case DerivedTimetable():
+            return _keys_of(timetable.timetable)
+    return None
+
+
+def _repeated(timetable: Timetable, keys: IntervalKeys, overlap: _Overlap) -> str | None:
+    """Return a key that two runs have whose data intervals start when the clock shows the same."""
+    noon = overlap.turn + _DAY / 2
+    if keys.key(noon) == keys.key(noon + overlap.length):
+        # A key of a day, say, is that of all its hours on any day.
+        return None
+    begin, end = overlap.turn - overlap.length, overlap.turn + overlap.length
+    restriction = timetable.restriction_between(begin, end - _SECOND)
+    first: dict[datetime, str] = {}
+    last: DataInterval | None = None
+    while (
+        info := timetable.next_dagrun_info(
+            last_automated_data_interval=last, restriction=restriction
+        )
+    ) is not None:
+        start = info.logical_date
+        if start >= end or (last is not None and start <= last.start):
+            break
+        last = info.data_interval
+        shown, key = start.astimezone(keys.zone).replace(tzinfo=None, fold=0), keys.key(start)
+        if begin <= start < overlap.turn:
+            first[shown] = key
+        elif start >= overlap.turn and first.get(shown) == key:
+            return key
+    return None
+
+
+def _of_mapper(mapper: PartitionMapper, now: datetime) -> Iterator[str]:
+    match mapper:
+        case ChainMapper() | ProductMapper():
+            for part in mapper.mappers:
+                yield from _of_mapper(part, now)
+        case FanOutMapper(downstream_mapper=PartitionMapper() as writer):
+            yield from _of_mapper(writer, now)
+        case RollupMapper(upstream_mapper=TemporalMapper() as reader) if mapper.window.part:
+            overlap = _next_overlap(checked_zone(reader.timezone), now)
+            if overlap is not None and len(set(_written(reader, overlap))) == 1:
+                key = _written(reader, overlap)[0]
+                yield (
+                    f"{overlap.where}, {key!r} is the partition key of two parts of a "
+                    f"{type(mapper.window).__name__}, and the run does not wait for both: "
+                    "with %z in input_format each has its own"
+                )
+        case StartOfHourMapper():
+            overlap = _next_overlap(checked_zone(mapper.timezone), now)
+            if overlap is None:
+                return
+            hours = {mapper.to_downstream(key) for key in _written(mapper, overlap)}
+            if len(hours) == 1:
+                yield (
+                    f"{overlap.where}, two hours have the partition key {hours.pop()!r}: "
+                    "with %z in input_format and output_format each has its own"
+                )
+
+
+def _written(mapper: TemporalMapper, overlap: _Overlap) -> tuple[str, str]:
+    """Return the keys of events at two instants at which the clock shows the same."""
+    return mapper.key_at(overlap.turn - overlap.length), mapper.key_at(overlap.turn)
+
+
+def _next_overlap(zone: Zone, after: datetime) -> _Overlap | None:
+    """Return the next stretch that the zone's clock shows twice; None: there is none soon."""
+
+    def offset(moment: datetime) -> timedelta:
+        found = moment.astimezone(zone).utcoffset()
+        assert found is not None
+        return found
+
+    begin = after.replace(microsecond=0)
+    for _ in range(_LOOKED_AHEAD):
+        end = begin + _DAY
+        if offset(end) < offset(begin):
+            length = offset(begin) - offset(end)
+            while end - begin > _SECOND:
+                middle = begin + (end - begin) // 2 // _SECOND * _SECOND
+                begin, end = (middle, end) if offset(middle) == offset(begin) else (begin, middle)
+            return _Overlap(zone, end, length)
+        begin = end
+    return None

@@ -1,0 +1,1 @@
+"""Timetables that follow cron expressions."""

@@ -1,0 +1,1 @@
+"""Timetables with a fixed length of time between runs."""

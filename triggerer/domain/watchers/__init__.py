@@ -1,0 +1,1 @@
+"""Values about watchers that the streams and the store share: guarantees, lane positions, parked messages."""

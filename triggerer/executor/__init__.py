@@ -1,0 +1,19 @@
+"""Claims queued runs and executes them in worker processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triggerer.executor.executor import Executor
+
+__all__ = ["Executor"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, since the worker's process imports this package too and has no use for the store.
+    if name == "Executor":
+        from triggerer.executor.executor import Executor
+
+        return Executor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,185 @@
+"""Has DAGs called after their runs: by a worker process that does nothing else, one call after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio
+import structlog
+
+from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
+from triggerer.domain.attempts import CallbackOrder
+from triggerer.errors import StoreError, TransientStoreError
+from triggerer.executor.event_queries import answer
+from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.log_files import LogFiles
+from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.worker_frames import QueryFrame
+from triggerer.executor.worker_process import WorkerProcess, open_worker
+from triggerer.processes.ipc import ChannelClosed
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, Wakeups
+from triggerer.store.runs.callbacks import claim_call, note_called, recover_calls
+from triggerer.worker.protocol import message
+
+_log = structlog.get_logger(__name__)
+
+LONGEST_CALL: Final = timedelta(seconds=60)
+"""For all callbacks of one run together; then their worker is killed."""
+_HAND_BACK_S: Final = 2.0
+
+
+class CallbackRunner:
+    """Calls what is due, one run at a time.
+
+    A call is repeated only if the executor that makes it dies, or is stopped, in the middle. Whatever a callback does
+    to its worker ends that call alone: runs have workers of their own.
+
+    Args:
+        worker: See `open_worker`.
+        may_call: Whether the executor's lease is held.
+        get_guard: The lease's present guard.
+        sweep_every: How often calls of dead executors are looked for.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        wakeups: Wakeups,
+        result_writer: ResultWriter,
+        *,
+        executor: str,
+        home: str,
+        worker: Mapping[str, Any],
+        may_call: Callable[[], bool],
+        get_guard: Callable[[], LeaseGuard | None],
+        sweep_every: timedelta,
+        longest_call: timedelta,
+    ) -> None:
+        self._database = database
+        self._wakeups = wakeups
+        self._result_writer = result_writer
+        self._executor = executor
+        self._home = home
+        self._worker = worker
+        self._may_call = may_call
+        self._get_guard = get_guard
+        self._sweep_every = sweep_every
+        self._longest_call = longest_call
+        self._log_files = LogFiles()
+
+    async def run(self) -> None:
+        """Call until cancelled.
+
+        Cancellation: A call that is under way is interrupted, and is due again.
+        """
+        backoff = Backoff(first=0.2, longest=10.0)
+        sweep_due = 0.0
+        with self._wakeups.subscribe(Signal.CALLBACKS_DUE) as subscription:
+            while True:
+                try:
+                    if self._may_call():
+                        if time.monotonic() >= sweep_due:
+                            await self._recover()
+                            sweep_due = time.monotonic() + self._sweep_every.total_seconds()
+                        await self._call_all()
+                    backoff.reset()
+                except (TransientStoreError, OSError) as error:
+                    # OSError: no process can be had.
+                    delay = backoff.next_delay()
+                    failures = backoff.failures
+                    warn_seldom(_log, failures, "no callback can be called", error=str(error))
+                    await anyio.sleep(delay)
+                    continue
+                await subscription.wait(self._sweep_every)
+
+    async def _recover(self) -> None:
+        alone = self._database.dialect == "sqlite"
+        async with self._database.transaction() as session:
+            given_up = await recover_calls(session, executor=self._executor, alone=alone)
+        for run_id in given_up:
+            _log.warning("callbacks were given up: their executors died", run=run_id)
+
+    async def _claim(self) -> CallbackOrder | None:
+        async with self._database.transaction() as session:
+            return await claim_call(session, executor=self._executor, log_home=self._home)
+
+    async def _call_all(self) -> None:
+        call = await self._claim()
+        with suppress(_Interrupted):
+            while call is not None:
+                async with open_worker(self._worker, self._get_guard()) as worker:
+                    call = await self._call_with(worker, call)
+
+    async def _call_with(
+        self, worker: WorkerProcess, call: CallbackOrder | None
+    ) -> CallbackOrder | None:
+        """Call, and what is due next too, while the worker can be used; return what another one has to call."""
+        is_healthy = True
+        while is_healthy and call is not None:
+            try:
+                is_healthy = await self._call(worker, call)
+            except anyio.get_cancelled_exc_class():
+                with anyio.move_on_after(_HAND_BACK_S, shield=True), suppress(StoreError):
+                    await self._note_once(call, is_done=False)
+                raise
+            await self._note(call)
+            call = await self._claim() if self._may_call() else None
+        return call
+
+    async def _call(self, worker: WorkerProcess, call: CallbackOrder) -> bool:
+        """Have the worker call, and return whether it can be used again.
+
+        Raises:
+            _Interrupted: It died with the guard of the executor's lease: others may have the call already. If not,
+                the next sweep finds it.
+        """
+        is_over = False
+        try:
+            with anyio.move_on_after(self._longest_call.total_seconds()) as limit:
+                await worker.send(message("callback", callback=call))
+                while (frame := await worker.receive())["type"] != "called":
+                    if frame["type"] == "query":
+                        worker.tasks.start_soon(self._answer, worker, call, frame)
+                is_over = True
+        except ChannelClosed as closed:
+            worker.kill()
+            code = await worker.reap()
+            if worker.has_lost_guard:
+                raise _Interrupted from closed
+            await self._complain(call, f"their worker has died (code {code})")
+            return False
+        if limit.cancelled_caught and not is_over:
+            worker.kill()
+            await self._complain(call, f"they took longer than {self._longest_call}")
+            return False
+        return True
+
+    async def _complain(self, call: CallbackOrder, why: str) -> None:
+        _log.warning("callbacks were ended", dag=call.run.dag_id, run=call.run.run_id, reason=why)
+        await self._log_files.end(call.run.log_path, call.run.run_id, f"callbacks ended: {why}")
+
+    async def _answer(self, worker: WorkerProcess, call: CallbackOrder, frame: QueryFrame) -> None:
+        reply = await answer(self._database, self._result_writer, call.run, frame)
+        with suppress(ChannelClosed):
+            await worker.send(reply)
+
+    async def _note(self, call: CallbackOrder) -> None:
+        await retry(
+            lambda: self._note_once(call, is_done=True),
+            on=TransientStoreError,
+            backoff=Backoff(first=0.2, longest=10.0),
+            on_failure=log_failure(_log, "a call waits for the store", run=call.run.run_id),
+        )
+
+    async def _note_once(self, call: CallbackOrder, *, is_done: bool) -> None:
+        async with self._database.transaction() as session:
+            await note_called(session, call, executor=self._executor, is_done=is_done)
+
+
+class _Interrupted(Exception):
+    """The worker of a call was ended since others may make it."""

@@ -1,0 +1,144 @@
+"""The executor's transactions on runs that it does not execute yet, or no longer executes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+
+import structlog
+
+from triggerer.domain.attempts import RunOrder
+from triggerer.store.database.script import Row, Script, Step, single_step
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.runs import transitions as queries
+from triggerer.store.runs.held import any_file_is_broken, hold_broken, release_due
+from triggerer.store.runs.orphans import recover_orphans
+from triggerer.store.runs.pooled_claims import (
+    MOST_LOOKED_AT,
+    any_run_may_use_pools,
+    claim_with_pools,
+)
+from triggerer.store.runs.results import HeldRun
+
+_log = structlog.get_logger(__name__)
+
+
+class Claims:
+    """Each coroutine is one transaction, and raises what `Database.transaction` raises."""
+
+    def __init__(
+        self,
+        database: Database,
+        executor: str,
+        home: Path,
+        pools: Mapping[str, int],
+        *,
+        holds_broken: bool = False,
+    ) -> None:
+        self._pools = pools
+        self._database = database
+        self._executor = executor
+        self._home = str(home.resolve())
+        self._holds_broken = holds_broken
+
+    def claim_step(self, limit: int) -> Step:
+        """A step that makes up to `limit` queued runs ours; `claimed` reads its rows."""
+        return queries.claim_runs(executor=self._executor, limit=limit, log_home=self._home)
+
+    def claimed(self, rows: Sequence[Row]) -> list[RunOrder]:
+        """The runs that `claim_step` made ours, in the order in which they are to be executed."""
+        return queries.claimed_runs(rows, log_home=self._home)
+
+    async def claim(
+        self, limit: int, *, uses_pools: bool, has_broken_files: bool
+    ) -> list[RunOrder]:
+        """Make up to `limit` queued runs ours, in a transaction of its own.
+
+        Args:
+            uses_pools: Claim runs with pools, too, as far as there are slots.
+            has_broken_files: Hold the runs of such files first.
+        """
+        if uses_pools:
+            claim = claim_with_pools(
+                executor=self._executor, limit=limit, log_home=self._home, slots=self._pools
+            )
+        else:
+            claim = single_step(self.claim_step(limit))
+        if has_broken_files:
+            claim = _around(claim, limit=MOST_LOOKED_AT if uses_pools else limit)
+        return self.claimed(await self._database.perform(claim))
+
+    async def has_broken_files(self) -> bool:
+        """Whether runs have to be held because a file does not load."""
+        if not self._holds_broken:
+            return False
+        async with self._database.reading() as session:
+            return await any_file_is_broken(session)
+
+    async def uses_pools(self) -> bool:
+        """Whether there may be runs with pools."""
+        async with self._database.reading() as session:
+            return await any_run_may_use_pools(session)
+
+    async def to_cancel(self) -> list[int]:
+        """Return our running runs that are to be cancelled. Queued ones are cancelled here and now."""
+        async with self._database.transaction() as session:
+            ended = await queries.cancel_queued(session)
+            if ended:
+                announce(session, Signal.RUNS_ENDED, *ended)
+            ours = await queries.running_of(session, executor=self._executor)
+        return [pk for pk, run in ours.items() if run.cancel_requested]
+
+    async def sweep(self, known: Set[int]) -> dict[int, HeldRun]:
+        """Find what no announcement tells of; return the runs that the store shows as running here.
+
+        Runs of dead executors are queued again. So are runs of ours that are not in `known`: they were
+        claimed in a transaction whose outcome was unknown. Queued runs that are to be cancelled are
+        cancelled, as by `to_cancel`. Held runs are released if it is time to try them again.
+        """
+        alone = self._database.dialect == "sqlite"
+        async with self._database.transaction() as session:
+            recovered = await recover_orphans(session, executor=self._executor, alone=alone)
+            ours = await queries.running_of(session, executor=self._executor)
+            unknown = {pk: ours.pop(pk).attempt for pk in ours.keys() - known}
+            await queries.requeue_runs(session, executor=self._executor, attempts=unknown)
+            cancelled = await queries.cancel_queued(session)
+            released = await release_due(
+                session, holds=self._holds_broken, executor=self._executor, alone=alone
+            )
+            if recovered.requeued or unknown or released:
+                announce(session, Signal.RUNS_QUEUED)
+            if ended := {*recovered.given_up, *cancelled}:
+                announce(session, Signal.RUNS_ENDED, *ended)
+        if recovered.requeued or recovered.given_up:
+            _log.warning(
+                "runs of dead executors were found",
+                requeued=len(recovered.requeued),
+                given_up=len(recovered.given_up),
+            )
+        return ours
+
+    async def requeue(self, orders: Sequence[RunOrder], *, have_begun: bool) -> None:
+        """Queue runs again, unless another executor has them by now. The attempts do not count."""
+        if not orders:
+            return
+        async with self._database.transaction() as session:
+            await queries.requeue_runs(
+                session,
+                executor=self._executor,
+                attempts={order.run_pk: order.attempt for order in orders},
+                have_begun=have_begun,
+            )
+            announce(session, Signal.RUNS_QUEUED, *{order.dag_id for order in orders})
+
+    async def needs_spark(self) -> bool:
+        """Whether a DAG that may run needs Spark."""
+        async with self._database.reading() as session:
+            return await queries.any_dag_needs_spark(session)
+
+
+def _around(claim: Script[list[Row]], *, limit: int) -> Script[list[Row]]:
+    """Hold the runs of broken files that a claim would pick, then claim."""
+    yield from hold_broken(limit=limit)
+    return (yield from claim)

@@ -1,0 +1,68 @@
+"""Answers the queries of a run's tasks about asset events."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import structlog
+
+from triggerer.backoff import Backoff, log_failure, retry
+from triggerer.domain.attempts import RunOrder
+from triggerer.errors import StoreError, TransientStoreError
+from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.worker_frames import QueryFrame
+from triggerer.store.database.transactions import Database
+from triggerer.store.events import run_events
+from triggerer.worker.protocol import message
+
+_log = structlog.get_logger(__name__)
+
+
+async def answer(
+    database: Database, result_writer: ResultWriter, order: RunOrder, question: QueryFrame
+) -> dict[str, Any]:
+    """Return the reply to a worker's query. While the store is away, the query waits."""
+    what, fields = question["what"], question["fields"]
+    if what.startswith("inlet"):
+        # The query sees what earlier tasks of this run have emitted.
+        await result_writer.written(order.run_pk)
+    try:
+        value = await retry(
+            lambda: _look_up(database, order, what, fields),
+            on=TransientStoreError,
+            backoff=Backoff(first=0.2, longest=10.0),
+            on_failure=log_failure(_log, "a question waits for the store", run=order.run_id),
+        )
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        # Who asks in this way is no task of ours; whoever it is gets an answer.
+        reason = f"the question cannot be understood: {error!r}"
+        return message("reply", number=question["number"], value=None, error=reason)
+    except StoreError as error:
+        return message("reply", number=question["number"], value=None, error=str(error))
+    return message("reply", number=question["number"], value=value, error=None)
+
+
+async def _look_up(database: Database, order: RunOrder, what: str, fields: dict[str, Any]) -> Any:
+    async with database.reading() as session:
+        match what:
+            case "triggering":
+                found = await run_events.triggering_assets(session, order.run_pk)
+                return [dataclasses.asdict(one) for one in found]
+            case "triggering_page":
+                page = run_events.Page(**fields["page"])
+                return await run_events.page_of_run(
+                    session, page, run_pk=order.run_pk, **fields["about"]
+                )
+            case "asset":
+                named = await run_events.find_asset(session, **fields)
+                return None if named is None else dataclasses.asdict(named)
+            case "inlet":
+                return await run_events.last_event(session, **fields)
+            case "inlet_count":
+                return await run_events.count_events(session, **fields)
+            case "inlet_page":
+                page = run_events.Page(**fields["page"])
+                return await run_events.page_of_asset(session, page, **fields["about"])
+            case _:
+                raise ValueError(f"a worker of this release does not ask for {what}")

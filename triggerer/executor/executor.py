@@ -1,0 +1,426 @@
+"""Claims queued runs and has worker processes execute them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.domain.attempts import RunEnd, RunOrder, Wait
+from triggerer.domain.runs import RunState
+from triggerer.errors import OutcomeUnknown, TransientStoreError
+from triggerer.executor.callbacks import LONGEST_CALL, CallbackRunner
+from triggerer.executor.claimed_queue import STALE_SECONDS, ClaimedQueue, PrefetchLimit
+from triggerer.executor.claims import Claims
+from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.log_files import LogFiles
+from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.slot import Slot, SlotSettings
+from triggerer.executor.slot_choice import Spark, WarmUp, choose_slot, is_session_near
+from triggerer.executor.sweep import SweepSchedule
+from triggerer.plugins import DagsFolder
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal, Subscription, Wakeups
+from triggerer.store.runs.results import AttemptUpdate
+from triggerer.synchronization import AutoResetEvent
+
+_log = structlog.get_logger(__name__)
+
+_WRITE_SECONDS: Final = 5.0
+"""At shutdown, how long to wait for the store. Runs whose results it has not taken by then are executed again."""
+
+
+class Executor:
+    """Executes queued runs in worker processes, one run at a time in each.
+
+    Whoever claims a run executes it, once per attempt. Its results are written only as long as the
+    store shows this executor and this attempt. The executor is a `LeaseHolder`: when its lease is over,
+    it ends what it executes, since others may begin it.
+
+    Args:
+        instance_id: The row in `instance` that the caller keeps alive.
+        workers: How many runs at a time. A process is started when it is first needed.
+        spark: `[spark]` as a mapping: mode, master, remote, conf.
+        prewarm: Whether a Spark session is opened in advance if a DAG needs one.
+        holds_broken: A run whose file does not load stays queued until the file loads. Otherwise the run fails.
+        cancel_grace: How long a cancelled run has from SIGTERM to SIGKILL.
+        timeout_grace: How long a task may outlive its own timeout before its worker is killed.
+        callback_timeout: How long the callbacks of one run may take together.
+        shutdown_grace: How long running runs have to end when the executor is cancelled.
+        sweep_every: How often the store is checked even if nothing was announced.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        wakeups: Wakeups,
+        *,
+        instance_id: str,
+        home: Path,
+        dags_folder: Path,
+        workers: int = 2,
+        pools: Mapping[str, int] | None = None,
+        spark: Mapping[str, Any] | None = None,
+        prewarm: bool = True,
+        file_patience: timedelta = timedelta(seconds=10),
+        holds_broken: bool = False,
+        cancel_grace: timedelta = timedelta(seconds=5),
+        timeout_grace: timedelta = timedelta(seconds=10),
+        callback_timeout: timedelta = LONGEST_CALL,
+        shutdown_grace: timedelta = timedelta(seconds=5),
+        sweep_every: timedelta = timedelta(seconds=10),
+    ) -> None:
+        self._wakeups = wakeups
+        self._prewarm = prewarm
+        self._shutdown_grace = shutdown_grace
+        self._sweeps = SweepSchedule(sweep_every)
+        self._claims = Claims(database, instance_id, home, pools or {}, holds_broken=holds_broken)
+        self._result_writer = ResultWriter(database, instance_id)
+        self._claimed_queue = ClaimedQueue()
+        self._prefetch = PrefetchLimit(workers)
+        settings = SlotSettings(
+            worker={
+                "home": str(home.resolve()),
+                # With its links: what they lead to changes with each deployment.
+                "dags_folder": str(DagsFolder(dags_folder).root),
+                "spark": dict(spark or {}),
+                "file_patience_s": file_patience.total_seconds(),
+                "holds_broken": holds_broken,
+            },
+            cancel_grace=cancel_grace,
+            timeout_grace=timeout_grace,
+        )
+        self._slots = [
+            Slot(
+                database,
+                self._result_writer,
+                settings,
+                lambda: self._guard,
+                self._on_free,
+                self._on_wait,
+            )
+            for _ in range(workers)
+        ]
+        self._callbacks = CallbackRunner(
+            database,
+            wakeups,
+            self._result_writer,
+            executor=instance_id,
+            home=str(home.resolve()),
+            worker=settings.worker,
+            may_call=lambda: self._is_lease_held,
+            get_guard=lambda: self._guard,
+            sweep_every=sweep_every,
+            longest_call=callback_timeout,
+        )
+        self._ending: set[int] = set()
+        """Runs that were cancelled before they began, while their logs are told so."""
+        self._ending_one = anyio.Lock()
+        self._noted: set[int] = set()
+        """Runs in the claimed queue that are shown as waiting."""
+        self._log_files = LogFiles()
+        self._changed = AutoResetEvent()
+        self._more = self._cancels = self._dags = True
+        self._wants_warm = False
+        self._uses_pools = self._has_broken_files = False
+        # Where others can take the runs, `note_lease_kept` is called before `run`.
+        self._is_lease_held = True
+        self._guard: LeaseGuard | None = None
+        self._leases_lost = 0
+        self._stopping = anyio.Event()
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The living worker processes."""
+        return [slot.worker.pid for slot in self._slots if slot.worker is not None]
+
+    def note_lease_lost(self) -> None:
+        """Others may soon execute our runs, or the guard is gone: end them, and begin none until `note_lease_kept`.
+
+        The store still shows them as ours. Unless others take them first, our next sweep queues them again, and the
+        attempts do not count.
+        """
+        self._is_lease_held = False
+        self._leases_lost += 1
+        self._claimed_queue.take_all()
+        for slot in self._slots:
+            if slot.run is not None:
+                slot.cut_short()
+
+    def note_lease_kept(self, guard: LeaseGuard) -> None:
+        """The lease is held, and guarded. A sweep comes first: it finds the runs that others have taken meanwhile."""
+        self._guard = guard
+        self._is_lease_held = True
+        self._sweeps.ask()
+        self._more = self._cancels = self._dags = True
+        self._changed.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Execute runs until cancelled.
+
+        Cancellation: Nothing is claimed any more; running runs have `shutdown_grace` to end, then
+        they are killed and go back into the queue. No worker is left.
+        """
+        async with anyio.create_task_group() as tasks:
+            # Not `start`: cancelled, it would wait for a task that ends only after the `finally` below.
+            tasks.start_soon(self._work)
+            try:
+                with self._wakeups.subscribe(
+                    Signal.RUNS_QUEUED,
+                    Signal.RUNS_ENDED,
+                    Signal.RUNS_CANCELLED,
+                    Signal.DAGS_CHANGED,
+                ) as subscription:
+                    async with anyio.create_task_group() as supervision:
+                        supervision.start_soon(self._listen, subscription)
+                        supervision.start_soon(self._callbacks.run)
+                        task_status.started()
+                        await self._supervise(supervision)
+            finally:
+                self._stopping.set()
+
+    async def _work(self) -> None:
+        # Shielded: after a cancellation, runs still have their grace, which `_wind_down` bounds.
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as work:
+                work.start_soon(self._result_writer.run)
+                for slot in self._slots:
+                    work.start_soon(slot.serve)
+                await self._stopping.wait()
+                await self._wind_down()
+                work.cancel_scope.cancel()
+
+    async def _listen(self, subscription: Subscription) -> None:
+        while True:
+            signals = await subscription.wait()
+            self._more |= Signal.RUNS_QUEUED in signals
+            # Somebody's run may have given a slot of its pool back.
+            self._more |= self._uses_pools and Signal.RUNS_ENDED in signals
+            self._cancels |= Signal.RUNS_CANCELLED in signals
+            self._dags |= Signal.DAGS_CHANGED in signals
+            if self._more or self._cancels or self._dags:
+                self._changed.set()
+
+    async def _supervise(self, tasks: TaskGroup) -> None:
+        backoff = Backoff(first=0.2, longest=10.0)
+        while True:
+            self._changed.clear()
+            if not self._is_lease_held:
+                await self._changed.wait()
+                continue
+            try:
+                await self._catch_up(tasks)
+            except TransientStoreError as error:
+                if isinstance(error, OutcomeUnknown):
+                    # Runs may have become ours without our knowing which: a sweep finds them.
+                    self._sweeps.ask()
+                self._more = self._cancels = self._dags = True
+                delay = backoff.next_delay()
+                warn_seldom(
+                    _log,
+                    backoff.failures,
+                    "nothing can be claimed",
+                    error=str(error),
+                    retry_after_s=round(delay, 3),
+                )
+                await anyio.sleep(delay)
+                continue
+            backoff.reset()
+            seconds = self._sweeps.wait_s
+            if self._claimed_queue:
+                seconds = min(seconds, STALE_SECONDS)
+            if not await self._changed.wait_for(seconds) and self._claimed_queue:
+                await self._requeue_waiting()
+
+    async def _catch_up(self, tasks: TaskGroup) -> None:
+        if not self._sweeps.wait_s:
+            self._cancels = False
+            with self._sweeps.sweeping():
+                self._cancel(await self._sweep(), tasks)
+            self._more = True
+        if self._cancels:
+            self._cancels = False
+            self._cancel(await self._claims.to_cancel(), tasks)
+        if self._dags:
+            self._dags = False
+            self._wants_warm = self._prewarm and await self._claims.needs_spark()
+            self._warm_up()
+            self._uses_pools = await self._claims.uses_pools()
+            self._has_broken_files = await self._claims.has_broken_files()
+        if self._more and self._is_lease_held and (room := self._room()):
+            self._more = False
+            leases_lost = self._leases_lost
+            if self._uses_pools or self._has_broken_files:
+                orders = await self._claims.claim(
+                    room,
+                    uses_pools=self._uses_pools,
+                    has_broken_files=self._has_broken_files,
+                )
+            else:
+                step = self._claims.claim_step(room)
+                orders = self._claims.claimed(
+                    await self._result_writer.perform_with_next_commit(step)
+                )
+            if leases_lost != self._leases_lost:
+                # The lease has ended meanwhile, so they may be somebody else's: a sweep tells.
+                return
+            self._more |= len(orders) == room
+            for order in orders:
+                if not self._is_executing(order):
+                    self._claimed_queue.add(order)
+            self._assign_runs()
+            if self._more:
+                self._changed.set()
+
+    def _is_executing(self, order: RunOrder) -> bool:
+        # Others took us for dead before this attempt began, and queued the run again. Now we have claimed it again,
+        # and its attempt has the same number.
+        return any(
+            slot.run is not None
+            and (slot.run.run_pk, slot.run.attempt) == (order.run_pk, order.attempt)
+            for slot in self._slots
+        )
+
+    def _room(self) -> int:
+        return self._claimed_queue.room(
+            free=sum(slot.is_free for slot in self._slots),
+            ahead=self._prefetch.runs,
+            warming=is_session_near(self._slots),
+        )
+
+    def _assign_runs(self) -> None:
+        for order in self._claimed_queue.waiting():
+            slot = choose_slot(self._slots, needs_spark=order.needs_spark)
+            if slot is not None:
+                self._claimed_queue.take(order.run_pk)
+                if order.run_pk in self._noted:
+                    self._noted.remove(order.run_pk)
+                    wait = Wait(None, datetime.now(UTC))
+                    self._result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
+                slot.give(order)
+            elif not order.needs_spark:
+                return
+
+    def _on_free(self, slot: Slot, order: RunOrder | None, seconds: float) -> None:
+        if self._stopping.is_set():
+            return
+        if order is not None:
+            self._prefetch.note(seconds)
+            # If the run has lost its session, another one is opened before the next run needs it.
+            self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
+        # Before it is given another one.
+        was_cut_short = slot.was_cut_short
+        self._assign_runs()
+        self._warm_up()
+        # Without this, one session that always has a next run would keep the cluster to itself.
+        if any(other.is_waiting for other in self._slots):
+            slot.release_executors()
+        if was_cut_short:
+            # Unless others have it, the sweep queues its run again.
+            self._sweeps.ask()
+        if self._more or was_cut_short:
+            self._changed.set()
+
+    def _on_wait(self, slot: Slot) -> None:
+        for other in self._slots:
+            if other is not slot and other.is_free:
+                other.release_executors()
+
+    def _warm_up(self) -> None:
+        if not self._wants_warm or any(slot.spark is not Spark.COLD for slot in self._slots):
+            return
+        slot = choose_slot(self._slots, needs_spark=True)
+        if slot is not None:
+            # Tried once: where Spark cannot be started, trying again would not help.
+            self._wants_warm = False
+            slot.give(WarmUp())
+
+    async def _sweep(self) -> list[int]:
+        """Find what no announcement tells of; return our runs that are to be cancelled."""
+        executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
+        known = {run.run_pk for _, run in executing} | self._ending
+        known |= {order.run_pk for order in self._claimed_queue.waiting()}
+        ours = await self._claims.sweep(known | self._result_writer.unwritten)
+        if ours.keys() - known:
+            # What is being written may be the end of an older attempt, and then nobody executes this one.
+            self._sweeps.ask_soon()
+        for slot, run in executing:
+            held = ours.get(run.run_pk)
+            if held is not None and held.attempt == run.attempt:
+                continue
+            if slot.run is run and run.run_pk not in self._result_writer.unwritten:
+                _log.warning("a run was given to somebody else; ending it here", run=run.run_id)
+                await slot.abandon()
+        return [run_pk for run_pk, held in ours.items() if held.cancel_requested]
+
+    def _cancel(self, run_pks: Iterable[int], tasks: TaskGroup) -> None:
+        for run_pk in run_pks:
+            verdict = RunEnd(RunState.CANCELLED, datetime.now(UTC), "cancelled")
+            order = self._claimed_queue.take(run_pk)
+            if order is not None:
+                self._ending.add(run_pk)
+                tasks.start_soon(self._end_unstarted, order, verdict)
+            for slot in self._slots:
+                if slot.run is not None and slot.run.run_pk == run_pk and not slot.is_stopping:
+                    tasks.start_soon(slot.stop, verdict)
+
+    async def _end_unstarted(self, order: RunOrder, verdict: RunEnd) -> None:
+        # Before the store shows the end: who sees it there looks into the log.
+        async with self._ending_one:
+            await self._log_files.end(order.log_path, order.run_id, verdict.state)
+        self._ending.discard(order.run_pk)
+        self._result_writer.submit_nowait(AttemptUpdate(order, end=verdict))
+
+    async def _requeue_waiting(self) -> None:
+        if is_session_near(self._slots):
+            self._note_waiting()
+            return
+        await self._requeue(self._claimed_queue.take_all(), have_begun=False)
+
+    def _note_waiting(self) -> None:
+        """Show runs that are claimed as waiting: they show as running, and have no worker yet."""
+        waiting = self._claimed_queue.waiting()
+        self._noted &= {order.run_pk for order in waiting}
+        for order in waiting:
+            if order.run_pk not in self._noted:
+                self._noted.add(order.run_pk)
+                reason = (
+                    "Spark, which is starting" if order.needs_spark else "a worker that is free"
+                )
+                wait = Wait(reason, datetime.now(UTC))
+                self._result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
+
+    async def _requeue(self, orders: list[RunOrder], *, have_begun: bool) -> None:
+        try:
+            await self._claims.requeue(orders, have_begun=have_begun)
+        except TransientStoreError as error:
+            # The store still shows them as ours. Our next sweep, or another executor's once we are
+            # gone, queues them again.
+            _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
+            self._sweeps.ask()
+
+    async def _wind_down(self) -> None:
+        with anyio.move_on_after(_WRITE_SECONDS):
+            await self._requeue(self._claimed_queue.take_all(), have_begun=False)
+        with anyio.move_on_after(self._shutdown_grace.total_seconds()):
+            for slot in self._slots:
+                await slot.idle()
+        killed = [slot.run for slot in self._slots if slot.run is not None and not slot.is_stopping]
+        # A process that does not even die by SIGKILL must not keep the service from stopping.
+        with anyio.move_on_after(_WRITE_SECONDS):
+            async with anyio.create_task_group() as endings:
+                for slot in self._slots:
+                    endings.start_soon(slot.end_now)
+        with anyio.move_on_after(_WRITE_SECONDS) as patience:
+            await self._result_writer.written()
+            if killed:
+                _log.warning("runs were interrupted and go back into the queue", runs=len(killed))
+                await self._requeue(killed, have_begun=True)
+        if patience.cancelled_caught:
+            _log.warning("the store did not take all results; their runs will be repeated")

@@ -1,0 +1,118 @@
+"""The guard of an executor's lease: a process that ends before the lease can be over, and all workers with it.
+
+An executor that is stopped (SIGSTOP, a debugger) or whose event loop stands still can neither extend its lease nor end
+its workers, and a task may hold its interpreter's lock. So nothing that is needed at that moment is code of ours:
+
+- The guard holds the only writing end of a pipe, and each worker has armed the reading end
+  (`triggerer.processes.lifelines`): when the guard is gone, the kernel kills every worker's process group,
+  and the group of its Spark's Python workers.
+- The executor tells the guard with each heartbeat until when the lease holds, and the guard passes that on to a timer
+  of the kernel, which kills the guard; also when it is stopped itself. The timer's clock is `CLOCK_BOOTTIME`: it also
+  counts a suspended machine's time.
+
+When the channel to the executor ends, the guard exits. It is run as a file,
+`python -I -S lease_guard.py CHANNEL ENDS_AT`, and imports little, so that it starts in milliseconds and stays small.
+The executor's side is `triggerer.executor.lease_guard_process`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+ARMED = b"armed"
+"""What the guard says once it ends in time. Anything else is the reason why it cannot."""
+LONGEST_MESSAGE = 1000
+_SIGEV_SIGNAL = 0
+_TIMER_ABSTIME = 1
+# glibc before 2.34 has the timers in a library of their own.
+_LIBRARIES = (None, "librt.so.1")
+
+
+class _Sigevent(ctypes.Structure):
+    # sigevent(3type): 64 bytes on all architectures with 64 bits.
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("rest", ctypes.c_char * 48),
+    )
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_long) for name in ("interval_s", "interval_ns", "value_s", "value_ns")
+    )
+
+
+class NoTimer(Exception):
+    """The kernel or the C library gives us no such timer."""
+
+
+class LastTimer:
+    """Has the kernel kill this process at a given time.
+
+    Raises:
+        NoTimer: It cannot be had.
+    """
+
+    def __init__(self) -> None:
+        self._library = _library()
+        self._timer = ctypes.c_void_p()
+        event = _Sigevent(signo=signal.SIGKILL, notify=_SIGEV_SIGNAL)
+        made = self._library.timer_create(
+            time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer)
+        )
+        _check("timer_create", made)
+
+    def set(self, ends_at: float) -> None:
+        """Set it, instead of to what it was set before.
+
+        Args:
+            ends_at: Seconds by `CLOCK_BOOTTIME`; at once if it is past.
+        """
+        # Zero would stop the timer.
+        seconds, nanoseconds = divmod(max(1, int(ends_at * 1e9)), 1_000_000_000)
+        spec = _Itimerspec(value_s=seconds, value_ns=nanoseconds)
+        done = self._library.timer_settime(self._timer, _TIMER_ABSTIME, ctypes.byref(spec), None)
+        _check("timer_settime", done)
+
+
+def _library() -> ctypes.CDLL:
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(name, use_errno=True)
+        except OSError:
+            continue
+        if hasattr(library, "timer_create") and hasattr(library, "timer_settime"):
+            return library
+    raise NoTimer("the C library has no timer_create")
+
+
+def _check(call: str, result: int) -> None:
+    if result != 0:
+        raise NoTimer(f"{call}: {os.strerror(ctypes.get_errno())}")
+
+
+def main() -> None:
+    """Guard the lease until it is over or the executor is gone."""
+    channel, ends_at = int(sys.argv[1]), float(sys.argv[2])
+    # Sent to all processes of a service that is to stop. The executor stops first, in order.
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
+    try:
+        timer = LastTimer()
+        timer.set(ends_at)
+    except NoTimer as error:
+        os.write(channel, str(error).encode()[:LONGEST_MESSAGE])
+        sys.exit(1)
+    os.write(channel, ARMED)
+    while message := os.read(channel, LONGEST_MESSAGE):
+        timer.set(float(message))
+
+
+if __name__ == "__main__":
+    main()

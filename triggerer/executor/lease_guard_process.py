@@ -1,0 +1,127 @@
+"""The guard of an executor's lease, as the executor sees it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import ExitStack, suppress
+from typing import Final, Self
+
+import anyio
+
+from triggerer.errors import ConfigurationError
+from triggerer.executor import lease_guard
+from triggerer.processes.child_process import child_environment
+from triggerer.processes.group_leader import GroupLeader
+
+_START_S: Final = 10.0
+_REAP_S: Final = 5.0
+
+
+class LeaseGuard:
+    """One guard process, see `triggerer.executor.lease_guard`; from `start` to `aclose`.
+
+    Attributes:
+        lifeline: For workers: the reading end of the pipe whose only writer is the guard.
+    """
+
+    def __init__(
+        self, leader: GroupLeader, channel: socket.socket, lifeline: int, resources: ExitStack
+    ) -> None:
+        """See `start`."""
+        self.lifeline: Final = lifeline
+        self._leader = leader
+        self._channel = channel
+        self._resources = resources
+        self._has_ended = False
+
+    @classmethod
+    async def start(cls, ends_at: float) -> Self:
+        """Start a guard that ends at this time by `CLOCK_BOOTTIME`; it is armed when this returns.
+
+        Raises:
+            ConfigurationError: It cannot be had on this system.
+            OSError: The process cannot be started, or has ended at once.
+        """
+        with ExitStack() as ours:
+            with ExitStack() as theirs:
+                # Each message is received as it was sent.
+                pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                channel = ours.enter_context(pair[0])
+                inherited = theirs.enter_context(pair[1])
+                channel.setblocking(False)
+                lifeline, end = os.pipe()
+                ours.callback(os.close, lifeline)
+                # From here on only the guard has it.
+                theirs.callback(os.close, end)
+                os.set_blocking(lifeline, False)
+                leader = GroupLeader(
+                    [
+                        *(sys.executable, "-I", "-S", lease_guard.__file__),
+                        *(str(inherited.fileno()), repr(ends_at)),
+                    ],
+                    pass_fds=[inherited.fileno(), end],
+                    env=child_environment(os.environ),
+                )
+            guard = cls(leader, channel, lifeline, ours.pop_all())
+        try:
+            await guard._await_armed()
+        except BaseException:
+            await guard.aclose()
+            raise
+        return guard
+
+    async def _await_armed(self) -> None:
+        said = b""
+        with anyio.move_on_after(_START_S):
+            await anyio.wait_readable(self._channel)
+            said = self._channel.recv(lease_guard.LONGEST_MESSAGE)
+        if said == lease_guard.ARMED:
+            return
+        if said:
+            raise ConfigurationError(
+                f"no process can be made to end with the executor's lease: {said.decode()}",
+                hint="with PostgreSQL an executor needs Linux and a C library with POSIX timers, such as glibc or musl",
+            )
+        self._leader.kill()
+        code = await self._leader.wait()
+        raise ChildProcessError(f"the guard of the executor's lease ended at once, with {code}")
+
+    @property
+    def pid(self) -> int:
+        return self._leader.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """As `wait` returns it; None before that."""
+        return self._leader.returncode
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone, so that the kernel has killed the workers that have its lifeline; true at once."""
+        if not self._has_ended:
+            with suppress(BlockingIOError):
+                self._has_ended = os.read(self.lifeline, 1) == b""
+        return self._has_ended
+
+    def extend(self, ends_at: float) -> None:
+        """Have it end at this time, which is later than the one before."""
+        # It is gone, as `wait` tells, or it does not read: then it ends at the time that it was told before.
+        with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+            self._channel.send(repr(ends_at).encode())
+
+    async def wait(self) -> int:
+        """Wait until it has ended; return its exit code. Negative: the number of the signal that killed it."""
+        return await self._leader.wait()
+
+    async def aclose(self) -> None:
+        """End it, and all workers that have its lifeline.
+
+        Cancellation: It is completed all the same, within some seconds.
+        """
+        self._leader.kill()
+        with anyio.move_on_after(_REAP_S, shield=True):
+            await self._leader.wait()
+        self._has_ended = True
+        self._resources.close()

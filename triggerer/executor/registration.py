@@ -1,0 +1,222 @@
+"""An executor's lease on its runs: held while the store takes its heartbeats, and given up in time if it does not.
+
+Once an executor's registration has expired, by the database's clock, others queue its runs again. They cannot tell an
+executor that is dead from one that cannot reach the database, and it cannot tell whether they still reach the database.
+So it goes by its own clock: what it executes has ended before anybody else may begin it. Should it not even run at that
+time, its guard ends the workers a little later (`triggerer.executor.lease_guard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from datetime import timedelta
+from random import Random
+from typing import Any, Final, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.errors import StoreError, StoreUnavailable, TransientStoreError
+from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.processes.own_lease import OwnLease, boottime
+from triggerer.store.database.transactions import Database
+from triggerer.store.streams import leases
+
+_log = structlog.get_logger(__name__)
+
+_KIND: Final = "executor"
+_DEREGISTER_TIMEOUT: Final = timedelta(seconds=2)
+# Fractions of the lease.
+_INTERVAL: Final = 1 / 3
+_RETRY_INTERVAL: Final = 1 / 10
+"""From a heartbeat that failed to the next."""
+_TIMEOUT: Final = 1 / 6
+"""For the statements of a heartbeat, and again for its commit. If it hangs on a dead connection, there is time for
+another."""
+_MARGIN: Final = 1 / 10
+"""For what is executed here to end."""
+_GUARD_MARGIN: Final = 1 / 15
+"""The same, if this process does not end it. The kernel does, and a JVM takes its time to give its memory back."""
+
+
+class LeaseHolder(Protocol):
+    """Executes under the lease. Called on the event loop."""
+
+    def note_lease_lost(self) -> None:
+        """The lease is over, or its guard is gone: nothing that others may begin now may go on here."""
+
+    def note_lease_kept(self, guard: LeaseGuard) -> None:
+        """The lease is held, for the first time or again. What is started from now on has to die with the guard."""
+
+
+class InstanceQueries(Protocol):
+    """Which instances live: `triggerer.store.streams.leases`."""
+
+    async def register_instance(
+        self, session: Any, instance_id: str, *, kind: str, expiry: timedelta
+    ) -> None: ...
+
+    async def deregister_instance(self, session: Any, instance_id: str) -> None: ...
+
+
+class Registration:
+    """Shows an executor as alive, so that nobody else takes its runs.
+
+    Args:
+        expiry: How long a heartbeat holds.
+        holder: None: nobody else can take its runs (SQLite).
+        clock: As that of `OwnLease`; the guard's timer goes by it too.
+        start_guard: Given when the guarded lease is over, by the clock.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        instance_id: str,
+        *,
+        expiry: timedelta,
+        holder: LeaseHolder | None,
+        queries: InstanceQueries = leases,
+        clock: Callable[[], float] = boottime,
+        start_guard: Callable[[float], Awaitable[LeaseGuard]] = LeaseGuard.start,
+        random: Random | None = None,
+    ) -> None:
+        self._database = database
+        self._queries = queries
+        self._start_guard = start_guard
+        self._random = random or Random()
+        self._instance_id = instance_id
+        self._expiry = expiry
+        self._holder = holder
+        self._lease = OwnLease(expiry, margin=_MARGIN, clock=clock)
+        self._guarded_lease = OwnLease(expiry, margin=_GUARD_MARGIN, clock=clock)
+        self._guard: LeaseGuard | None = None
+
+    async def renew(self) -> None:
+        """Extend the lease: it holds for `expiry` from now.
+
+        Raises:
+            TransientStoreError: The lease ends when it would have, unless a repeat succeeds.
+        """
+        asked_at = self._lease.now()
+        timeout = self._expiry * _TIMEOUT
+        try:
+            with anyio.fail_after(timeout.total_seconds()):
+                async with self._database.transaction(commit_timeout=timeout) as session:
+                    # To register again is the heartbeat. It also restores a row that others removed because they
+                    # took us for dead; what they did with our runs meanwhile is fenced by the runs' attempts.
+                    await self._queries.register_instance(
+                        session, self._instance_id, kind=_KIND, expiry=self._expiry
+                    )
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self._database.name} did not take a heartbeat within {timeout.total_seconds():g} s"
+            ) from error
+        self._lease.extend(asked_at)
+        self._guarded_lease.extend(asked_at)
+        if self._guard is not None:
+            self._guard.extend(self._guarded_lease.ends_at)
+
+    async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Renew until cancelled, then deregister: others need not wait for the expiry. The first `renew` comes before.
+
+        It has started when the holder knows that the lease is held.
+
+        Raises:
+            ConfigurationError: There can be no guard on this system.
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
+                # Before it is told: the first lease may be over by then, or before there is a guard.
+                tasks.start_soon(self._renew_in_time)
+                if self._holder is not None:
+                    await tasks.start(self._tell, self._holder)
+                task_status.started()
+        finally:
+            await self._deregister()
+
+    async def _renew_in_time(self) -> None:
+        lease_s = self._expiry.total_seconds()
+        due = anyio.current_time() + lease_s * _INTERVAL
+        failures = 0
+        while True:
+            await anyio.sleep_until(due)
+            began = anyio.current_time()
+            try:
+                await self.renew()
+            except TransientStoreError as error:
+                failures += 1
+                warn_seldom(_log, failures, "the executor's heartbeat failed", error=str(error))
+                due = began + lease_s * _RETRY_INTERVAL
+            else:
+                failures = 0
+                due = began + lease_s * _INTERVAL
+
+    async def _tell(
+        self, holder: LeaseHolder, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Tell the holder when the lease is held, with a guard, and when it is lost. Lives until it is cancelled."""
+        backoff = Backoff(first=0.1, longest=10.0, random=self._random)
+        was_held = False
+        while True:
+            # Not in the task that renews: that may be waiting for the store.
+            await self._lease.wait_until_extended()
+            began = anyio.current_time()
+            try:
+                guard = await self._start_guard(self._guarded_lease.ends_at)
+            except OSError as error:
+                delay = backoff.next_delay()
+                warn_seldom(
+                    _log,
+                    backoff.failures,
+                    "the executor's lease cannot be guarded: no run is started",
+                    error=str(error),
+                    retry_after_s=round(delay, 3),
+                )
+                await anyio.sleep(delay)
+                continue
+            async with aclosing(guard):
+                # There may have been a heartbeat while it started.
+                guard.extend(self._guarded_lease.ends_at)
+                self._guard = guard
+                if was_held:
+                    _log.info("the executor's lease is held again")
+                holder.note_lease_kept(guard)
+                if not was_held:
+                    was_held = True
+                    task_status.started()
+                await self._until_lost(guard)
+                self._guard = None
+                holder.note_lease_lost()
+            await anyio.sleep(backoff.next_delay(anyio.current_time() - began))
+
+    async def _until_lost(self, guard: LeaseGuard) -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def end_with(wait: Callable[[], Awaitable[object]]) -> None:
+                await wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_with, self._lease.wait_until_over)
+            tasks.start_soon(end_with, guard.wait)
+        if self._lease.is_over:
+            _log.warning("the executor's lease is over: what it executes ends, and is queued again")
+        else:
+            _log.warning(
+                "the guard of the executor's lease has ended: what it executes ends, and is queued again",
+                code=guard.returncode,
+            )
+
+    async def _deregister(self) -> None:
+        with anyio.move_on_after(_DEREGISTER_TIMEOUT.total_seconds(), shield=True):
+            try:
+                async with self._database.transaction(
+                    commit_timeout=_DEREGISTER_TIMEOUT
+                ) as session:
+                    await self._queries.deregister_instance(session, self._instance_id)
+            except StoreError as error:
+                # It expires by itself.
+                _log.warning("the executor could not sign off", error=str(error))

@@ -1,0 +1,353 @@
+"""Writes the results of runs into the store, in groups, and keeps them until they are written."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+import anyio
+import structlog
+
+from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
+from triggerer.domain.attempts import RunEnd, RunOrder, Wait
+from triggerer.domain.runs import RunState
+from triggerer.errors import (
+    OutcomeUnknown,
+    RowRefused,
+    StoreError,
+    TransientStoreError,
+    TriggererError,
+)
+from triggerer.executor.emissions import record_emitted
+from triggerer.store.database.group_commit import GroupCommit
+from triggerer.store.database.script import Row, Step, perform, single_step
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.runs.callbacks import mark_due
+from triggerer.store.runs.held import hold_attempt
+from triggerer.store.runs.results import (
+    AttemptUpdate,
+    HeldRun,
+    SaveResults,
+    held_runs,
+)
+from triggerer.store.runs.transitions import begin_run, note_wait
+from triggerer.synchronization import Notifier
+
+_log = structlog.get_logger(__name__)
+
+_LARGEST_GROUP: Final = 200
+"""Updates per transaction: the gain is gone by then, and SQLite's one writer is not held for long."""
+
+_JOINED_STEP_SECONDS: Final = 60.0
+"""Longer than the store takes to fail."""
+
+
+class _JoinedStep:
+    """A step that is performed with the next group, and its outcome."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.done = anyio.Event()
+        self.rows: list[Row] = []
+        self.error: Exception | None = None
+
+
+class ResultWriter(GroupCommit[list[AttemptUpdate]]):
+    """Takes results without waiting, and writes them as soon as the last group is written.
+
+    While the store is away, results are kept in order. An update is dropped if the store shows that the
+    run has been given to another attempt.
+    """
+
+    refusals = RowRefused
+
+    def __init__(self, database: Database, executor: str) -> None:
+        super().__init__(Backoff(first=0.2, longest=10.0))
+        self._database = database
+        self._executor = executor
+        self._updates: deque[AttemptUpdate] = deque()
+        self._joined_steps: list[_JoinedStep] = []
+        self._written = Notifier()
+        self._unwritten: Counter[int] = Counter()
+        # By (run, attempt), until the attempt's end is written.
+        self._refused: dict[tuple[int, int], str] = {}
+
+    def submit_nowait(self, update: AttemptUpdate) -> None:
+        """Take an update to be written; those of one run are written in order."""
+        self._updates.append(update)
+        self._unwritten[update.order.run_pk] += 1
+        if self._is_idle:
+            self._wake()
+
+    async def perform_with_next_commit(self, step: Step) -> list[Row]:
+        """Perform a step with the next group, or by itself if there is none; return its rows.
+
+        An executor that writes the end of a run also claims the next one; a second transaction would
+        cost as much as the first.
+
+        Raises:
+            As `Database.perform_steps`. The group is written nevertheless.
+        Cancellation: A step that has begun is finished, and its rows are returned.
+        """
+        joined = _JoinedStep(step)
+        self._joined_steps.append(joined)
+        if self._is_idle:
+            self._wake()
+        try:
+            await joined.done.wait()
+        except BaseException:
+            if joined in self._joined_steps:
+                self._joined_steps.remove(joined)
+                raise
+            # Nobody else would learn what the step did, such as which runs it claimed.
+            with anyio.move_on_after(_JOINED_STEP_SECONDS, shield=True):
+                await joined.done.wait()
+            if not joined.done.is_set():
+                raise
+        if joined.error is not None:
+            raise joined.error
+        return joined.rows
+
+    async def begin(self, order: RunOrder) -> bool:
+        """Write that an attempt begins, as soon as the store can be reached; return whether it is still ours.
+
+        Cancellation: It may be written or not.
+        """
+        step = begin_run(executor=self._executor, run_pk=order.run_pk, attempt=order.attempt)
+        # Written twice it says the same.
+        rows = await retry(
+            lambda: self.perform_with_next_commit(step),
+            on=TransientStoreError,
+            backoff=Backoff(first=0.2, longest=10.0),
+            on_failure=log_failure(_log, "a run waits for the store to begin", run=order.run_id),
+        )
+        if not rows:
+            _log.warning("a run was given to another attempt before it began", run=order.run_id)
+        return bool(rows)
+
+    @property
+    def unwritten(self) -> frozenset[int]:
+        """The runs with updates that are not written yet."""
+        return frozenset(self._unwritten)
+
+    async def written(self, run_pk: int | None = None) -> None:
+        """Wait until all updates are written: those of this run, or all."""
+        while self._unwritten if run_pk is None else run_pk in self._unwritten:
+            await self._written.wait()
+
+    def _take(self) -> list[AttemptUpdate] | None:
+        if not self._updates and not self._joined_steps:
+            return None
+        return [self._updates.popleft() for _ in range(min(len(self._updates), _LARGEST_GROUP))]
+
+    async def _write(self, group: list[AttemptUpdate]) -> None:
+        joined_steps, self._joined_steps = self._joined_steps, []
+        steps = [joined.step for joined in joined_steps]
+        refusal = None
+        try:
+            try:
+                answers = await self._write_with(group, steps)
+            except RowRefused as error:
+                if not group:
+                    raise
+                refusal = error
+                # It is the group that is refused; the steps do not wait until the item is found.
+                answers = await self._database.perform_steps(steps) if steps else []
+        except BaseException as error:
+            stopped = OutcomeUnknown("the result writer was stopped")
+            for joined in joined_steps:
+                joined.error = error if isinstance(error, Exception) else stopped
+                joined.done.set()
+            if group or not isinstance(error, StoreError):
+                raise
+            return
+        for joined, rows in zip(joined_steps, answers, strict=True):
+            joined.rows = rows
+            joined.done.set()
+        if refusal is not None:
+            raise refusal
+        self._note_written(group)
+
+    async def _write_with(
+        self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
+    ) -> list[list[Row]]:
+        """Write a group and perform other steps; return the rows of those."""
+        if any(update.is_unloaded for update in group):
+            group = await self._hold(group)
+        if not group:
+            return await self._database.perform_steps(steps) if steps else []
+        save = SaveResults(
+            self._executor,
+            [self._as_refused(update) for update in group],
+            self._database.transport.sender,
+        )
+        # After the ends: an ended run waits for nothing.
+        waits = [
+            self._wait_step(update.order, update.wait)
+            for update in group
+            if update.wait is not None
+        ]
+        calls_back = any(
+            update.end is not None and update.order.calls_back(update.end.state)
+            for update in save.updates
+        )
+        if not calls_back and not any(task.events for update in group for task in update.tasks):
+            rows, *answers = await self._database.perform_steps([save, *waits, *steps])
+            answers = answers[len(waits) :]
+            held = held_runs(rows)
+            for update in group:
+                self._is_ours(update, held)
+        else:
+            async with self._database.transaction() as session:
+                held = held_runs(await perform(session, single_step(save)))
+                ours = [update for update in group if self._is_ours(update, held)]
+                await record_emitted(session, ours)
+                if calls_back:
+                    ended = [one.order.run_pk for one in ours if one.end is not None]
+                    await mark_due(session, ended)
+                for wait in waits:
+                    await perform(session, single_step(wait))
+                answers = [await perform(session, single_step(step)) for step in steps]
+        await self._announce_ends(group, held)
+        return answers
+
+    async def _hold(self, group: Sequence[AttemptUpdate]) -> list[AttemptUpdate]:
+        """Hold the runs whose file does not load; return the other updates.
+
+        Raises:
+            As `Database.perform_steps`. A repeat changes nothing.
+        """
+        unloaded = [update for update in group if update.is_unloaded and update.end is not None]
+        answers = await self._database.perform_steps(
+            [
+                hold_attempt(
+                    executor=self._executor, order=update.order, reason=update.end.error or ""
+                )
+                for update in unloaded
+                if update.end is not None
+            ]
+        )
+        held = [update for update, rows in zip(unloaded, answers, strict=True) if rows]
+        for update in held:
+            _log.warning(
+                "a run waits, because its file does not load",
+                dag=update.order.dag_id,
+                run=update.order.run_id,
+                file=update.order.path,
+            )
+        return [update for update in group if update not in held]
+
+    def _note_written(self, group: Sequence[AttemptUpdate]) -> None:
+        for update in group:
+            self._unwritten[update.order.run_pk] -= 1
+            if update.end is not None:
+                self._refused.pop(_attempt(update.order), None)
+        self._unwritten = +self._unwritten
+        self._written.notify_all()
+
+    def _note_failure(self, error: TriggererError, delay: float) -> None:
+        warn_seldom(
+            _log,
+            self._backoff.failures,
+            "results wait for the store",
+            runs=len(self._unwritten),
+            error=str(error),
+            retry_after_s=round(delay, 3),
+        )
+
+    def _halves(
+        self, group: list[AttemptUpdate]
+    ) -> tuple[list[AttemptUpdate], list[AttemptUpdate]] | None:
+        half = len(group) // 2
+        return (group[:half], group[half:]) if half else None
+
+    def _without_refused(
+        self, group: list[AttemptUpdate], error: StoreError
+    ) -> tuple[list[AttemptUpdate], ...]:
+        (update,) = group
+        if not update.tasks:
+            raise error
+        _log.warning("the store refused a result", run=update.order.run_id, error=str(error))
+        self._refused[_attempt(update.order)] = str(error)
+        return ([_without_refused(update, str(error))],)
+
+    def _wait_step(self, order: RunOrder, wait: Wait) -> Step:
+        return note_wait(
+            executor=self._executor,
+            run_pk=order.run_pk,
+            attempt=order.attempt,
+            waiting_for=wait.reason,
+            waiting_since=None if wait.reason is None else wait.since,
+        )
+
+    def _as_refused(self, update: AttemptUpdate) -> AttemptUpdate:
+        """The update, with a failed run instead of a successful one if the store refused a result of this attempt."""
+        end = update.end
+        refused = self._refused.get(_attempt(update.order))
+        if end is None or refused is None or end.state is not RunState.SUCCESS:
+            return update
+        return replace(update, end=replace(end, state=RunState.FAILED, error=refused))
+
+    async def _announce_ends(
+        self, group: Sequence[AttemptUpdate], held: Mapping[int, HeldRun]
+    ) -> None:
+        # Also if the end was written before, perhaps by a commit whose outcome was unknown.
+        ends = [
+            update for update in group if update.end is not None and _is_held(update.order, held)
+        ]
+        for update in ends:
+            _log_failure(update)
+        if ended := {update.order.dag_id for update in ends}:
+            await self._database.announce_here({Signal.RUNS_ENDED: ended})
+
+    def _is_ours(self, update: AttemptUpdate, held: Mapping[int, HeldRun]) -> bool:
+        if _is_held(update.order, held):
+            # Ended already: by this very update, whose first commit had an unknown outcome.
+            return held[update.order.run_pk].state is RunState.RUNNING
+        _log.warning(
+            "a result came too late: the run was given to another attempt",
+            dag=update.order.dag_id,
+            run=update.order.run_id,
+            attempt=update.order.attempt,
+        )
+        return False
+
+
+def _attempt(order: RunOrder) -> tuple[int, int]:
+    return order.run_pk, order.attempt
+
+
+def _is_held(order: RunOrder, held: Mapping[int, HeldRun]) -> bool:
+    run = held.get(order.run_pk)
+    return run is not None and run.attempt == order.attempt
+
+
+def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
+    """What is stored instead if the store refuses the events or, after that, the tasks."""
+    end = update.end
+    if not any(task.events for task in update.tasks):
+        error = f"the store refused it: {reason}"
+        failed = RunEnd(RunState.FAILED, datetime.now(UTC), error)
+        return replace(update, tasks=(), end=end and failed)
+    names = ", ".join(task.task_id for task in update.tasks)
+    error = f"what task {names} left was refused: {reason}"
+    return replace(
+        update,
+        tasks=tuple(task.failed(error) for task in update.tasks),
+        end=end and replace(end, state=RunState.FAILED, error=error),
+    )
+
+
+def _log_failure(update: AttemptUpdate) -> None:
+    """Tell who watches the service that a run failed; `runs show` has the whole error."""
+    order, end = update.order, update.end
+    if end is None or end.state is not RunState.FAILED:
+        return
+    first, *_ = (end.error or "").split("\n\n", 1)
+    lines = first.strip().splitlines() or [""]
+    error = lines[-1] if "Traceback (most recent" in lines[0] else lines[0]
+    _log.warning("run failed", dag_id=order.dag_id, run_id=order.run_id, error=error)

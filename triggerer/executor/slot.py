@@ -1,0 +1,402 @@
+"""One of the executor's slots: a worker process while it needs one, and one run at a time."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from typing import Any, Final
+
+import anyio
+import structlog
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.domain.attempts import RunEnd, RunOrder, Wait
+from triggerer.domain.runs import RunState
+from triggerer.executor.event_queries import answer
+from triggerer.executor.lease_guard_process import LeaseGuard
+from triggerer.executor.log_files import LogFiles
+from triggerer.executor.lost_worker import RunEnding
+from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.slot_choice import Spark, WarmUp
+from triggerer.executor.task_timers import TaskTimers
+from triggerer.executor.worker_frames import QueryFrame
+from triggerer.executor.worker_process import WorkerProcess, open_worker
+from triggerer.processes.ipc import ChannelClosed, MalformedFrame
+from triggerer.store.database.transactions import Database
+from triggerer.store.runs.results import AttemptUpdate
+from triggerer.synchronization import AutoResetEvent, Notifier
+from triggerer.worker.protocol import message
+
+_log = structlog.get_logger(__name__)
+
+_SCARCE: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""Of a process that cannot be had now: others have the memory, processes or descriptors. No run is to fail of it."""
+
+
+class _AfterJob(Enum):
+    """What a slot does after a job."""
+
+    NEXT_JOB = auto()
+    """With the same worker."""
+    END_WORKER = auto()
+    """The job is done, and the worker is not to be used again."""
+    SAME_JOB = auto()
+    """With another worker: this one has died without having begun it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSettings:
+    """What is the same for all slots of an executor."""
+
+    worker: Mapping[str, Any]
+    """See `open_worker`."""
+    cancel_grace: timedelta
+    """How long the user's code has to unwind after SIGTERM."""
+    timeout_grace: timedelta
+    """How long a task may outlive its timeout before its worker is killed."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """Executes one job after the other. `serve` is its only task.
+
+    Args:
+        get_guard: The present guard of the executor's lease; a worker dies with the one that it was started with.
+        on_free: Called, on the event loop, each time that it can be given something again, with the
+            run that it executed (None: it warmed up) and how many seconds that took.
+        on_wait: Called when the run that it executes has begun to wait for its Spark cluster.
+    """
+
+    database: Database
+    result_writer: ResultWriter
+    settings: SlotSettings
+    get_guard: Callable[[], LeaseGuard | None]
+    on_free: Callable[[Slot, RunOrder | None, float], None]
+    on_wait: Callable[[Slot], None]
+    spark: Spark = Spark.COLD
+    worker: WorkerProcess | None = None
+    run: RunOrder | None = None
+    is_waiting: bool = False
+    """Its run waits for the Spark cluster."""
+    _release_first: bool = False
+    _job: RunOrder | WarmUp | None = None
+    _arrived: AutoResetEvent = field(default_factory=AutoResetEvent)
+    _freed: Notifier = field(default_factory=Notifier)
+    given_at: float = 0.0
+    """When it was given its job, on the monotonic clock."""
+    _ending: RunEnding = field(init=False)
+    """Of its job; of the last one, where it has none."""
+    _beginning: anyio.CancelScope | None = None
+    _scarcity: Backoff = field(default_factory=lambda: Backoff(first=0.5, longest=10.0))
+    _log_files: LogFiles = field(default_factory=LogFiles)
+    _timers: TaskTimers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ending = RunEnding(self.result_writer, self._log_files, None)
+        self._timers = TaskTimers(self.result_writer, self._kill_overdue)
+
+    @property
+    def is_free(self) -> bool:
+        return self._job is None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told how its run ends."""
+        return self._ending.verdict is not None
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether the store is to show nothing of how its run ended: others execute it, or it is queued again."""
+        return self._ending.is_cut_short
+
+    def release_executors(self) -> None:
+        """Have its session leave the cluster's cores to others: now if it is free, else before the run it was given."""
+        if self.worker is None or self.spark is not Spark.WARM:
+            return
+        if self.is_free:
+            self.worker.tasks.start_soon(_send, self.worker, message("release"))
+        else:
+            self._release_first = True
+
+    async def idle(self) -> None:
+        """Wait until it executes no run."""
+        while self.run is not None:
+            await self._freed.wait()
+
+    def give(self, job: RunOrder | WarmUp) -> None:
+        """Have it execute a run, or warm up; only while it is free."""
+        assert self._job is None
+        self._job, self.given_at = job, time.monotonic()
+        if isinstance(job, RunOrder):
+            self.run = job
+        else:
+            self.spark = Spark.WARMING
+        self._ending = RunEnding(self.result_writer, self._log_files, self.run)
+        self._arrived.set()
+
+    async def stop(self, verdict: RunEnd) -> None:
+        """End the run, gently at first. Unless it ends by itself, it ends as `verdict` says."""
+        self._ending.verdict = verdict
+        self._call_off_beginning()
+        await self._end_worker()
+
+    async def abandon(self) -> None:
+        """Kill the run and write nothing of it: another executor has it."""
+        self.cut_short()
+        self._ending.is_cut_short = True
+        if self.worker is not None:
+            await self.worker.gone.wait()
+
+    def cut_short(self) -> None:
+        """Kill the run, since others may execute it from now on. A verdict from before is still written."""
+        self._ending.may_end_log = False
+        self._kill()
+
+    async def end_now(self) -> None:
+        """Kill the run, for others to execute, and wait until it is gone. A verdict from before is still written."""
+        ending = self._ending
+        self._kill()
+        try:
+            await self.idle()
+        finally:
+            # The run may be handed back now, and begin elsewhere.
+            ending.may_end_log = False
+
+    def _kill(self) -> None:
+        self._ending.cut_short()
+        self._call_off_beginning()
+        if self.worker is not None:
+            self.worker.kill()
+
+    async def serve(self) -> None:
+        """Execute what `give` brings; lives until it is cancelled, which kills the worker."""
+        while True:
+            await self._next_job()
+            done = True
+            guard = self.get_guard()
+            if guard is not None and guard.has_ended:
+                self.cut_short()
+            if self._ending.is_called_off:
+                await self._ending.note_unstarted()
+                self.spark = Spark.COLD
+                self._free()
+                continue
+            try:
+                async with open_worker(self.settings.worker, guard) as self.worker:
+                    done = await self._serve_with(self.worker)
+                self._scarcity.reset()
+            except OSError as error:
+                if self.run is not None and error.errno in _SCARCE:
+                    done = False
+                    await self._wait_for_room(self.run, error)
+                else:
+                    await self._ending.note(RunState.FAILED, f"no worker could be started: {error}")
+            finally:
+                self._timers.stop()
+                self.worker, self.spark = None, Spark.COLD
+            if done:
+                self._free()
+
+    async def _wait_for_room(self, run: RunOrder, error: OSError) -> None:
+        """Wait before a worker is tried again; not once the run is called off."""
+        delay = self._scarcity.next_delay()
+        said = "no worker can be started; the run waits"
+        named = {"dag": run.dag_id, "run": run.run_id, "error": str(error)}
+        warn_seldom(_log, self._scarcity.failures, said, **named)
+        with anyio.CancelScope() as self._beginning:
+            if not self._ending.is_called_off:
+                await anyio.sleep(delay)
+        self._beginning = None
+
+    async def _next_job(self, worker: WorkerProcess | None = None) -> None:
+        """Wait for a job, or until the worker is gone."""
+        while self._job is None and not (worker is not None and worker.gone.is_set()):
+            await self._arrived.wait()
+
+    async def _notice_end(self, worker: WorkerProcess) -> None:
+        await worker.gone.wait()
+        self._arrived.set()
+
+    async def _serve_with(self, worker: WorkerProcess) -> bool:
+        """Use the worker for as long as it can be used.
+
+        Returns:
+            Whether the job at hand is done; if not, the next worker has to do it.
+        """
+        worker.tasks.start_soon(self._notice_end, worker)
+        while True:
+            job = self._job
+            assert job is not None
+            if isinstance(job, RunOrder):
+                then = await self._execute(worker, job)
+            else:
+                then = await self._warm(worker)
+            if then is _AfterJob.SAME_JOB:
+                return False
+            # Told to stop just when the run ended by itself: the signal is on its way, and must not
+            # meet the next run.
+            if then is _AfterJob.END_WORKER or self._ending.is_called_off:
+                return True
+            self._free()
+            await self._next_job(worker)
+            if worker.gone.is_set():
+                # One that died while it had nothing to do is no reason to fail a run.
+                return False
+
+    def _free(self) -> None:
+        run, self.run, self._job = self.run, None, None
+        self.is_waiting = False
+        self._timers.stop()
+        self._freed.notify_all()
+        self.on_free(self, run, time.monotonic() - self.given_at)
+
+    async def _warm(self, worker: WorkerProcess) -> _AfterJob:
+        is_open = False
+        try:
+            await worker.send(message("warm"))
+            while (frame := await worker.receive())["type"] != "warmed":
+                # Not told to others before it has warmed up: they would open another one.
+                if frame["type"] == "spark":
+                    is_open = frame["open"]
+        except ChannelClosed as closed:
+            code = await self._reap(worker, closed)
+            if not self._ending.is_called_off:
+                _log.warning(
+                    "a worker died while it opened Spark",
+                    code=code,
+                    output=worker.output,
+                    reason=str(closed),
+                )
+            return _AfterJob.END_WORKER
+        if frame["error"] is not None:
+            _log.warning("Spark could not be started ahead", error=frame["error"])
+        self.spark = Spark.WARM if is_open else Spark.COLD
+        return _AfterJob.NEXT_JOB
+
+    async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _AfterJob:
+        if self._ending.is_called_off:
+            # Told so before there was a worker to tell.
+            await self._ending.note_unstarted()
+            return _AfterJob.END_WORKER
+        is_taken = is_unclean = False
+        try:
+            if order.attempt > 1 and not await self._begin(worker, order):
+                await self._ending.note_unstarted()
+                return _AfterJob.NEXT_JOB
+            if self._release_first:
+                self._release_first = False
+                await worker.send(message("release"))
+            # What it writes itself comes later, and perhaps before we are told that it has begun.
+            is_unclean = worker.has_served and worker.channel.has_more()
+            await worker.send(message("run", run=order))
+            while True:
+                frame = await worker.receive()
+                run_pk: int | None = frame.get("run")  # type: ignore[assignment]
+                if run_pk not in (None, order.run_pk):
+                    # From a thread that an earlier run has left behind; it gets no answer either.
+                    continue
+                is_taken |= run_pk is not None
+                match frame["type"]:
+                    case "results":
+                        self._timers.stop()
+                        report = frame["report"]
+                        self.result_writer.submit_nowait(
+                            AttemptUpdate(
+                                order, report.tasks, report.end, is_unloaded=report.is_unloaded
+                            )
+                        )
+                        if report.end is not None:
+                            worker.has_served = True
+                            return _AfterJob.END_WORKER if report.retire else _AfterJob.NEXT_JOB
+                    case "started":
+                        self._timers.follow(order, frame["start"], self.settings.timeout_grace)
+                    case "waiting":
+                        self._note_wait(order, frame["wait"])
+                    case "query":
+                        worker.tasks.start_soon(self._answer, worker, order, frame)
+                    case "spark":
+                        self.spark = Spark.WARM if frame["open"] else Spark.COLD
+        except ChannelClosed as closed:
+            self._timers.stop()
+            code = await self._reap(worker, closed)
+            if isinstance(closed, MalformedFrame):
+                if not is_taken and is_unclean and not self._ending.is_called_off:
+                    # Something that an earlier run has left behind; this one is executed elsewhere.
+                    _log.warning("a worker was ended", run=order.run_id, reason=str(closed))
+                    return _AfterJob.SAME_JOB
+                await self._ending.note_death(
+                    code, output=worker.output, is_taken=True, malformed=closed.reason
+                )
+                return _AfterJob.END_WORKER
+            is_taken |= not closed.unread
+            # What kills a worker before it takes orders would kill the next one as well.
+            if not is_taken and worker.is_ready and not self._ending.is_called_off:
+                _log.warning("a worker died before it took a run", run=order.run_id, code=code)
+                return _AfterJob.SAME_JOB
+            await self._ending.note_death(code, output=worker.output, is_taken=is_taken)
+            return _AfterJob.END_WORKER
+
+    async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
+        """Have it written that this attempt begins; return whether it is to be executed.
+
+        If the service dies after that, the run may have killed it, and the attempt counts. So the worker
+        is started before: attempts do not count for a service that is killed while it starts.
+        """
+        is_ours = False
+        try:
+            with anyio.CancelScope() as self._beginning:
+                await worker.ready()
+                is_ours = await self.result_writer.begin(order)
+        finally:
+            self._beginning = None
+        return is_ours and not self._ending.is_called_off
+
+    def _call_off_beginning(self) -> None:
+        # The store may be away, and stay so.
+        if self._beginning is not None:
+            self._beginning.cancel()
+
+    def _note_wait(self, order: RunOrder, wait: Wait) -> None:
+        self.result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
+        self.is_waiting = wait.reason is not None
+        if self.is_waiting:
+            self.on_wait(self)
+
+    async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: QueryFrame) -> None:
+        await _send(worker, await answer(self.database, self.result_writer, order, frame))
+
+    def _kill_overdue(self, reason: str) -> None:
+        self._ending.verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+        if self.worker is not None:
+            self.worker.kill()
+
+    async def _end_worker(self) -> None:
+        worker = self.worker
+        if worker is None:
+            return
+        worker.terminate()
+        with anyio.move_on_after(self.settings.cancel_grace.total_seconds()):
+            await worker.gone.wait()
+        if not worker.gone.is_set():
+            worker.kill()
+
+    async def _reap(self, worker: WorkerProcess, closed: ChannelClosed) -> int:
+        if isinstance(closed, MalformedFrame):
+            # It will not end by itself.
+            worker.kill()
+        code = await worker.reap()
+        if worker.has_lost_guard:
+            # That is why it died. Nobody may have told us yet.
+            self.cut_short()
+        return code
+
+
+async def _send(worker: WorkerProcess, content: dict[str, Any]) -> None:
+    # Whoever receives from it tells when it is gone.
+    with suppress(ChannelClosed):
+        await worker.send(content)

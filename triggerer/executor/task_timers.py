@@ -1,0 +1,58 @@
+"""What is due about a task while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from triggerer.domain.attempts import RunOrder, TaskResult
+from triggerer.domain.runs import TaskState
+from triggerer.executor.result_writer import ResultWriter
+from triggerer.store.runs.results import AttemptUpdate
+from triggerer.worker.protocol import TaskStart
+
+_SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
+"""A task that ends sooner is written once only, when it has ended."""
+
+
+@dataclass(slots=True)
+class TaskTimers:
+    """Shows the task that runs as running, and tells when it outlives its timeout.
+
+    Timers, not a task: most tasks have ended before anything is due.
+
+    Args:
+        on_overdue: Called, on the event loop, with the reason, when a task has outlived its timeout by too much.
+    """
+
+    result_writer: ResultWriter
+    on_overdue: Callable[[str], None]
+    _due: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    def follow(self, order: RunOrder, start: TaskStart, grace: timedelta) -> None:
+        """Start for this task, in place of the one before; it may outlive its timeout by `grace`."""
+        self.stop()
+        call_later = asyncio.get_running_loop().call_later
+        self._due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, order, start))
+        if start.timeout_s is not None:
+            grace_s = grace.total_seconds()
+            reason = (
+                f"task {start.task_id} did not stop within {grace_s:g} s after its timeout of"
+                f" {start.timeout_s:g} s; its worker was killed"
+            )
+            self._due.append(call_later(start.timeout_s + grace_s, self.on_overdue, reason))
+
+    def stop(self) -> None:
+        """No task runs any more."""
+        for timer in self._due:
+            timer.cancel()
+        self._due.clear()
+
+    def _show(self, order: RunOrder, start: TaskStart) -> None:
+        task = TaskResult(
+            start.task_id, TaskState.RUNNING, start.try_number, start.started_at, ended_at=None
+        )
+        self.result_writer.submit_nowait(AttemptUpdate(order, (task,)))

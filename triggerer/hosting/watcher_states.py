@@ -1,0 +1,88 @@
+"""Writes the states of watchers where users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import anyio
+import structlog
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.errors import StoreError
+from triggerer.hosting.attempts import Attempts
+from triggerer.hosting.queries import HostingQueries
+from triggerer.hosting.roster import Roster, states_of
+from triggerer.store.database.transactions import Database
+from triggerer.store.watchers.hosting import WatcherState
+from triggerer.streams import HostedState, HostedTrigger
+from triggerer.synchronization import AutoResetEvent
+
+_log = structlog.get_logger(__name__)
+
+
+class StateWriter:
+    """Shows how the triggers of a roster are; `run` is its only task. See `Attempts` for those that have failed."""
+
+    def __init__(
+        self,
+        database: Database,
+        roster: Roster,
+        *,
+        queries: HostingQueries,
+        backoff: Backoff,
+        healthy_after: timedelta,
+    ) -> None:
+        self._database = database
+        self._roster = roster
+        self._queries = queries
+        self._backoff = backoff
+        self._dirty: dict[HostedTrigger, None] = {}
+        self._has_dirty = AutoResetEvent()
+        self._attempts = Attempts(healthy_after.total_seconds())
+
+    def note(self, hosted: HostedTrigger) -> None:
+        """Have a trigger's state written: it has changed, or serves other watchers now."""
+        self._attempts.note(hosted, anyio.current_time())
+        self._dirty[hosted] = None
+        self._has_dirty.set()
+
+    async def run(self) -> None:
+        """Write, until cancelled, all that was noted since the last time in one transaction."""
+        while True:
+            await self._wait()
+            dirty, self._dirty = self._dirty, {}
+            states = self._collect(dirty)
+            if not states:
+                continue
+            try:
+                async with self._database.transaction() as session:
+                    await self._queries.write_states(session, states)
+                self._backoff.reset()
+            except StoreError as error:
+                delay = self._backoff.next_delay()
+                warn_seldom(
+                    _log,
+                    self._backoff.failures,
+                    "cannot show the watchers' states",
+                    error=str(error),
+                    retry_after_s=round(delay, 3),
+                )
+                self._dirty = {**dirty, **self._dirty}
+                await anyio.sleep(delay)
+                self._has_dirty.set()
+
+    async def _wait(self) -> None:
+        """Until something was noted, or a trigger that had failed counts as working again."""
+        at = self._attempts.next_at()
+        with anyio.move_on_after(None if at is None else max(at - anyio.current_time(), 0.0)):
+            await self._has_dirty.wait()
+        self._dirty |= dict.fromkeys(self._attempts.take_working(anyio.current_time()))
+
+    def _collect(self, dirty: Iterable[HostedTrigger]) -> list[WatcherState]:
+        states: list[WatcherState] = []
+        for hosted in dirty:
+            placed = self._roster.of(hosted)
+            if placed is not None and hosted.state is not HostedState.ENDED:
+                states.extend(states_of(placed, self._attempts.error_before(hosted)))
+        return states

@@ -1,0 +1,1 @@
+"""Logging, and the redaction of secrets in what is logged and shown."""

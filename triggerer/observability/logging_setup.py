@@ -1,0 +1,238 @@
+"""Where log lines go and how they look: ours through structlog, libraries' through `logging`.
+
+structlog imports Rich, together a tenth of what a command imports that asks the database something and logs nothing.
+So it is imported with the first line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from functools import cached_property
+from io import StringIO, TextIOWrapper
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from triggerer.observability.logging_terminal import Brief, TerminalRenderer
+from triggerer.observability.redaction import redact, redact_text
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+    from triggerer.config import CoreSettings
+
+# What a library says of each connection is of use to those who ask for "debug" only.
+_QUIET: Final = (
+    "aiokafka",
+    "alembic",
+    "asyncio",
+    "azure",
+    "kafka",
+    "py4j",
+    "sqlalchemy",
+    "watchfiles",
+)
+
+_OUR_PACKAGES: Final = frozenset({"triggerer", "producers", "watchers"})
+_in_force: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
+"""What `set_up_logging` has made of the root logger; empty in a process that has not called it."""
+
+# Fields in which no secret can be; `exc_info` is rendered by whoever knows exceptions.
+_OURS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
+
+# More names than these make a line that nobody reads; a folder may hold a thousand DAGs.
+_FEW: Final = 10
+
+
+def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None:
+    """Send everything to `stream` (standard error): short lines on a terminal, whole ones, as JSON, elsewhere.
+
+    Called once, by the process that owns the streams; a library never calls it.
+    """
+    import structlog
+
+    stream = stream or sys.stderr
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    as_json = settings.log_format == "json" or (
+        settings.log_format == "auto" and not stream.isatty()
+    )
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    if as_json and isinstance(stream, TextIOWrapper):
+        # Which JSON is, whatever the locale.
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(as_json, stream, is_whole=level <= logging.DEBUG),
+            ],
+        )
+    )
+    handler.addFilter(SeldomRepeats(_QUIET))
+    if not as_json and stream.isatty() and level > logging.DEBUG:
+        handler.addFilter(Brief())
+    _in_force[:] = [(handler, level, structlog.get_config())]
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING) if level > 10 else level)
+
+
+def undo_changes() -> None:
+    """Undo what users' code has made of the service's log while it was imported: by `dictConfig`, for instance.
+
+    It switches off the loggers that it does not name, and what the service says would be lost. What `structlog` is told
+    to do holds for the service's own loggers, too.
+    """
+    if not _in_force:
+        return
+    import structlog
+
+    root = logging.getLogger()
+    for handler, level, config in _in_force:
+        structlog.configure(**config)
+        root.handlers = [handler]
+        root.setLevel(level)
+        logging.disable(logging.NOTSET)
+        for name, logger in list(root.manager.loggerDict.items()):
+            if name.partition(".")[0] in _OUR_PACKAGES and isinstance(logger, logging.Logger):
+                logger.disabled = False
+
+
+def set_up_logging_when_used(settings: CoreSettings) -> None:
+    """Do what `set_up_logging` does with the first line, of a `LazyLogger` or a library's logger."""
+    logging.getLogger().handlers = [_SetUpWhenUsed(settings)]
+
+
+class LazyLogger:
+    """A structlog logger for modules that commands import."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._logger, method)
+
+    @cached_property
+    def _logger(self) -> Any:
+        import structlog
+
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, _SetUpWhenUsed):
+                handler.set_up()
+        return structlog.get_logger(self._name)
+
+
+def names_if_few(**names: Collection[str]) -> dict[str, list[str]]:
+    """Return as fields of a line those collections that are short enough for one; a count, beside it, tells of all."""
+    return {field: sorted(some) for field, some in names.items() if 0 < len(some) <= _FEW}
+
+
+class _SetUpWhenUsed(logging.Handler):
+    def __init__(self, settings: CoreSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def set_up(self) -> None:
+        set_up_logging(self._settings)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.set_up()
+        logging.getLogger().handle(record)
+
+
+class SeldomRepeats(logging.Filter):
+    """Lets a library say the same thing, whatever its arguments, once in `every_s` seconds.
+
+    aiokafka reports each failed attempt to reach a broker, about ten in a second.
+    """
+
+    def __init__(self, libraries: Sequence[str], *, every_s: float = 10.0) -> None:
+        super().__init__()
+        self._libraries = frozenset(libraries)
+        self._every_s = every_s
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] not in self._libraries or record.levelno < logging.WARNING:
+            return True
+        key = (record.name, str(record.msg))
+        said_at, withheld = self._said.get(key, (-math.inf, 0))
+        if record.created - said_at < self._every_s:
+            self._said[key] = (said_at, withheld + 1)
+            return False
+        self._said[key] = (record.created, 0)
+        if withheld:
+            record.msg = f"{record.msg} (and {withheld} times more before)"
+        return True
+
+
+def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Processor]:
+    import structlog
+
+    if not as_json and stream.isatty():
+        render = TerminalRenderer(stream, is_whole=is_whole)
+        # After it: the text of an exception may hold a secret too.
+        return [_redact, lambda *line: redact_text(render(*line))]
+    # Both would print every local variable, and with them secrets and messages.
+    if not as_json:
+        plain = structlog.dev.plain_traceback
+        console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_redacted(plain))
+        return [_redact, console]
+    as_dict = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return [
+        structlog.processors.ExceptionRenderer(as_dict),
+        # After it: exceptions say secrets, too.
+        _redact,
+        structlog.processors.JSONRenderer(serializer=_dumps),
+    ]
+
+
+def _redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """Hide the secrets of a line, as a processor: before it is rendered, which puts JSON's quotes around them."""
+    return {key: value if key in _OURS else _shown(key, value) for key, value in line.items()}
+
+
+def _shown(key: str, value: Any) -> Any:
+    return redact_text(str(value)) if isinstance(value, BaseException) else redact(key, value)
+
+
+def _redacted(formatter: Any) -> Any:
+    def write(stream: TextIO, exc_info: Any) -> None:
+        text = StringIO()
+        formatter(text, exc_info)
+        stream.write(redact_text(text.getvalue()))
+
+    return write
+
+
+def _dumps(value: Any, **_: Any) -> str:
+    import orjson
+
+    try:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:
+        # The name of a file that is not UTF-8, or a number of more than 64 bits.
+        return json.dumps(value, default=str, skipkeys=True)

@@ -1,0 +1,88 @@
+"""How much waits at the sources of watchers, asked of them when an operator wants to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from triggerer.abc import BaseEventTrigger, SourceLag
+from triggerer.errors import TriggererError
+from triggerer.plugins import load_trigger_class
+from triggerer.streams.cancellation import plugin_code, take_back_stray_cancellations
+
+DEADLINE: Final = timedelta(seconds=5)
+_SILENT: Final = SourceLag(None, note="this kind of source does not tell")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A trigger of a stream."""
+
+    stream: str
+    """Its id."""
+    classpath: str
+    kwargs: dict[str, Any]
+
+
+async def measure_lags(
+    triggers: Iterable[Asked],
+    *,
+    dags_folder: Path | None,
+    allowed_modules: tuple[str, ...] = (),
+    deadline: timedelta = DEADLINE,
+) -> dict[str, SourceLag]:
+    """By stream what its source says, asked once for each stream, all concurrently.
+
+    Runs users' code in this process, as `triggerer check` does. Never raises for what a trigger or a source does: then
+    the figure is unknown, and the note says why.
+
+    Args:
+        deadline: A source that takes longer is unknown.
+    """
+    streams: dict[str, Asked] = {}
+    for trigger in triggers:
+        streams.setdefault(trigger.stream, trigger)
+    found: dict[str, SourceLag] = {}
+
+    async def ask(trigger: Asked) -> None:
+        try:
+            kind = load_trigger_class(
+                trigger.classpath, dags_folder=dags_folder, allowed_modules=allowed_modules
+            )
+            found[trigger.stream] = await _measure(kind, trigger.kwargs, deadline.total_seconds())
+        except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
+            found[trigger.stream] = SourceLag(None, note=_reason(error))
+        await take_back_stray_cancellations()
+
+    async with anyio.create_task_group() as tasks:
+        for trigger in streams.values():
+            tasks.start_soon(ask, trigger)
+    return found
+
+
+async def _measure(
+    kind: type[BaseEventTrigger], kwargs: dict[str, Any], seconds: float
+) -> SourceLag:
+    lag: SourceLag | None = None
+    with anyio.move_on_after(seconds) as scope:
+        try:
+            with plugin_code("measure_lag()"):
+                lag = await kind(**kwargs).measure_lag()
+        except Exception:
+            # A client may raise anything when it is cancelled.
+            if not scope.cancel_called:
+                raise
+    if scope.cancel_called:
+        return SourceLag(None, note=f"its source did not answer within {seconds:g} s")
+    return lag or _SILENT
+
+
+def _reason(error: Exception) -> str:
+    return (
+        error.message if isinstance(error, TriggererError) else f"{type(error).__name__}: {error}"
+    )

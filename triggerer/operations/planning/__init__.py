@@ -1,0 +1,1 @@
+"""What other DAG files would change: the operation behind `triggerer plan`."""

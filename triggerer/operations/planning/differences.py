@@ -1,0 +1,117 @@
+"""Compares DAGs and watchers in force with those of another folder, value by value, without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from triggerer.domain.dag_files.parsed import ParsedDag, ParsedWatcher
+from triggerer.observability.redaction import redact
+
+_FIELDS: Final = (
+    "schedule",
+    "start_date",
+    "end_date",
+    "catchup",
+    "events_per_run",
+    "min_run_gap",
+    "quiet_period",
+    "max_active_runs",
+    "depends_on_past",
+    "priority",
+    "pools",
+    "callbacks",
+    "description",
+    "tags",
+)
+
+
+class Kind(StrEnum):
+    """How a value differs."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One value, as it may be shown; `before` is None where it was added, `after` where it was removed."""
+
+    name: str
+    """A field (`max_active_runs`), or a path (`params.region`, `tasks.load.upstream`, `match`)."""
+    kind: Kind
+    before: Any
+    after: Any
+    is_hidden: bool = False
+    """The two look alike because a secret in them is hidden."""
+
+
+def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
+    """Return what differs, as far as the store knows it: of a task its order, outlets, inlets and need of Spark."""
+    fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
+    return (
+        *_changed(fields),
+        *_of_mappings("params", before.params, after.params),
+        *_of_tasks(before, after),
+    )
+
+
+def schedule_of_new(dag: ParsedDag) -> tuple[Difference, ...]:
+    """Return the schedule of a DAG that is not in force, as something added."""
+    return (_difference("schedule", "schedule", Kind.ADDED, None, dag.schedule),)
+
+
+def differences_of_watchers(before: ParsedWatcher, after: ParsedWatcher) -> tuple[Difference, ...]:
+    """Return what differs: the trigger's class and arguments, and the guarantee."""
+    fields = {
+        "trigger": (before.classpath, after.classpath),
+        "guarantee": (before.guarantee, after.guarantee),
+    }
+    return (*_changed(fields), *_of_mappings("", before.kwargs, after.kwargs))
+
+
+def _changed(fields: Mapping[str, tuple[Any, Any]]) -> Iterator[Difference]:
+    for name, (before, after) in fields.items():
+        if before != after:
+            yield _difference(name, name, Kind.CHANGED, before, after)
+
+
+def _of_mappings(
+    prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[Difference]:
+    for name in sorted({*before, *after}):
+        path = f"{prefix}.{name}" if prefix else name
+        if name not in before:
+            yield _difference(path, name, Kind.ADDED, None, after[name])
+        elif name not in after:
+            yield _difference(path, name, Kind.REMOVED, before[name], None)
+        elif before[name] != after[name]:
+            yield _difference(path, name, Kind.CHANGED, before[name], after[name])
+
+
+def _of_tasks(before: ParsedDag, after: ParsedDag) -> Iterator[Difference]:
+    old = {task["task_id"]: task for task in before.tasks}
+    new = {task["task_id"]: task for task in after.tasks}
+    for task_id in [*new, *(one for one in old if one not in new)]:
+        path = f"tasks.{task_id}"
+        if task_id not in old:
+            yield _difference(path, "task", Kind.ADDED, None, _told(new[task_id]))
+        elif task_id not in new:
+            yield _difference(path, "task", Kind.REMOVED, _told(old[task_id]), None)
+        else:
+            yield from _of_mappings(path, old[task_id], new[task_id])
+    if [one for one in old if one in new] != [one for one in new if one in old]:
+        yield _difference("tasks", "tasks", Kind.CHANGED, list(old), list(new))
+
+
+def _told(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what there is to tell of a task: not its name, and nothing that is empty."""
+    return {name: value for name, value in task.items() if value and name != "task_id"}
+
+
+def _difference(path: str, key: str, kind: Kind, before: Any, after: Any) -> Difference:
+    shown = redact(key, before), redact(key, after)
+    return Difference(path, kind, *shown, is_hidden=kind is Kind.CHANGED and shown[0] == shown[1])

@@ -1,0 +1,40 @@
+"""The recorded events, as a plan gives them to definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from triggerer.domain.assets import Asset
+from triggerer.scheduler.replay import RecordedEvent, SetBack
+from triggerer.store.dags.snapshots import CLOCK_STEP
+from triggerer.store.events.history import PastEvent
+
+
+def recorded(
+    past: Sequence[PastEvent], now: datetime
+) -> tuple[list[RecordedEvent], SetBack | None]:
+    """Return the history by the clock as it is now.
+
+    Events that lie ahead were recorded before the clock was set back. All are moved by the same time, so that the
+    last came when the clock was set back: just before the first event after it.
+    """
+    ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
+    moved = {past[number].id for number in ahead}
+    set_back, by = None, timedelta()
+    if ahead:
+        last = ahead[-1]
+        at = past[last + 1].timestamp if last + 1 < len(past) else now
+        set_back = SetBack(past[last].id, at)
+        # Before it, or both would count as of one transaction.
+        by = max(past[number].timestamp for number in ahead) - at + timedelta.resolution
+    history = [
+        RecordedEvent(
+            one.id,
+            Asset.identified(one.name, one.uri),
+            one.timestamp - by if one.id in moved else one.timestamp,
+            one.partition_key,
+        )
+        for one in past
+    ]
+    return history, set_back

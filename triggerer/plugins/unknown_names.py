@@ -1,0 +1,116 @@
+"""Says what a DAG file probably meant by an argument that a function lacks, or by an import of Airflow."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from triggerer.domain.authoring.airflow_names import argument_hint, import_hint
+from triggerer.errors import DagError
+from triggerer.nearest import hint
+
+_UNEXPECTED: Final = re.compile(r"([\w.<>]+)\(\) got an unexpected keyword argument '(\w+)'")
+"""How Python begins the message about such a call. Only the message names the function: no frame of it exists."""
+_MADE_BY: Final = (".__init__", ".__new__")
+_NOT_THERE: Final = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+_AIRFLOW: Final = "airflow"
+_OURS: Final = "triggerer"
+_USUAL: Final = ("DAG", "Asset", "task")
+
+
+def explain_unknown_argument(error: TypeError) -> DagError | None:
+    """Return an error in the words of the DAG file; None if `error` is about something else, or has no known cause.
+
+    This looks at calls of any function, so that it serves classes of plugins and of DAG files too.
+    """
+    said = _UNEXPECTED.match(str(error))
+    if said is None:
+        return None
+    path, argument = said.groups()
+    for ending in _MADE_BY:
+        path = path.removesuffix(ending)
+    called = _find(path, error.__traceback__)
+    if called is None:
+        return None
+    known = _argument_names(called)
+    return DagError(f"{path} has no argument {argument!r}", hint=argument_hint(argument, known))
+
+
+def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | None) -> str | None:
+    """Return which import is meant instead of Airflow's; None if another module is missing."""
+    if (error.name or "").partition(".")[0] != _AIRFLOW:
+        return None
+    names = _imported_at(file, line)
+    meant = import_hint(names or _USUAL)
+    if meant is None:
+        return "install Airflow beside triggerer, see docs/airflow.md"
+    return f"{meant}; Airflow's own triggers need Airflow, see docs/airflow.md"
+
+
+def explain_unknown_import(error: ImportError) -> str | None:
+    """Return which import of a name is meant; None if no similar name is known."""
+    said = _NOT_THERE.match(str(error))
+    if said is None:
+        return None
+    name, module = said.groups()
+    if module.partition(".")[0] == _OURS and (meant := import_hint([name])) is not None:
+        return meant
+    found = sys.modules.get(module)
+    return hint(name, getattr(found, "__all__", None) or dir(found))
+
+
+def _find(path: str, trace: TracebackType | None) -> Callable[..., Any] | None:
+    """Return what has this qualified name: for the code that called it, or else in any module."""
+    for names in _namespaces(trace):
+        found: Any = names
+        with suppress(Exception):
+            first, *others = path.split(".")
+            found = names[first]
+            for name in others:
+                found = getattr(found, name)
+            if callable(found) and getattr(found, "__qualname__", path) == path:
+                called: Callable[..., Any] = found
+                return called
+    return None
+
+
+def _namespaces(trace: TracebackType | None) -> Iterator[dict[str, Any]]:
+    frame: FrameType | None = None
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+    if frame is not None:
+        yield frame.f_locals
+        yield frame.f_globals
+    for module in list(sys.modules.values()):
+        yield getattr(module, "__dict__", {})
+
+
+def _argument_names(called: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [one.name for one in parameters if one.kind in by_name]
+
+
+def _imported_at(file: str, line: int | None) -> list[str]:
+    """Return the names that the file imports from Airflow, by any statement; those of this line come first."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    found = [
+        (node.lineno != line, name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == _AIRFLOW
+        for name in (alias.name for alias in node.names)
+    ]
+    return list(dict.fromkeys(name for _, name in sorted(found, key=lambda one: one[0])))

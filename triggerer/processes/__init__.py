@@ -1,0 +1,1 @@
+"""Child processes: how they start, talk to their parent, and end with it."""

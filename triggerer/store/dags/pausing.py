@@ -1,0 +1,22 @@
+"""Pauses and unpauses DAGs."""
+
+from __future__ import annotations
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.dags.due_moments import renew_due_moments
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.schema.models import Dag
+
+
+async def set_paused(session: AsyncSession, dag_id: str, *, paused: bool) -> bool:
+    """Pause or unpause; False if there is no such DAG. Wakes the scheduler once committed."""
+    dag = await session.get(Dag, dag_id, with_for_update=True)
+    if dag is None:
+        return False
+    was_paused, dag.is_paused = dag.is_paused, paused
+    if was_paused and not paused:
+        # Of what its timetable missed during the pause, only what it asks for now is due.
+        await renew_due_moments(session, [dag])
+    announce(session, Signal.DAGS_CHANGED, dag_id)
+    return True

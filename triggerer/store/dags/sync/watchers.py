@@ -1,0 +1,151 @@
+"""The rows of watchers, and of the triggers and streams that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from datetime import datetime
+
+from sqlalchemy import and_, delete, exists, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.dag_files.merging import AssetKey, Folder
+from triggerer.domain.dag_files.parsed import ParsedWatcher, WatcherKey
+from triggerer.store.dags.sync.differences import Changed, assign
+from triggerer.store.database.script import perform
+from triggerer.store.database.transactions import database_now
+from triggerer.store.schema.models import Stream, Trigger, Watcher
+from triggerer.store.streams.fences import lock_out_owners
+from triggerer.store.streams.leases import is_free
+from triggerer.store.streams.states import drop_states_without_watchers
+from triggerer.store.watchers.positions import drop_positions_without_stream
+from triggerer.store.watchers.stored_backlog import set_kept_aside_without_stream
+
+
+async def sync_watchers(
+    session: AsyncSession,
+    folder: Folder,
+    kept: Set[str],
+    assets: Mapping[AssetKey, int],
+    changed: Changed,
+    now: datetime,
+) -> set[str]:
+    """Return the digests of the streams that are new."""
+
+    def identity(key: WatcherKey) -> tuple[int, str] | None:
+        asset_id = assets.get(AssetKey(key.asset_name, key.asset_uri))
+        return None if asset_id is None else (asset_id, key.name)
+
+    rows = {(row.asset_id, row.name): row for row in await session.scalars(select(Watcher))}
+    triggers = {row.digest: row for row in await session.scalars(select(Trigger))}
+    by_id = {row.id: row for row in triggers.values()}
+    # Every watcher's asset is among the assets of its file.
+    wanted = {
+        (assets[AssetKey(key.asset_name, key.asset_uri)], key.name): found
+        for key, found in folder.watchers.items()
+    }
+    found = [watcher for watcher, _ in wanted.values()]
+    spared = {identity(key) for key in folder.broken_watchers}
+    gone = [
+        (row, by_id[row.trigger_id])
+        for key, row in rows.items()
+        if key not in wanted
+        and row.trigger_id is not None
+        and row.path not in kept
+        and key not in spared
+    ]
+    for key, (watcher, _) in wanted.items():
+        row = rows.get(key)
+        before = None if row is None or row.trigger_id is None else by_id[row.trigger_id]
+        changed.stream_digests |= _affected(watcher, before, triggers.get(watcher.trigger_digest))
+    changed.stream_digests.update(before.stream_digest for _, before in gone)
+    if changed.stream_digests:
+        # First, as by all others that lock streams and more.
+        await perform(session, lock_out_owners(changed.stream_digests))
+    new_streams = await _ensure_triggers(session, found, triggers)
+    for key, (watcher, path) in wanted.items():
+        trigger = triggers[watcher.trigger_digest]
+        row = rows.get(key)
+        if row is None:
+            row = Watcher(asset_id=key[0], name=key[1], trigger_id=trigger.id, path=path)
+            row.updated_at = now
+            session.add(row)
+        elif row.trigger_id != trigger.id:
+            # An error was that of the former arguments.
+            assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
+        assign(row, path=path)
+        rows[key] = row
+    for row, _ in gone:
+        assign(row, trigger_id=None, state="waiting", error=None, owner=None, updated_at=now)
+    await session.flush()
+    used = {row.trigger_id for row in rows.values() if row.trigger_id is not None}
+    await _drop_unused(session, used, triggers, changed)
+    if changed.stream_digests:
+        await drop_positions_without_stream(session)
+        await set_kept_aside_without_stream(session)
+        await drop_states_without_watchers(session)
+    return new_streams
+
+
+def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger | None) -> set[str]:
+    """The streams that a watcher leaves, comes to, or whose filter it changes; empty if it is as it was.
+
+    Args:
+        before: What serves it so far.
+        trigger: What is to serve it, as it is so far; None: that is new.
+    """
+    digests = {one.stream_digest for one in (before, trigger) if one is not None}
+    is_as_it_was = before is trigger and digests == {watcher.stream_digest}
+    return set() if is_as_it_was else {*digests, watcher.stream_digest}
+
+
+async def _ensure_triggers(
+    session: AsyncSession, watchers: Iterable[ParsedWatcher], triggers: dict[str, Trigger]
+) -> set[str]:
+    """Return the digests of the streams that had to be made."""
+    watchers = list(watchers)
+    named = await session.execute(select(Stream.digest, Stream.key))
+    streams = {row.digest: row.key for row in named}
+    new_streams = set[str]()
+    for watcher in watchers:
+        if watcher.stream_digest not in streams:
+            streams[watcher.stream_digest] = watcher.stream_key
+            new_streams.add(watcher.stream_digest)
+            session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
+        elif streams[watcher.stream_digest] != watcher.stream_key:
+            # Its trigger describes it in other words now: an update of a plugin, or of ours.
+            streams[watcher.stream_digest] = watcher.stream_key
+            renamed = update(Stream).where(Stream.digest == watcher.stream_digest)
+            await session.execute(renamed.values(key=watcher.stream_key))
+    await session.flush()
+    for watcher in watchers:
+        row = triggers.get(watcher.trigger_digest)
+        if row is None:
+            row = triggers[watcher.trigger_digest] = Trigger(
+                digest=watcher.trigger_digest,
+                classpath=watcher.classpath,
+                kwargs=watcher.kwargs,
+                stream_digest=watcher.stream_digest,
+                guarantee=watcher.guarantee,
+            )
+            session.add(row)
+        elif row.stream_digest != watcher.stream_digest:
+            # The class was changed, and derives another key from the same arguments.
+            row.stream_digest = watcher.stream_digest
+    await session.flush()
+    return new_streams
+
+
+async def _drop_unused(
+    session: AsyncSession, used: set[int], triggers: Mapping[str, Trigger], changed: Changed
+) -> None:
+    for row in triggers.values():
+        if row.id not in used:
+            await session.delete(row)
+    await session.flush()
+    # A stream with a lease is still being closed by its owner; a later sync deletes it. Checked again as it
+    # is deleted, since its owner may be renewing the lease.
+    is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
+    may_go = and_(is_unused, is_free(await database_now(session)))
+    if await session.scalar(select(Stream.digest).where(may_go).limit(1)):
+        gone = await session.scalars(delete(Stream).where(may_go).returning(Stream.digest))
+        changed.stream_digests.update(gone)

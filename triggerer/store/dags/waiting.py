@@ -1,0 +1,209 @@
+"""What waits for DAGs, for commands that show it; what it costs does not grow with that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from triggerer.domain.partitions.dividing import KeyedEvent
+from triggerer.store.dags.snapshots import NEWEST_EVENTS
+from triggerer.store.database.script import Script
+from triggerer.store.database.statement import (
+    ParameterRows,
+    Statement,
+    in_list,
+    instant_from,
+    parameter_rows,
+)
+from triggerer.store.partitions.keys import keyed_events
+from triggerer.store.runs.new_run import HINT
+
+Counts = Mapping[tuple[int, str, str], int]
+"""By asset (id, name, URI), how many events wait."""
+
+_SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
+"""As `HINT`, for `dag_partition_event`."""
+
+# From one asset to the next in the index: as many lookups as assets, also of those that a DAG waits for no more.
+_QUEUED: Final = Statement(
+    """
+WITH RECURSIVE n (dag_id, asset_id) AS (
+    SELECT d.dag_id, (SELECT q.asset_id FROM queued_asset_event q {HINT}
+                      WHERE q.dag_id = d.dag_id AND q.run_pk IS NULL ORDER BY q.asset_id LIMIT 1)
+    FROM dag d WHERE d.dag_id {IN_DAGS}
+    UNION ALL
+    SELECT n.dag_id, (SELECT q.asset_id FROM queued_asset_event q {HINT}
+                      WHERE q.dag_id = n.dag_id AND q.run_pk IS NULL AND q.asset_id > n.asset_id
+                      ORDER BY q.asset_id LIMIT 1)
+    FROM n WHERE n.asset_id IS NOT NULL
+)
+SELECT n.dag_id, a.id, a.name, a.uri,
+       (SELECT count(*) FROM (SELECT 1 FROM queued_asset_event c {HINT}
+                              WHERE c.dag_id = n.dag_id AND c.asset_id = n.asset_id AND c.run_pk IS NULL
+                              ORDER BY c.asset_event_id LIMIT {bound}) AS counted)
+FROM n JOIN asset a ON a.id = n.asset_id
+""",
+    HINT=HINT,
+    IN_DAGS=in_list("dag_ids", "text"),
+)
+_FIRST_SHARES: Final = """FROM (
+            SELECT p.asset_event_id FROM dag_partition_event p {SHARES_HINT}
+            WHERE p.dag_id = d.dag_id AND p.run_pk IS NULL
+            ORDER BY p.partition_key, p.asset_id, p.asset_event_id LIMIT {limit}) AS s"""
+# The first rows in the order of an index, of each table.
+_WAITING: Final = Statement(
+    f"""
+SELECT d.dag_id,
+       (SELECT count(*) FROM (
+            SELECT 1 FROM queued_asset_event q {{HINT}} WHERE q.dag_id = d.dag_id AND q.run_pk IS NULL
+            ORDER BY q.asset_id, q.asset_event_id LIMIT {{limit}}) AS u),
+       (SELECT count(*) {_FIRST_SHARES}),
+       (SELECT count(DISTINCT asset_event_id) {_FIRST_SHARES})
+FROM dag d WHERE d.dag_id {{IN_DAGS}}
+""",
+    HINT=HINT,
+    SHARES_HINT=_SHARES_HINT,
+    IN_DAGS=in_list("dag_ids", "text"),
+)
+_SHARED: Final = Statement(
+    """
+SELECT a.id, a.name, a.uri, count(DISTINCT s.asset_event_id)
+FROM (SELECT p.asset_id, p.asset_event_id FROM dag_partition_event p {HINT}
+      WHERE p.dag_id = {dag_id} AND p.run_pk IS NULL
+      ORDER BY p.partition_key, p.asset_id, p.asset_event_id LIMIT {bound}) AS s
+JOIN asset a ON a.id = s.asset_id
+GROUP BY a.id, a.name, a.uri
+""",
+    HINT=_SHARES_HINT,
+)
+# As many rows as are asked for of each table, in the order of its index: neither is read as a whole.
+_SOME: Final = Statement(
+    """
+SELECT w.id, w.asset_id, a.name, a.uri, e.partition_key, e.timestamp
+FROM (SELECT u.id, u.asset_id
+      FROM (SELECT q.asset_event_id AS id, q.asset_id FROM queued_asset_event q {HINT}
+            WHERE q.dag_id = {dag_id} AND q.run_pk IS NULL
+            ORDER BY q.asset_id, q.asset_event_id LIMIT {limit}) AS u
+      UNION
+      SELECT s.id, s.asset_id
+      FROM (SELECT p.asset_event_id AS id, p.asset_id FROM dag_partition_event p {SHARES_HINT}
+            WHERE p.dag_id = {dag_id} AND p.run_pk IS NULL
+            ORDER BY p.partition_key, p.asset_id, p.asset_event_id LIMIT {limit}) AS s) AS w
+{EVENT}
+JOIN asset a ON a.id = w.asset_id
+ORDER BY w.id LIMIT {limit}
+""",
+    HINT=HINT,
+    SHARES_HINT=_SHARES_HINT,
+    # On PostgreSQL a join may read all events.
+    EVENT=(
+        "JOIN asset_event e ON e.id = w.id",
+        """CROSS JOIN LATERAL (SELECT o.partition_key, o.timestamp FROM asset_event o
+                    WHERE o.id = w.id LIMIT 1) AS e""",
+    ),
+)
+# One lookup for each row: PostgreSQL might read all that the DAG's runs ever had, for a join.
+_TAKEN: Final = Statement(
+    """
+SELECT r.partition_key, r.asset_event_id FROM {ROWS} AS r
+WHERE (SELECT p.run_pk FROM dag_partition_event p
+       WHERE p.dag_id = {dag_id} AND p.partition_key = r.partition_key AND p.asset_event_id = r.asset_event_id
+       LIMIT 1) IS NOT NULL
+""",
+    ROWS=parameter_rows(partition_key="text", asset_event_id="bigint"),
+)
+_LAST_RUN: Final = Statement(
+    """
+SELECT r.run_id, r.state FROM dag_run r WHERE r.dag_id = {dag_id} AND r.run_type <> 'backfill'
+ORDER BY r.id DESC LIMIT 1
+"""
+)
+_LAST_KIND: Final = Statement(
+    """
+SELECT r.run_type FROM dag_run r
+WHERE r.dag_id = {dag_id} AND r.run_type IN ('scheduled', 'asset_triggered')
+ORDER BY r.id DESC LIMIT 1
+"""
+)
+_NEWEST: Final = Statement(
+    """
+SELECT max(timestamp) FROM (
+    SELECT e.timestamp FROM queued_asset_event c {HINT} JOIN asset_event e ON e.id = c.asset_event_id
+    WHERE c.dag_id = {dag_id} AND c.asset_id = {asset_id} AND c.run_pk IS NULL
+    ORDER BY c.asset_event_id DESC LIMIT {limit}) AS newest
+WHERE timestamp <= {soon}
+""",
+    HINT=HINT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many events wait for a DAG."""
+
+    events: int = 0
+    is_counted_short: bool = False
+    """More may wait."""
+
+
+def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Waiting]]:
+    """Return, by DAG, how many events wait for it, queued or for partition keys; counted up to `bound`."""
+    rows = yield _WAITING(dag_ids=list(dag_ids), limit=bound + 1)
+    return {
+        dag_id: Waiting(
+            min(queued + events, bound), is_counted_short=max(queued + events, shares) > bound
+        )
+        for dag_id, queued, shares, events in rows
+    }
+
+
+def count_queued(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Counts]]:
+    """Return, by DAG, how many events are queued of each asset, up to `bound`; DAGs without any are left out."""
+    found: dict[str, dict[tuple[int, str, str], int]] = {}
+    for dag_id, *asset, count in (yield _QUEUED(dag_ids=list(dag_ids), bound=bound)):
+        asset_id, name, uri = asset
+        found.setdefault(dag_id, {})[asset_id, name, uri] = count
+    return dict(found)
+
+
+def count_shared(dag_id: str, *, bound: int) -> Script[Counts]:
+    """Return how many events of each asset wait for partition keys of the DAG, of its first `bound` shares."""
+    rows = yield _SHARED(dag_id=dag_id, bound=bound)
+    return {(asset_id, name, uri): count for asset_id, name, uri, count in rows}
+
+
+def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
+    """Return some of the events that wait for the DAG, each once, whether or not they were divided; in order."""
+    return keyed_events((yield _SOME(dag_id=dag_id, limit=limit)))
+
+
+def taken_by_runs(
+    dag_id: str, shares: Iterable[tuple[str, int]]
+) -> Script[frozenset[tuple[str, int]]]:
+    """Return those of some (partition key, event) that a run of the key has taken."""
+    rows = list(shares)
+    if not rows:
+        return frozenset()
+    found = yield _TAKEN(dag_id=dag_id, rows=ParameterRows(rows))
+    return frozenset((str(key), int(event)) for key, event in found)
+
+
+def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
+    """Return id and state of the newest run that is no backfill's, and the type of the newest by time or assets."""
+    runs = yield _LAST_RUN(dag_id=dag_id)
+    kinds = yield _LAST_KIND(dag_id=dag_id)
+    last = None if not runs else (str(runs[0][0]), str(runs[0][1]))
+    return last, str(kinds[0][0]) if kinds else None
+
+
+def newest_queued(
+    dag_id: str, asset_ids: Sequence[int], *, soon: datetime
+) -> Script[list[datetime]]:
+    """Return the instant of the newest queued event of each of these assets, of those not after `soon`."""
+    found = []
+    for asset_id in asset_ids:
+        rows = yield _NEWEST(dag_id=dag_id, asset_id=asset_id, limit=NEWEST_EVENTS, soon=soon)
+        found += [instant for (at,) in rows if (instant := instant_from(at)) is not None]
+    return found

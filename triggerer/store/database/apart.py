@@ -1,0 +1,31 @@
+"""Scripts that only read, performed without a transaction around them."""
+
+from __future__ import annotations
+
+from triggerer.store.database.script import (
+    Row,
+    Script,
+    Step,
+    T,
+    perform,
+    perform_stepwise,
+    single_step,
+)
+from triggerer.store.database.transactions import Database
+
+
+async def perform_apart(database: Database, script: Script[T]) -> T:
+    """Perform a script that only reads, each step in a transaction of its own.
+
+    No transaction is open while the script computes. PostgreSQL ends a session that is idle in a transaction for longer
+    than `idle_in_transaction_session_timeout`. The steps do not see one state of the database, as with READ COMMITTED.
+
+    Raises:
+        StoreUnavailable, StoreRefused: As `Database.reading`.
+    """
+
+    async def perform_step(step: Step) -> list[Row]:
+        async with database.reading() as session:
+            return await perform(session, single_step(step))
+
+    return await perform_stepwise(perform_step, script, {})

@@ -1,0 +1,122 @@
+"""Whether the database does what it is asked, as this process sees it: said once for all parts, and shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from triggerer.domain.instants import readable
+from triggerer.errors import TriggererError
+from triggerer.observability.logging_setup import LazyLogger
+
+_log = LazyLogger(__name__)
+
+_FIRST_GAP_S: Final = 5.0
+_LONGEST_GAP_S: Final = 300.0
+# An outage that follows another one sooner than this continues it: what flaps is said ever more seldom too.
+_WELL_AFTER_S: Final = 60.0
+
+
+class Use(StrEnum):
+    """What may fail while the other works: a standby that nobody has promoted can be read, and takes no writes."""
+
+    READS = "reads"
+    WRITES = "writes"
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Of one use: the one that lasts, or the last one."""
+
+    since: datetime | None = None
+    began_at: float = 0.0
+    ended_at: float = float("-inf")
+    gap_s: float = _FIRST_GAP_S
+    next_line_at: float = 0.0
+    said: set[str] = field(default_factory=set)
+    is_said: bool = False
+    reason: str = ""
+
+
+class Availability:
+    """Told of every success and of every failure that a repeat may mend.
+
+    An outage has a line in the log when it begins, for each new reason, at growing distances while it lasts, and when
+    it is over. The parts say what waits for the database.
+
+    Args:
+        clock: In seconds, monotonic.
+    """
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name = name
+        self._clock = clock
+        self._outages: dict[Use, _Outage] = {}
+        self._lasting: set[Use] = set()
+        self.on_change: Callable[[], object] | None = None
+        """Called when an outage begins, has another reason, or is over."""
+        self.is_silent = False
+        """Whether the log is told nothing: for a command, which ends with the error that it met."""
+
+    @property
+    def trouble(self) -> str | None:
+        """In one line: since when the database is away, and why; None: it is not."""
+        for use in sorted(self._lasting):
+            outage = self._outages[use]
+            assert outage.since is not None
+            return f"the database refuses {use} since {readable(outage.since)}: {outage.reason}"
+        return None
+
+    def note_failure(self, use: Use, error: TriggererError) -> None:
+        """The database did not do what it was asked."""
+        now = self._clock()
+        outage = self._outages.setdefault(use, _Outage())
+        if use not in self._lasting:
+            self._lasting.add(use)
+            outage.since, outage.began_at, outage.is_said = datetime.now(UTC), now, False
+            if now - outage.ended_at > _WELL_AFTER_S:
+                outage.said.clear()
+                outage.gap_s, outage.next_line_at = _FIRST_GAP_S, now
+        is_new = error.message != outage.reason
+        outage.reason = error.message
+        if not self.is_silent and (error.message not in outage.said or now >= outage.next_line_at):
+            outage.said.add(error.message)
+            outage.is_said = True
+            outage.next_line_at = now + outage.gap_s
+            outage.gap_s = min(2 * outage.gap_s, _LONGEST_GAP_S)
+            _log.error(
+                "the database is away",
+                database=self._name,
+                refuses=str(use),
+                error=error.message,
+                hint=error.hint,
+                for_s=round(now - outage.began_at, 1),
+            )
+            is_new = True
+        if is_new and self.on_change is not None:
+            self.on_change()
+
+    def note_success(self, use: Use) -> None:
+        """The database did what it was asked."""
+        if use in self._lasting:
+            self._end(use)
+
+    def _end(self, use: Use) -> None:
+        now = self._clock()
+        outage = self._outages[use]
+        self._lasting.discard(use)
+        outage.ended_at = now
+        outage.reason = ""
+        if outage.is_said:
+            _log.info(
+                "the database is back",
+                database=self._name,
+                takes=str(use),
+                after_s=round(now - outage.began_at, 1),
+            )
+        if self.on_change is not None:
+            self.on_change()

@@ -1,0 +1,133 @@
+"""SQLAlchemy's engines for each database: which connections there are, and how they are set up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import aiosqlite
+from sqlalchemy import URL, Connection, event
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from triggerer.domain.json_text import dump_json, load_json
+from triggerer.store.database.sqlite.connections import SqliteConnections
+
+if TYPE_CHECKING:
+    from triggerer.store.database.postgres.primary import Primary
+
+# How long a write waits for a writer in another process (a command beside a standalone). The
+# recorder repeats its write; a command reports an error.
+SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
+POSTGRES_POOL_SIZE: Final = 5
+SQLITE_WRITER_PRAGMAS: Final = (
+    # Of a file that is made now; the size of one that exists stays. With 4 KiB, an event took a twentieth more time.
+    "page_size=8192",
+    "journal_mode=WAL",
+    # A commit that the broker is told about must survive a power cut.
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    # 16 MiB. A checkpoint also syncs the database's file, so it should be rare under load.
+    "wal_autocheckpoint=2000",
+    "journal_size_limit=67108864",
+    "cache_size=-16384",
+    "temp_store=MEMORY",
+)
+SQLITE_READER_PRAGMAS: Final = ("query_only=ON", "temp_store=MEMORY", "cache_size=-4096")
+
+
+def _dump(value: Any) -> str:
+    return dump_json(value, "a value").decode()
+
+
+# The statements of the hot path write and read JSON by the same two functions.
+_JSON: Final[Any] = {"json_serializer": _dump, "json_deserializer": load_json}
+
+
+def sqlite_writer(
+    url: URL, *, busy_timeout: timedelta, connections: SqliteConnections
+) -> AsyncEngine:
+    """Make an engine with one connection, whose transactions take the write lock when they begin.
+
+    A transaction that begins by reading fails at once (SQLITE_BUSY, whatever the timeout) if it writes after
+    another writer has committed.
+    """
+    pool = _Pool("BEGIN IMMEDIATE", SQLITE_WRITER_PRAGMAS, size=1, overflow=0)
+    return _sqlite_engine(url, busy_timeout, connections, pool)
+
+
+def sqlite_reader(
+    url: URL, *, busy_timeout: timedelta, connections: SqliteConnections
+) -> AsyncEngine:
+    """Make an engine with a few connections that cannot write, and do not wait for the writer."""
+    pool = _Pool("BEGIN", SQLITE_READER_PRAGMAS, size=2, overflow=2)
+    return _sqlite_engine(url, busy_timeout, connections, pool)
+
+
+class _Pool(NamedTuple):
+    begin: str
+    pragmas: Sequence[str]
+    size: int
+    overflow: int
+
+
+def _sqlite_engine(
+    url: URL, busy_timeout: timedelta, connections: SqliteConnections, pool: _Pool
+) -> AsyncEngine:
+    async def connect(path: str, **options: Any) -> aiosqlite.Connection:
+        # isolation_level=None: the driver begins no transaction by itself; `begin_transaction` does.
+        options |= {"isolation_level": None, "timeout": busy_timeout.total_seconds()}
+        return await connections.open(path, pragmas=pool.pragmas, **options)
+
+    engine = create_async_engine(
+        url,
+        pool_size=pool.size,
+        max_overflow=pool.overflow,
+        connect_args={"async_creator_fn": connect},
+        **_JSON,
+    )
+    # SQLAlchemy would wait for the thread's end in a task of its own, which a second cancellation leaves behind.
+    engine.dialect.do_terminate = _stop  # type: ignore[method-assign]
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin_transaction(connection: Connection) -> None:
+        connection.exec_driver_sql(pool.begin)
+
+    return engine
+
+
+def _stop(dbapi_connection: Any) -> None:
+    dbapi_connection.driver_connection.stop()
+
+
+def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:
+    """Make an engine with a small pool, which gives no connection that is closed, or to a former primary."""
+    # SQLAlchemy keeps its prepared statements itself, and knows the option by this name.
+    size = primary.statement_cache_size
+    cache = {} if size is None else {"prepared_statement_cache_size": size}
+
+    def connect() -> Any:
+        dbapi: Any = engine.dialect.dbapi
+        return dbapi.connect(async_creator_fn=primary.connect, **cache)
+
+    engine = create_async_engine(
+        # Where to connect to is the primary's concern.
+        "postgresql+asyncpg://",
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=30,
+        creator=connect,
+        **_JSON,
+    )
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
+        # When a server restarts, its sockets are closed, and asyncpg notices at once: the round trip of
+        # `pool_pre_ping` before each transaction is not needed.
+        if connection.driver_connection.is_closed():
+            raise DisconnectionError("the server closed the connection")
+        if not primary.is_current(connection.driver_connection):
+            raise DisconnectionError("the server is not the primary any more")
+
+    return engine

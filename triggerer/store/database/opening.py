@@ -1,0 +1,148 @@
+"""Opens a database: the connections that its URL asks for, and a look whether it answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import anyio
+from sqlalchemy import URL
+
+from triggerer.errors import ConfigurationError, TriggererError
+from triggerer.store.database import engines
+from triggerer.store.database.clock import Now, utc_now
+from triggerer.store.database.driver_errors import translated
+from triggerer.store.database.script import ScriptRunner
+from triggerer.store.database.sqlite.connections import SqliteConnections
+from triggerer.store.database.sqlite.file import SqliteFile
+from triggerer.store.database.sqlite.runner import SqliteRunner
+from triggerer.store.database.transactions import CLOSE_TIMEOUT, Database
+from triggerer.store.database.urls import describe, parse_database_url
+from triggerer.store.database.wakeups.signals import Wakeups
+from triggerer.store.database.wakeups.transport import AnnouncementTransport
+
+COMMIT_TIMEOUT: Final = timedelta(seconds=30)
+
+
+@asynccontextmanager
+async def open_database(
+    url: str | URL,
+    *,
+    home: Path | None = None,
+    create: bool = True,
+    wakeups: Wakeups | None = None,
+    commit_timeout: timedelta = COMMIT_TIMEOUT,
+    busy_timeout: timedelta = engines.SQLITE_BUSY_TIMEOUT,
+    pool_size: int = engines.POSTGRES_POOL_SIZE,
+    now: Now = utc_now,
+) -> AsyncIterator[Database]:
+    """Open a database, and check that it answers. Its tables are made by `triggerer.store.schema.migrate`.
+
+    Args:
+        home: Where a relative SQLite path starts; None: the working directory.
+        create: Whether a SQLite file that is not there is made, with its folder.
+        wakeups: None: new ones; see `database.wakeups`.
+        commit_timeout: How long to wait for a commit, whose outcome is then unknown.
+        busy_timeout: How long a SQLite write waits for a writer in another process.
+        now: The time of a SQLite database; PostgreSQL has its own.
+    Raises:
+        ConfigurationError: The URL is wrong, or names something that we cannot use.
+        StoreRefused: The URL, or the database's login or rights are wrong; once opened that is waited out.
+        StoreUnavailable: The URL may be right, but nothing answers there now.
+    """
+    parsed = parse_database_url(
+        url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home
+    )
+    name, transport = describe(parsed), AnnouncementTransport(parsed)
+    connections = SqliteConnections()
+    runner: ScriptRunner
+    file = primary = None
+    if parsed.get_backend_name() == "sqlite":
+        path = Path(parsed.database or "")
+        _prepare_file(path, create=create)
+        with translated(name):
+            file = SqliteFile(path, name=name)
+        writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout, connections=connections)
+        reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout, connections=connections)
+        runner = SqliteRunner(
+            parsed.database or "",
+            name=name,
+            file=file,
+            now=now,
+            busy_timeout=busy_timeout,
+            commit_timeout=commit_timeout,
+            connections=connections,
+        )
+    else:
+        # Imported here: a command on SQLite has no use for asyncpg.
+        from triggerer.store.database.postgres.primary import Primary
+        from triggerer.store.database.postgres.runner import PostgresRunner
+
+        primary = Primary(parsed, name=name)
+        writer = reader = engines.postgres_engine(primary, pool_size=pool_size)
+        runner = PostgresRunner(
+            primary, name=name, commit_timeout=commit_timeout, encode=transport.encode
+        )
+    database = Database(
+        parsed,
+        writer=writer,
+        reader=reader,
+        runner=runner,
+        file=file,
+        primary=primary,
+        transport=transport,
+        wakeups=wakeups or Wakeups(),
+        commit_timeout=commit_timeout,
+        now=now,
+    )
+    try:
+        await _probe(database)
+        yield database
+    finally:
+        with anyio.move_on_after(CLOSE_TIMEOUT.total_seconds(), shield=True):
+            await runner.aclose()
+            await writer.dispose()
+            if reader is not writer:
+                await reader.dispose()
+            await connections.ended()
+
+
+async def _probe(database: Database) -> None:
+    try:
+        await database.probe()
+    except TriggererError:
+        raise
+    except TypeError as error:
+        # An option of the URL that the driver's connect() does not know.
+        raise ConfigurationError(
+            f"{database.name} cannot be opened: {error}", hint="correct the options in the URL"
+        ) from error
+
+
+def _prepare_file(path: Path, *, create: bool) -> None:
+    try:
+        if path.exists():
+            return
+    except OSError as error:
+        raise ConfigurationError(
+            f"the database {path} cannot be looked for: {error.strerror}",
+            hint="may this user look into its folder? See [database] url and [core] home",
+        ) from error
+    if not create:
+        raise ConfigurationError(
+            f"there is no database at {path}",
+            hint="start `triggerer standalone`, or run `triggerer db migrate`",
+        )
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # For this user alone: it holds the contents of messages. SQLite gives the files beside it the same mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigurationError(
+            f"the database {path} cannot be made: {error.strerror}",
+            hint="correct [database] url or [core] home",
+        ) from error

@@ -1,0 +1,68 @@
+"""Ends what keeps locks and no longer reads or writes: a process of ours that was stopped, or cut off, in a statement.
+
+The server ends a session that is idle in a transaction (`postgres_primary.SETTINGS`). It takes for working one that
+waits for the rest of a statement (a driver has the server prepare it, and waits for the answer before it sends the
+arguments), and one whose client does not read the rows. No `statement_timeout` ends these, and PostgreSQL 17's
+`transaction_timeout` not the second kind. What they have locked is passed over by whoever takes over (SKIP LOCKED), so
+nobody is seen to wait for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import asyncpg
+
+from triggerer.observability.logging_setup import LazyLogger
+from triggerer.store.database.postgres.primary import STATEMENT_TIMEOUT_S
+
+_log = LazyLogger(__name__)
+
+# As `idle_in_transaction_session_timeout`.
+SENDS_NOTHING_FOR_S: Final = 10.0
+# Many rows may go over a slow network; after this time a client of ours gives up by itself.
+READS_FOR_S: Final = STATEMENT_TIMEOUT_S
+# Whoever restores a backup, or copies a table, waits for its client with locks held, too.
+_END: Final = """
+SELECT pid, application_name, host(client_addr) AS client, wait_event AS waits, left(query, 200) AS statement,
+    extract(epoch FROM clock_timestamp() - state_change)::int AS since_s,
+    pg_terminate_backend(pid) AS ended
+FROM pg_stat_activity AS session
+WHERE datname = current_database() AND usename = session_user AND pid <> pg_backend_pid()
+    AND state = 'active'
+    AND clock_timestamp() - state_change > make_interval(
+        secs => CASE wait_event WHEN 'ClientRead' THEN $1::float8 WHEN 'ClientWrite' THEN $2::float8 END
+    )
+    AND query !~* '^\\s*copy\\M'
+    AND EXISTS (
+        SELECT FROM pg_locks AS held
+        WHERE held.pid = session.pid AND held.granted
+            AND (
+                held.locktype = 'advisory'
+                OR held.mode NOT IN ('AccessShareLock', 'SIReadLock') AND held.relation IN (
+                    SELECT pg_class.oid FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+                    WHERE nspname = current_schema()
+                )
+            )
+    )
+"""
+# Rights that were taken away; what a server that only speaks the protocol does not have.
+_CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
+
+
+async def end_stuck_sessions(connection: Any) -> None:
+    """End this user's sessions that hold locks on our tables, and have waited for their client for long.
+
+    What they did is rolled back. A commit that has begun is completed: it waits for no client.
+    """
+    try:
+        found = await connection.fetch(_END, SENDS_NOTHING_FOR_S, READS_FOR_S)
+    except _CANNOT as error:
+        _log.debug("sessions that are stuck are not looked for", error=str(error))
+        return
+    for session in found:
+        if session["ended"]:
+            _log.warning(
+                "a session was ended: it held locks, and its client had stopped or was cut off",
+                **{key: value for key, value in session.items() if key != "ended"},
+            )

@@ -1,0 +1,1 @@
+"""SQLite: connections, their thread, scripts, and the lock that keeps a second service out."""

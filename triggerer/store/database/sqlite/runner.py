@@ -1,0 +1,132 @@
+"""Performs a script on SQLite: a whole transaction in one turn of the connection's thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from typing import TypeVar
+
+import aiosqlite
+
+from triggerer.errors import OutcomeUnknown
+from triggerer.store.database.clock import Now
+from triggerer.store.database.driver_errors import translate_commit, translated
+from triggerer.store.database.engines import SQLITE_WRITER_PRAGMAS
+from triggerer.store.database.script import (
+    Row,
+    Script,
+    ScriptRunner,
+    Step,
+    perform_on_sqlite,
+    single_step,
+)
+from triggerer.store.database.sqlite.connections import SqliteConnections
+from triggerer.store.database.sqlite.file import SqliteFile
+from triggerer.store.database.sqlite.thread import StillUnderWay, finish_in_thread
+from triggerer.store.database.wakeups.signals import Announced
+
+T = TypeVar("T")
+
+
+class _CommitFailed(Exception):
+    """COMMIT failed, with the cause."""
+
+
+class _RollbackFailed(Exception):
+    """A rollback failed, so the transaction is still open; the cause is the error before it."""
+
+
+class SqliteRunner(ScriptRunner):
+    """One connection. Whoever calls `perform` holds the lock of this process's writers."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        name: str,
+        file: SqliteFile,
+        now: Now,
+        busy_timeout: timedelta,
+        commit_timeout: timedelta,
+        connections: SqliteConnections,
+    ) -> None:
+        self._path = path
+        self._name = name
+        self._file = file
+        self._now = now
+        self._busy_timeout = busy_timeout
+        self._commit_timeout = commit_timeout
+        self._connections = connections
+        self._connection: aiosqlite.Connection | None = None
+
+    async def perform(self, script: Script[T], announced: Announced) -> T:
+        with translated(self._name):
+            self._file.check()
+            connection = self._connection or await self._open()
+        seconds = self._commit_timeout.total_seconds()
+        try:
+            with translated(self._name):
+                # A thread cannot be interrupted, and it will commit: the caller must not take that for undone.
+                result = await finish_in_thread(
+                    connection,
+                    lambda sqlite: self._transact(sqlite, script, announced),
+                    seconds=seconds,
+                )
+            # Here, not in the thread: there it would wait for the interpreter's lock once more.
+            self._file.check_committed()
+            return result
+        except StillUnderWay as error:
+            self._drop()
+            raise OutcomeUnknown(
+                f"{self._name} did not confirm a commit within {seconds:g} s"
+            ) from error
+        except _CommitFailed as failed:
+            self._drop()
+            cause = failed.__cause__
+            assert isinstance(cause, sqlite3.Error)
+            raise translate_commit(cause, self._name) from cause
+        except _RollbackFailed as failed:
+            # Closing it undoes what is open.
+            self._drop()
+            with translated(self._name):
+                raise failed.__cause__ or failed from None
+
+    async def perform_step(self, step: Step) -> list[Row]:
+        return await self.perform(single_step(step), {})
+
+    def _transact(
+        self, connection: sqlite3.Connection, script: Script[T], announced: Announced
+    ) -> T:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = perform_on_sqlite(connection, script, self._now, announced)
+        except BaseException as error:
+            try:
+                connection.rollback()
+            except sqlite3.Error:
+                raise _RollbackFailed from error
+            raise
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _CommitFailed from error
+        return result
+
+    async def _open(self) -> aiosqlite.Connection:
+        self._connection = await self._connections.open(
+            self._path,
+            pragmas=SQLITE_WRITER_PRAGMAS,
+            isolation_level=None,
+            timeout=self._busy_timeout.total_seconds(),
+        )
+        return self._connection
+
+    def _drop(self) -> None:
+        """Have the connection end, without waiting for what its thread still does."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.stop()
+
+    async def aclose(self) -> None:
+        self._drop()
+        await self._connections.ended()

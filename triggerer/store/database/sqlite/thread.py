@@ -1,0 +1,101 @@
+"""Calls a function in the thread of a SQLite connection; see `triggerer.store.database.script`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import aiosqlite
+import anyio
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from triggerer.synchronization import AutoResetEvent
+
+T = TypeVar("T")
+
+
+async def in_thread(
+    session: AsyncSession | AsyncConnection, work: Callable[[sqlite3.Connection], T]
+) -> T:
+    """Call `work` with the transaction's connection, in the connection's thread; return what it returns.
+
+    `work` neither begins nor commits.
+
+    Raises:
+        sqlite3.Error: As the driver raises it; `Database.transaction` translates it.
+    Cancellation: `work` runs to its end in the thread. Whatever else is to be done on the connection, such as
+        a rollback, comes after it.
+    """
+    connection = await session.connection() if isinstance(session, AsyncSession) else session
+    driver: Any = (await connection.get_raw_connection()).driver_connection
+    # There is no public name for "call this in your thread"; all of its methods use this one.
+    result: T = await driver._execute(work, driver._conn)  # noqa: SLF001
+    return result
+
+
+class StillUnderWay(Exception):
+    """What a thread was told to do has not ended within its time."""
+
+
+async def finish_in_thread(
+    connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T], *, seconds: float
+) -> T:
+    """The same for `work` that nobody may take for undone: who waits for it is told how it ended, cancelled or not.
+
+    Args:
+        work: It begins and commits by itself.
+
+    Raises:
+        StillUnderWay: It has not ended after so many seconds, and goes on.
+    Cancellation: Shielded. A cancel scope delivers it at the next checkpoint.
+    """
+    turn = _Turn(asyncio.get_running_loop(), work)
+    driver: Any = connection
+    connected = driver._conn  # noqa: SLF001 (no public names, as above)
+    driver._tx.put_nowait((None, lambda: turn.take(connected)))  # noqa: SLF001
+    return await turn.outcome(seconds)
+
+
+class _Turn(Generic[T]):
+    """One call in a connection's thread. Its future would be cancelled together with who waits for it."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work: Callable[[sqlite3.Connection], T]
+    ) -> None:
+        self._loop = loop
+        self._work = work
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._ended = AutoResetEvent()
+
+    def take(self, connection: sqlite3.Connection) -> None:
+        """Called in the thread."""
+        try:
+            self._result = self._work(connection)
+        except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
+            self._error = error
+        self._loop.call_soon_threadsafe(self._ended.set)
+
+    async def outcome(self, seconds: float) -> T:
+        until = self._loop.time() + seconds
+        try:
+            in_time = await self._ended.wait_for(seconds)
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                in_time = await self._ended.wait_for(until - self._loop.time())
+            if anyio.current_effective_deadline() > -math.inf:
+                # Not by a scope, which delivers it once more, but by asyncio itself, which does not.
+                raise
+        if not in_time:
+            raise StillUnderWay
+        if (error := self._error) is not None:
+            try:
+                raise error
+            finally:
+                # Its traceback has this frame, and would keep a cursor, and so a lock, until the next collection.
+                self._error = None
+                del error
+        return self._result  # type: ignore[return-value]

@@ -1,0 +1,292 @@
+"""Transactions on the database; driver errors are translated into ours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+import anyio
+from sqlalchemy import URL, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from triggerer.errors import OutcomeUnknown, StoreUnavailable
+from triggerer.observability.logging_setup import LazyLogger
+from triggerer.store.database.availability import Availability, Use
+from triggerer.store.database.clock import NOW_KEY, Now, now_of
+from triggerer.store.database.driver_errors import committing, translated
+from triggerer.store.database.script import Row, Script, ScriptRunner, Step
+from triggerer.store.database.sqlite.file import SqliteFile
+from triggerer.store.database.urls import describe
+from triggerer.store.database.wakeups.signals import Announced, Wakeups, announced_in
+from triggerer.store.database.wakeups.transport import CHANNEL, AnnouncementTransport
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    from triggerer.store.database.postgres.primary import Primary
+    from triggerer.store.schema.models import Base
+
+_log = LazyLogger(__name__)
+
+CLOSE_TIMEOUT: Final = timedelta(seconds=5)
+T = TypeVar("T")
+
+
+class Database:
+    """Transactions on one database. Made by `triggerer.store.database.opening.open_database`."""
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        writer: AsyncEngine,
+        reader: AsyncEngine,
+        runner: ScriptRunner,
+        file: SqliteFile | None,
+        primary: Primary | None,
+        transport: AnnouncementTransport,
+        wakeups: Wakeups,
+        commit_timeout: timedelta,
+        now: Now,
+    ) -> None:
+        self.url: Final = url
+        self.name: Final = describe(url)
+        """How messages name it; without the password."""
+        self.availability: Final = Availability(self.name)
+        self.wakeups: Final = wakeups
+        self.writer: Final = writer
+        """The engine that writes, for migrations and tests; all others use `transaction`."""
+        self.transport: Final = transport
+        """How announcements reach other processes."""
+        self.primary: Final = primary
+        """Opens connections to PostgreSQL, for what needs one of its own; None for SQLite."""
+        self._reader = reader
+        self._runner = runner
+        self._file = file
+        self._commit_timeout = commit_timeout
+        self._now = now
+        # SQLite has one writer at a time. Those of this process wait here, first come first served: SQLite's
+        # busy handler sleeps, and is not fair.
+        self._turn = anyio.Lock(fast_acquire=True) if self.dialect == "sqlite" else None
+
+    @property
+    def dialect(self) -> Literal["sqlite", "postgresql"]:
+        return "sqlite" if self.url.get_backend_name() == "sqlite" else "postgresql"
+
+    @property
+    def path(self) -> Path | None:
+        """SQLite's file; None for PostgreSQL."""
+        return Path(self.url.database or "") if self.dialect == "sqlite" else None
+
+    @asynccontextmanager
+    async def transaction(
+        self, *, commit_timeout: timedelta | None = None
+    ) -> AsyncIterator[AsyncSession]:
+        """Give a session whose work is committed when the block ends, and not at all if it raises.
+
+        On SQLite the write lock is held from the first line of the block to the last: keep it short, wait
+        for nothing else in it, and never open a second transaction inside.
+
+        Args:
+            commit_timeout: How long to wait for the commit, whose outcome is then unknown; None: as of `open_database`.
+        Raises:
+            StoreUnavailable, Conflict: Nothing was written; the same block may succeed later.
+            StoreRefused: The same, once tables, rights or the login are mended.
+            RowRefused: Nothing was written, and a repeat is refused again.
+            OutcomeUnknown: The commit was sent, and no answer came.
+        Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its
+            deadline. No checkpoint follows it: what the caller does next, up to its next wait, still happens.
+        """
+        timeout = self._commit_timeout if commit_timeout is None else commit_timeout
+        if self._turn is None:
+            async with self._transaction(timeout) as session:
+                yield session
+        else:
+            async with self._turn, self._transaction(timeout) as session:
+                yield session
+
+    async def perform(self, script: Script[T]) -> T:
+        """Perform a script in a transaction of its own; return what it returns.
+
+        Raises:
+            As `transaction`; and what the script raises, after which nothing is written.
+        Cancellation: As `transaction`. On SQLite a script that has begun is performed to its end and
+            committed.
+        """
+        announced: Announced = {}
+        try:
+            if self._turn is None:
+                result = await self._runner.perform(script, announced)
+            else:
+                async with self._turn:
+                    result = await self._runner.perform(script, announced)
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            self.availability.note_failure(Use.WRITES, error)
+            if isinstance(error, OutcomeUnknown):
+                # Perhaps it did commit; a wakeup too many does no harm.
+                await self.announce_here(announced)
+            raise
+        self.availability.note_success(Use.WRITES)
+        await self.announce_here(announced)
+        return result
+
+    async def perform_step(self, step: Step) -> list[Row]:
+        """Perform one step in a transaction of its own; return its rows. It announces nothing, see `announce_here`.
+
+        Raises:
+            As `transaction`.
+        Cancellation: What has begun is finished.
+        """
+        try:
+            if self._turn is None:
+                rows = await self._runner.perform_step(step)
+            else:
+                async with self._turn:
+                    rows = await self._runner.perform_step(step)
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            self.availability.note_failure(Use.WRITES, error)
+            raise
+        self.availability.note_success(Use.WRITES)
+        return rows
+
+    async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
+        """Perform steps that do not depend on one another; return the rows of each.
+
+        On SQLite they are one transaction. On PostgreSQL each is one of its own, in this order: a single one would take
+        two round trips more. It announces nothing, see `announce_here`.
+
+        Raises:
+            As `transaction`. On PostgreSQL the steps before the one that failed are committed.
+        Cancellation: What has begun is finished; on PostgreSQL the steps after it are left out.
+        """
+        if self._turn is None:
+            return [await self.perform_step(step) for step in steps]
+        return await self.perform(_all(steps))
+
+    @asynccontextmanager
+    async def _transaction(self, commit_timeout: timedelta) -> AsyncIterator[AsyncSession]:
+        session = self._session(self.writer)
+        try:
+            if self._file is not None:
+                self._file.check()
+            with translated(self.name):
+                # BEGIN now, so that a database that is locked or away says so before any work.
+                await session.connection()
+                yield session
+                await session.flush()
+                await self._notify(session)
+            try:
+                with committing(self.name, commit_timeout):
+                    await session.commit()
+                if self._file is not None:
+                    self._file.check_committed()
+            except OutcomeUnknown:
+                # Perhaps it did commit; a wakeup too many does no harm.
+                await self.announce_here(announced_in(session))
+                raise
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            self.availability.note_failure(Use.WRITES, error)
+            raise
+        finally:
+            await self._close(session)
+        self.availability.note_success(Use.WRITES)
+        await self.announce_here(announced_in(session))
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """Give a session that cannot write. On SQLite it does not wait for the writer.
+
+        Raises:
+            StoreUnavailable, StoreRefused: As `transaction`.
+        """
+        try:
+            async with self._reading() as session:
+                yield session
+        except StoreUnavailable as error:
+            self.availability.note_failure(Use.READS, error)
+            raise
+        self.availability.note_success(Use.READS)
+
+    async def probe(self) -> None:
+        """Check that it answers. The log is not told if it does not: whoever opens it says so.
+
+        Raises:
+            StoreUnavailable, StoreRefused: As `transaction`.
+        """
+        async with self._reading() as session:
+            await session.execute(text("SELECT 1 FROM sqlite_master") if self.path else select(1))
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[AsyncSession]:
+        session = self._session(self._reader)
+        try:
+            if self._file is not None:
+                self._file.check()
+            with translated(self.name):
+                options = {"postgresql_readonly": True} if self.dialect == "postgresql" else {}
+                await session.connection(execution_options=options)
+                yield session
+        finally:
+            await self._close(session)
+
+    def _session(self, engine: AsyncEngine) -> AsyncSession:
+        # Whoever wrote rows may read them after the commit; they are never reloaded.
+        return AsyncSession(engine, expire_on_commit=False, info={NOW_KEY: self._now})
+
+    async def _notify(self, session: AsyncSession) -> None:
+        # Inside the transaction: PostgreSQL delivers on commit, and never otherwise.
+        if self.dialect == "postgresql" and (announced := announced_in(session)):
+            payload = self.transport.encode(announced)
+            connection = await session.connection()
+            await connection.exec_driver_sql("SELECT pg_notify($1, $2)", (CHANNEL, payload))
+
+    async def _close(self, session: AsyncSession) -> None:
+        """Roll back what is open and return the connection to the pool, or drop it if that fails."""
+        seconds = CLOSE_TIMEOUT.total_seconds()
+        with anyio.move_on_after(seconds, shield=True) as scope:
+            try:
+                await session.close()
+            except Exception as error:  # noqa: BLE001 (see below)
+                # The caller has to know the outcome of the block, or its error, not this one. A connection
+                # that cannot roll back leaves the pool; the database undoes its work.
+                _log.warning("a connection was dropped", database=self.name, error=str(error))
+        if scope.cancelled_caught:
+            _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
+
+    async def announce_here(self, announced: Announced) -> None:
+        """Wake the subscribers in this process, and a standalone on the same SQLite database."""
+        for signal, subjects in announced.items():
+            self.wakeups.publish(signal, *subjects)
+        await self.transport.send(announced)
+
+
+def _all(steps: Sequence[Step]) -> Script[list[list[Row]]]:
+    answers: list[list[Row]] = []
+    for step in steps:
+        rows = yield step
+        answers.append(rows)
+    return answers
+
+
+async def database_now(session: AsyncSession) -> datetime:
+    """Return the database's time, which all instances share; on SQLite, which has one host, the host's."""
+    if session.get_bind().dialect.name == "sqlite":
+        return now_of(session)()
+    connection = await session.connection()
+    now = (await connection.exec_driver_sql("SELECT clock_timestamp()")).scalar_one()
+    assert isinstance(now, datetime)
+    return now.astimezone(UTC)
+
+
+def insert_into(session: AsyncSession, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
+    """An INSERT in the session's dialect, which knows ON CONFLICT."""
+    if session.get_bind().dialect.name == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)

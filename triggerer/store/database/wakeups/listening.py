@@ -1,0 +1,228 @@
+"""Receives what other processes announce, for as long as the service lives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio
+import asyncpg
+from anyio.abc import TaskStatus
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.errors import ConfigurationError, StoreUnavailable
+from triggerer.observability.logging_setup import LazyLogger
+from triggerer.store.database.driver_errors import POOLER, translated
+from triggerer.store.database.postgres.primary import close
+from triggerer.store.database.postgres.stuck_sessions import end_stuck_sessions
+from triggerer.store.database.script import literal
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups import transport
+from triggerer.store.database.wakeups.signals import Wakeups
+
+_log = LazyLogger(__name__)
+
+_MAX_DATAGRAM: Final = 65_536
+# Within it, a server that was promoted is found although the former primary still answers, and so is a session that
+# keeps locks.
+_LOOK: Final = timedelta(seconds=5)
+# So often a look also finds out whether this connection hears anything: a server may vanish without closing its socket.
+_LOOKS_PER_HEARING: Final = 6
+_HEARING: Final = timedelta(seconds=10)
+_ANSWER_S: Final = 10.0
+# An operator's, for those who forget to close their connections: this one is there to wait. From PostgreSQL 14 on.
+_MAY_IDLE: Final = (
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
+)
+_DRIVER_ERRORS: Final = (
+    OSError,
+    TimeoutError,
+    StoreUnavailable,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+
+
+async def listen(
+    database: Database,
+    wakeups: Wakeups | None = None,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Publish other processes' announcements until cancelled; started once it listens.
+
+    If a connection to PostgreSQL is lost, it is opened again, with growing delays. All subscribers are then woken about
+    everything, since announcements made meanwhile are lost. On SQLite the caller holds `lock_exclusively`, so there is
+    one listener for each database.
+    """
+    wakeups = wakeups or database.wakeups
+    if database.dialect == "sqlite":
+        await _listen_on_socket(database, wakeups, task_status)
+    else:
+        await _listen_on_postgres(database, wakeups, task_status)
+
+
+async def _listen_on_socket(
+    database: Database, wakeups: Wakeups, task_status: TaskStatus[None]
+) -> None:
+    path = database.transport.socket_path
+    assert path is not None
+    with transport.datagram_socket() as receiver:
+        # A standalone that was killed left it behind. No other one is alive: we hold the lock.
+        path.unlink(missing_ok=True)
+        with transport.short_path(path) as address:
+            receiver.bind(address)
+        path.chmod(0o600)
+        database.transport.is_listening = True
+        try:
+            task_status.started()
+            while True:
+                await anyio.wait_readable(receiver)
+                with suppress(BlockingIOError):
+                    database.transport.receive(receiver.recv(_MAX_DATAGRAM), wakeups)
+        finally:
+            database.transport.is_listening = False
+            path.unlink(missing_ok=True)
+
+
+async def check_announcements(database: Database) -> None:
+    """Check that what one connection to the database announces is heard on another; SQLite needs no server for it.
+
+    Raises:
+        ConfigurationError: It is not, as behind a pooler in transaction mode, which gives each transaction a connection
+            of its own: every part of the service would wait for ever.
+        StoreUnavailable: The database is away.
+    """
+    if database.dialect == "sqlite":
+        return
+    assert database.primary is not None
+    with translated(database.name):
+        # Of several servers that take writes, the one that was promoted last is to be found before anything is written.
+        await database.primary.look()
+        async with _open_ear(database, Wakeups()) as ear:
+            # It would keep an upgrade waiting.
+            await end_stuck_sessions(ear.connection)
+            heard = await ear.hears(database)
+    if ear.lost.is_set():
+        raise StoreUnavailable(f"{database.name} closed the connection", hint="is it running?")
+    if not heard:
+        raise ConfigurationError(
+            f"{database.name} delivers no announcements (NOTIFY) to those who listen", hint=POOLER
+        )
+
+
+class _Ear:
+    """A connection that listens."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection: Final = connection
+        self.lost: Final = anyio.Event()
+        self._heard = anyio.Event()
+
+    async def listen(self, database: Database, wakeups: Wakeups) -> None:
+        probe = _probe(database)
+
+        def hear(_connection: Any, _pid: int, _channel: str, payload: Any) -> None:
+            if payload == probe:
+                self._heard.set()
+            else:
+                database.transport.receive(str(payload), wakeups)
+
+        self.connection.add_termination_listener(lambda _: self.lost.set())
+        await self.connection.execute(_MAY_IDLE)
+        await self.connection.add_listener(transport.CHANNEL, hear)
+
+    async def hears(self, database: Database) -> bool:
+        """Whether it hears what another connection announces, which is made now."""
+        self._heard = anyio.Event()
+        assert database.primary is not None
+        other = await database.primary.connect()
+        try:
+            await other.execute(
+                f"NOTIFY {transport.CHANNEL}, {literal(_probe(database))}", timeout=_ANSWER_S
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await close(other)
+        with anyio.move_on_after(_HEARING.total_seconds()):
+            await self._heard.wait()
+        return self._heard.is_set()
+
+
+def _probe(database: Database) -> str:
+    # It says nothing, and who does not know it, as the release before, does nothing.
+    return database.transport.encode({})
+
+
+@asynccontextmanager
+async def _open_ear(database: Database, wakeups: Wakeups) -> AsyncIterator[_Ear]:
+    assert database.primary is not None
+    ear = _Ear(await database.primary.connect("triggerer listener"))
+    try:
+        await ear.listen(database, wakeups)
+        yield ear
+    finally:
+        ear.connection.terminate()
+
+
+async def _listen_on_postgres(
+    database: Database, wakeups: Wakeups, task_status: TaskStatus[None]
+) -> None:
+    started = False
+    backoff = Backoff(first=0.2, longest=5.0)
+    while True:
+        try:
+            async with _open_ear(database, wakeups) as ear:
+                wakeups.publish_everything()
+                if not started:
+                    started = True
+                    task_status.started()
+                reason = await _until_deaf(database, ear, backoff)
+        except _DRIVER_ERRORS as error:
+            reason = str(error)
+            if not started:
+                # Also before the first success: `publish_everything` makes up for what is missed.
+                started = True
+                task_status.started()
+        delay = backoff.next_delay()
+        warn_seldom(
+            _log,
+            backoff.failures,
+            "the database does not announce",
+            error=reason,
+            retry_after_s=round(delay, 3),
+        )
+        await anyio.sleep(delay)
+
+
+async def _until_deaf(database: Database, ear: _Ear, backoff: Backoff) -> str:
+    """Return why the connection has to be replaced; raise if the database no longer answers."""
+    primary = database.primary
+    assert primary is not None
+    looks = 0
+    while not ear.lost.is_set():
+        with anyio.move_on_after(_LOOK.total_seconds()):
+            await ear.lost.wait()
+            break
+        looks += 1
+        await end_stuck_sessions(ear.connection)
+        if looks % _LOOKS_PER_HEARING:
+            await primary.look()
+        elif not await _hears(database, ear):
+            return f"what is announced is not heard; {POOLER}"
+        if not primary.is_current(ear.connection):
+            return "another server is the primary"
+        backoff.reset()
+    return "the server closed the connection"
+
+
+async def _hears(database: Database, ear: _Ear) -> bool:
+    try:
+        return await ear.hears(database)
+    except _DRIVER_ERRORS:
+        # Nothing could be announced, as when the server has no connection free: then this one is worth keeping.
+        await ear.connection.execute("SELECT 1", timeout=_ANSWER_S)
+        return True

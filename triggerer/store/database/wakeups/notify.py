@@ -1,0 +1,25 @@
+"""NOTIFY as part of a statement, so that a transaction and its announcement are one round trip."""
+
+from __future__ import annotations
+
+from triggerer.store.database.wakeups.signals import ALL, Signal
+from triggerer.store.database.wakeups.transport import CHANNEL, MAX_PAYLOAD
+
+
+def notify_cte(signal: Signal, *, sender: str, dag_ids: str) -> str:
+    """Return PostgreSQL's common table expression `notified`, which announces `signal` to other processes.
+
+    It has a row if something was announced. It is evaluated only if the statement reads it.
+
+    Args:
+        sender: The parameter with the sender's id, `$1` say; see `AnnouncementTransport`.
+        dag_ids: A query for one row with one column, an array of DAG ids or NULL.
+    """
+    return f"""notified AS (
+    SELECT pg_notify('{CHANNEL}', CASE WHEN octet_length(text) <= {MAX_PAYLOAD} THEN text ELSE
+        json_build_object('from', {sender}::text, '{signal}', json_build_array('{ALL}'))::text END)
+    FROM (
+        SELECT json_build_object('from', {sender}::text, '{signal}', dag_ids)::text AS text
+        FROM ({dag_ids}) AS changed(dag_ids) WHERE dag_ids IS NOT NULL
+    ) AS message
+)"""

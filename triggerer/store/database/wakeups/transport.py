@@ -1,0 +1,108 @@
+"""How announcements reach other processes: by NOTIFY, or by a socket beside a SQLite file."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import anyio
+import orjson
+from sqlalchemy import URL
+
+from triggerer.observability.logging_setup import LazyLogger
+from triggerer.store.database.sqlite.file import beside
+from triggerer.store.database.wakeups.signals import ALL, Announced, Signal, Wakeups
+
+_log = LazyLogger(__name__)
+
+CHANNEL: Final = "triggerer"
+"""PostgreSQL's channel. Each database has its own, so services in two databases do not hear one another."""
+
+# Of NOTIFY it is less than 8000 bytes. A datagram could be longer, but one limit is enough.
+MAX_PAYLOAD: Final = 7_900
+_SEND_TIMEOUT_S: Final = 1.0
+# sun_path holds 108 bytes, the final zero included.
+_MAX_SOCKET_PATH: Final = 107
+
+
+class AnnouncementTransport:
+    """Encodes and, for SQLite, sends one process's announcements."""
+
+    def __init__(self, url: URL) -> None:
+        self.sender: Final = uuid4().hex
+        """The id by which this process recognises its own announcements."""
+        sqlite = url.get_backend_name() == "sqlite"
+        self.socket_path: Final = beside(url.database or "", ".wake") if sqlite else None
+        """Where a standalone listens on SQLite; None for PostgreSQL."""
+        self.is_listening = False
+        """Set by `listen`: this process has the socket, so nothing has to be sent."""
+
+    def encode(self, announced: Announced) -> str:
+        """Return the announcement as a message. Too many subjects become "all"."""
+        message: dict[str, str | list[str]] = {"from": self.sender}
+        message.update({signal.value: list(subjects) for signal, subjects in announced.items()})
+        body = orjson.dumps(message)
+        if len(body) > MAX_PAYLOAD:
+            body = orjson.dumps(
+                {"from": self.sender, **{signal.value: [ALL] for signal in announced}}
+            )
+        return body.decode()
+
+    def receive(self, message: str | bytes, wakeups: Wakeups) -> None:
+        """Publish what another process announced; our own was delivered when we committed."""
+        try:
+            fields = orjson.loads(message)
+            if fields.pop("from", None) == self.sender:
+                return
+            for name, subjects in fields.items():
+                wakeups.publish(Signal(name), *map(str, subjects))
+        except (ValueError, AttributeError, TypeError):
+            # From another release, or from something else on our channel. Something may have happened.
+            _log.warning("an announcement could not be read", message=str(message)[:200])
+            wakeups.publish_everything()
+
+    async def send(self, announced: Announced) -> None:
+        """Send it to the standalone on this SQLite database; for PostgreSQL it does nothing."""
+        if self.socket_path is None or self.is_listening or not announced:
+            return
+        payload = self.encode(announced).encode()
+        with datagram_socket() as sender, short_path(self.socket_path) as address:
+            # Shielded: the commit is done, and its caller must not take it for undone.
+            with anyio.move_on_after(_SEND_TIMEOUT_S, shield=True) as scope:
+                while True:
+                    try:
+                        sender.sendto(payload, address)
+                        return
+                    except BlockingIOError:
+                        await anyio.wait_writable(sender)
+                    except OSError:
+                        # Nobody listens: there is no standalone, or it is starting and will read everything.
+                        return
+            if scope.cancelled_caught:
+                _log.warning("the standalone did not take a wakeup; its sweep will find the change")
+
+
+@contextmanager
+def datagram_socket() -> Iterator[socket.socket]:
+    """Give a non-blocking socket, which is closed at the end of the block."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        yield sock
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """Give a name of `path` that fits into a socket address, valid within the block."""
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

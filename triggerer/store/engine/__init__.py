@@ -1,1 +1,0 @@
-"""Connections, transactions and scripts on each database that we support."""

@@ -1,0 +1,219 @@
+"""Inserts asset events and their queue entries, many in one statement: the hot path of the store.
+
+Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py). On SQLite, a statement
+for each 100 to 150 rows is twice as fast as one over `json_each`. It is 1.5 times as fast as one for each row, or four
+times beside a busy event loop: each statement releases the interpreter's lock, and takes up to half a millisecond to
+get it back. With one statement for each 1,000 rows, the whole way from message to row is faster by another seventh. On
+PostgreSQL, one statement that unnests arrays is ten times as fast as the ORM; what triggers make is sent in a form that
+costs the driver a third of that, see `record_step`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row, Script
+from triggerer.store.database.statement import sqlite_instant
+
+
+class EventRow(NamedTuple):
+    """A new row of `asset_event`, without its id."""
+
+    asset_id: int
+    extra: str
+    """JSON text."""
+    timestamp: datetime
+    watcher_id: int
+    """0: not from a watcher."""
+    idempotency_key: str
+    ordinal: int
+    partition_key: str | None = None
+    source_dag_id: str | None = None
+    source_run_id: str | None = None
+    source_task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """The outcome of a bulk insert."""
+
+    dag_ids: tuple[str, ...]
+    """DAGs for which at least one of the rows may wait now."""
+    event_ids: tuple[int, ...]
+    """Of the new rows, in the order given; repeats have none. Empty unless they were asked for."""
+
+
+_COLUMNS: Final = ", ".join(EventRow._fields)
+
+# The sizes of the statements. An older SQLite takes 999 parameters.
+_SQLITE_ROWS: Final = (1_000, 100, 16, 1)
+# The new rows are those with an id above the highest one before: nobody else can write at the same time.
+_SQLITE_HIGHEST: Final = (
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
+)
+_SQLITE_NEW: Final = "SELECT id FROM asset_event WHERE id > ? ORDER BY id"
+_SQLITE_QUEUE: Final = (
+    "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
+    "SELECT s.dag_id, e.id, e.asset_id "
+    "FROM asset_event e "
+    "JOIN dag_schedule_asset s ON s.asset_id = e.asset_id "
+    "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
+    "WHERE e.id > ?"
+)
+_SQLITE_WAITING: Final = (
+    "SELECT DISTINCT s.dag_id FROM dag_schedule_asset s "
+    "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
+    "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
+)
+# Of one event; a DAG names an asset once.
+_SQLITE_QUEUE_ONE: Final = (
+    "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
+    "SELECT s.dag_id, ?1, s.asset_id FROM dag_schedule_asset s "
+    "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale WHERE s.asset_id = ?2 RETURNING dag_id"
+)
+
+PLAIN_FIELDS: Final = EventRow._fields[:-4]
+"""The fields of events that no task has emitted and that have no partition key."""
+# Ids follow the order of the rows, since defaults are computed after the sort. A timestamp is never
+# later than the server's time. A run's instant is the server's too, so no run is older than one of its
+# events, however far the hosts' clocks are apart.
+POSTGRES_INSERT: Final = """
+new AS (
+    INSERT INTO asset_event ({columns})
+    SELECT {values}
+    FROM {given}
+    {condition}
+    ORDER BY place
+    ON CONFLICT DO NOTHING
+    RETURNING id, asset_id
+), queued AS (
+    INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id)
+    SELECT s.dag_id, new.id, new.asset_id
+    FROM new
+    JOIN dag_schedule_asset s ON s.asset_id = new.asset_id
+    JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale
+    RETURNING dag_id
+)"""
+"""The two common table expressions that insert and queue. What is given has a `place`, which is the rows' order."""
+
+
+POSTGRES_TIMESTAMP: Final = "least({timestamp}, clock_timestamp())"
+_VALUES: Final = {
+    "extra": "extra::json",
+    "timestamp": POSTGRES_TIMESTAMP.format(timestamp="timestamp"),
+}
+_GIVEN: Final = f"""
+unnest(
+    $2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::text[], $7::int[],
+    $8::text[], $9::text[], $10::text[], $11::text[]
+) WITH ORDINALITY AS given ({_COLUMNS}, place)"""
+_POSTGRES: Final = f"""
+WITH {
+    POSTGRES_INSERT.format(
+        columns=_COLUMNS,
+        values=", ".join(_VALUES.get(column, column) for column in EventRow._fields),
+        given=_GIVEN,
+        condition="",
+    )
+}
+SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
+       CASE WHEN $1::boolean THEN (SELECT array_agg(id ORDER BY id) FROM new) END
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class InsertEvents:
+    """A step: one row, with the DAGs that may wait now and, if wanted, the new events' ids; see `insert_events`."""
+
+    rows: Sequence[EventRow]
+    want_ids: bool
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        columns = list(zip(*self.rows, strict=True))
+        while len(columns) > len(PLAIN_FIELDS) and set(columns[-1]) == {None}:
+            del columns[-1]
+        return [insert_into_sqlite(connection, columns, want_ids=self.want_ids)]
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        return _POSTGRES, (self.want_ids, *map(list, zip(*self.rows, strict=True)))
+
+
+def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script[Inserted]:
+    """Insert the rows whose identity is new, and queue them for every DAG that waits.
+
+    Paused DAGs wait too, stale ones do not. To wake the scheduler is left to the caller. If one row is
+    refused, none is written.
+    """
+    if not rows:
+        return Inserted((), ())
+    ((dag_ids, event_ids),) = yield InsertEvents(rows, want_ids)
+    return Inserted(tuple(dag_ids or ()), tuple(event_ids or ()))
+
+
+def insert_into_sqlite(
+    connection: sqlite3.Connection, columns: Sequence[Sequence[Any]], *, want_ids: bool
+) -> tuple[Sequence[str], Sequence[int]]:
+    """Insert and queue; return the DAGs that may wait and, if wanted, the new ids.
+
+    Nothing is done in Python for each row: the event loop would wait for the interpreter's lock meanwhile.
+
+    Args:
+        columns: The fields of at least one `EventRow`, one list each; the last four may be left out.
+    """
+    asset_ids, extras, timestamps, *others = columns
+    columns = (asset_ids, extras, _sqlite_instants(timestamps), *others)
+    width = len(columns)
+    if len(asset_ids) == 1:
+        dag_ids, event_ids = _insert_one(connection, [value for (value,) in columns])
+        return dag_ids, event_ids if want_ids else ()
+    (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
+    most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
+    done, left = 0, len(asset_ids)
+    # Few sizes, so that each statement stays prepared.
+    for size in _SQLITE_ROWS:
+        while left >= size <= most:
+            values: list[Any] = [None] * (size * width)
+            for place, column in enumerate(columns):
+                values[place::width] = column[done : done + size]
+            connection.execute(_sqlite_insert(size, width), values)
+            done += size
+            left -= size
+    dag_ids = ()
+    if connection.execute(_SQLITE_QUEUE, (highest,)).rowcount:
+        of_assets = json.dumps(sorted(set(asset_ids)))
+        dag_ids = tuple(dag_id for (dag_id,) in connection.execute(_SQLITE_WAITING, (of_assets,)))
+    new = connection.execute(_SQLITE_NEW, (highest,)) if want_ids else ()
+    return dag_ids, [event_id for (event_id,) in new]
+
+
+@lru_cache(maxsize=8)
+def _sqlite_insert(rows: int, columns: int) -> str:
+    places = f"({', '.join('?' * columns)})"
+    return (
+        f"INSERT INTO asset_event ({', '.join(EventRow._fields[:columns])})"
+        f" VALUES {', '.join([places] * rows)} ON CONFLICT DO NOTHING"
+    )
+
+
+def _insert_one(
+    connection: sqlite3.Connection, values: Sequence[Any]
+) -> tuple[Sequence[str], Sequence[int]]:
+    """As `insert_into_sqlite`, in two statements instead of four: most messages come alone."""
+    created = connection.execute(_sqlite_insert(1, len(values)), values)
+    if not created.rowcount or created.lastrowid is None:
+        return (), ()
+    queued = connection.execute(_SQLITE_QUEUE_ONE, (created.lastrowid, values[0])).fetchall()
+    return [dag_id for (dag_id,) in queued], (created.lastrowid,)
+
+
+def _sqlite_instants(instants: Sequence[datetime]) -> Sequence[str]:
+    """Write each different instant once: many of them are equal."""
+    texts = {instant: sqlite_instant(instant) for instant in set(instants)}
+    return list(map(texts.__getitem__, instants))

@@ -1,0 +1,106 @@
+"""Which name and URI an event's asset had when the event was recorded, and which events belong to a name or a URI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+
+from triggerer.store.schema.models import Asset, AssetEvent, FormerIdentity
+
+_Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
+NAME = func.coalesce(FormerIdentity.name, Asset.name)
+"""The name of an event's asset at its time, in a query with `with_identity`."""
+URI = func.coalesce(FormerIdentity.uri, Asset.uri)
+
+
+class Span(NamedTuple):
+    """Events of one asset that were recorded under one identity."""
+
+    asset_id: int
+    after: int
+    """An id: later events belong to the span."""
+    last: int | None
+    """The id of the last event; None: the identity is the present one."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all events of the asset belong to the span: it has always had this identity."""
+        return self.after == 0 and self.last is None
+
+    def holds(self) -> ColumnElement[bool]:
+        """Return the condition that an `AssetEvent` belongs to the span."""
+        parts: list[ColumnElement[bool]] = [AssetEvent.asset_id == self.asset_id]
+        if self.after:
+            parts.append(AssetEvent.id > self.after)
+        if self.last is not None:
+            parts.append(AssetEvent.id <= self.last)
+        return and_(*parts)
+
+
+def with_identity(query: _Query) -> _Query:
+    """Join a query of `AssetEvent` with the asset, and with the identity that it had, for `NAME` and `URI`."""
+    other = aliased(FormerIdentity)
+    its_last = (
+        select(func.min(other.last_event_id))
+        .where(other.asset_id == AssetEvent.asset_id, other.last_event_id >= AssetEvent.id)
+        .correlate(AssetEvent)
+        .scalar_subquery()
+    )
+    return query.join(Asset, Asset.id == AssetEvent.asset_id).outerjoin(
+        FormerIdentity,
+        and_(
+            FormerIdentity.asset_id == AssetEvent.asset_id,
+            FormerIdentity.last_event_id == its_last,
+        ),
+    )
+
+
+async def spans_of(session: AsyncSession, *, uri: str, name: str | None = None) -> list[Span]:
+    """Return the events that were recorded under this URI, or under this name; empty: no asset has or had it.
+
+    Args:
+        name: None: the URI alone counts.
+    """
+    had_it = select(FormerIdentity.asset_id).where(_has(FormerIdentity, uri, name))
+    assets = await session.execute(
+        select(Asset.id, Asset.name, Asset.uri).where(
+            or_(_has(Asset, uri, name), Asset.id.in_(had_it))
+        )
+    )
+    present = {asset_id: (its_name, its_uri) for asset_id, its_name, its_uri in sorted(assets)}
+    former = await session.execute(
+        select(
+            FormerIdentity.asset_id,
+            FormerIdentity.name,
+            FormerIdentity.uri,
+            FormerIdentity.last_event_id,
+        )
+        .where(FormerIdentity.asset_id.in_(present))
+        .order_by(FormerIdentity.asset_id, FormerIdentity.last_event_id)
+    )
+    found: list[Span] = []
+    after = dict.fromkeys(present, 0)
+    now = ((asset_id, *identity, None) for asset_id, identity in present.items())
+    for asset_id, its_name, its_uri, last in (*former, *now):
+        if its_uri == uri or (name is not None and its_name == name):
+            found.append(Span(asset_id, after[asset_id], last))
+        after[asset_id] = last or 0
+    return found
+
+
+def in_spans(spans: Sequence[Span]) -> ColumnElement[bool]:
+    """Return the condition that an `AssetEvent` belongs to one of the spans."""
+    whole = [span.asset_id for span in spans if span.is_whole]
+    parts = [span.holds() for span in spans if not span.is_whole]
+    # SQLite takes an expression of some hundred parts, and a list of any length.
+    return or_(AssetEvent.asset_id.in_(whole), *parts)
+
+
+def _has(
+    table: type[Asset] | type[FormerIdentity], uri: str, name: str | None
+) -> ColumnElement[bool]:
+    return table.uri == uri if name is None else or_(table.uri == uri, table.name == name)

@@ -1,0 +1,148 @@
+"""Asset events as the commands show them; see `definitions`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Select, except_, func, select, union_all
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.events.identities import NAME, URI, in_spans, spans_of, with_identity
+from triggerer.store.listing.filters import limited
+from triggerer.store.listing.views import AssetEventView, view_of
+from triggerer.store.schema.models import (
+    AssetEvent,
+    DagPartitionEvent,
+    QueuedAssetEvent,
+    Watcher,
+)
+
+EVENT_STATES: Final = ("queued", "consumed", "unused")
+_LARGEST_WINDOW: Final = 16_000
+_IDS_AT_ONCE: Final = 500
+"""Below every database's bound on parameters."""
+_FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
+    DagPartitionEvent.run_pk.is_(None)
+)
+"""The events that wait for the runs of partition keys."""
+_SELECTED: Final = with_identity(select(AssetEvent, NAME, URI, Watcher.name)).outerjoin(
+    Watcher, Watcher.id == AssetEvent.watcher_id
+)
+
+
+async def list_asset_events(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    asset: str | None = None,
+    dag: str | None = None,
+    event_id: int | None = None,
+    state: str | None = None,
+) -> list[AssetEventView]:
+    """Return events, newest first.
+
+    With `unused` it may walk the whole history if hardly any event is: no index has the events that nobody waited for,
+    since every insert would have to maintain it. With `asset` or `dag` it walks theirs.
+
+    Args:
+        asset: Only events that were recorded under this name or this URI.
+        dag: Only events that the DAG's runs emitted.
+        state: `queued`: a DAG still waits to take it into a run. `consumed`: all DAGs that waited have taken it.
+            `unused`: none waited. The first two take the longer the more other events are queued.
+    """
+    wanted: list[ColumnElement[bool]] = []
+    if asset is not None:
+        wanted.append(in_spans(await spans_of(session, uri=asset, name=asset)))
+    if dag is not None:
+        wanted.append(AssetEvent.source_dag_id == dag)
+    if event_id is not None:
+        wanted.append(AssetEvent.id == event_id)
+    if state == "queued":
+        waiting = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_(None))
+        wanted.append(AssetEvent.id.in_(union_all(waiting, _FOR_KEYS)))
+    query = _SELECTED.where(*wanted).order_by(AssetEvent.id.desc())
+    if state in ("consumed", "unused"):
+        rows = await _walk(session, query, wanted, limit, are_consumed=state == "consumed")
+    else:
+        rows = list(await session.execute(limited(query, limit)))
+    return [_view(*row) for row in rows]
+
+
+def _view(
+    event: AssetEvent, asset_name: str, asset_uri: str, watcher: str | None
+) -> AssetEventView:
+    key = event.idempotency_key
+    return view_of(
+        event,
+        AssetEventView,
+        asset_name=asset_name,
+        asset_uri=asset_uri,
+        source_watcher=watcher,
+        idempotency_key=None if key.startswith("~") else key,
+    )
+
+
+async def list_events_by_id(
+    session: AsyncSession, event_ids: Sequence[int]
+) -> list[AssetEventView]:
+    """Return these events, the oldest first; those that are gone are left out."""
+    found: list[AssetEventView] = []
+    for start in range(0, len(event_ids), _IDS_AT_ONCE):
+        some = event_ids[start : start + _IDS_AT_ONCE]
+        query = _SELECTED.where(AssetEvent.id.in_(some)).order_by(AssetEvent.id)
+        found += [_view(*row) for row in await session.execute(query)]
+    return found
+
+
+async def _walk(
+    session: AsyncSession,
+    query: Select[*tuple[Any, ...]],
+    wanted: Sequence[ColumnElement[bool]],
+    limit: int,
+    *,
+    are_consumed: bool,
+) -> list[Any]:
+    """Return rows of a query for `wanted` events: window by window, from the newest, until there are enough."""
+    found: list[Any] = []
+    upper = await session.scalar(select(func.max(AssetEvent.id))) or 0
+    width = 1_000
+    while not limit or len(found) < limit:
+        if are_consumed:
+            # Events that nobody waited for are skipped at once.
+            upper = await _newest_in_queue(session, upper)
+        beyond = select(AssetEvent.id).where(*wanted, AssetEvent.id <= upper)
+        window = beyond.order_by(AssetEvent.id.desc()).limit(width).subquery()
+        bounds = select(func.count(), func.min(window.c.id), func.max(window.c.id))
+        count, lowest, highest = (await session.execute(bounds)).one()
+        if not count:
+            break
+        candidates = beyond.where(AssetEvent.id.between(lowest, highest)).correlate(None)
+        in_queue = QueuedAssetEvent.asset_event_id
+        # A range of the queue, or the entries of each candidate, whichever is less.
+        are_few = 4 * count < highest - lowest
+        entries = select(in_queue).where(
+            in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest)
+        )
+        # Not by NOT IN: where PostgreSQL expects many rows, it compares each with each.
+        if are_consumed:
+            waiting = union_all(
+                entries.where(QueuedAssetEvent.run_pk.is_(None)),
+                _FOR_KEYS.where(DagPartitionEvent.asset_event_id.between(lowest, highest)),
+            ).subquery()
+            is_in_state = except_(
+                entries.where(QueuedAssetEvent.run_pk.is_not(None)),
+                select(waiting.c.asset_event_id),
+            )
+        else:
+            is_in_state = except_(candidates, entries)
+        rows = query.where(AssetEvent.id.between(lowest, highest), AssetEvent.id.in_(is_in_state))
+        found += await session.execute(limited(rows, limit and limit - len(found)))
+        upper, width = lowest - 1, min(4 * width, _LARGEST_WINDOW)
+    return found
+
+
+async def _newest_in_queue(session: AsyncSession, upper: int) -> int:
+    """Return the newest event, up to this one, for which a DAG waits or has waited; 0: there is none."""
+    entry = QueuedAssetEvent.asset_event_id
+    return await session.scalar(select(func.max(entry)).where(entry <= upper)) or 0

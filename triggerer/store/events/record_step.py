@@ -1,0 +1,120 @@
+"""The step that stores trigger events under the leases of their streams: a flush of the recorder."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any, Final
+
+import orjson
+
+from triggerer.domain.events import Fence
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row
+from triggerer.store.database.statement import Statement, in_list
+from triggerer.store.database.wakeups.notify import notify_cte
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.events.bulk_insert import (
+    PLAIN_FIELDS,
+    POSTGRES_INSERT,
+    POSTGRES_TIMESTAMP,
+    insert_into_sqlite,
+)
+from triggerer.store.events.event_rows import EventRows
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvents:
+    """A step: one row, with the DAGs for which events may wait now, and the numbers (from 1) of the fences that hold.
+
+    Rows whose fence does not hold are not stored. Nobody can take over the streams of the others until the
+    transaction has ended. On PostgreSQL the statement also notifies other processes, so that it can be a
+    transaction by itself; on SQLite there are none to notify.
+
+    Args:
+        rows: At least one.
+        fences: Those that the rows need, in the order of their numbers.
+        sender: See `AnnouncementTransport`.
+    """
+
+    rows: EventRows
+    fences: Sequence[Fence]
+    sender: str
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        digests = [fence.stream_digest for fence in self.fences]
+        shown = set(_SQLITE_SHOWN(digests=digests).on_sqlite(connection, now)) if digests else set()
+        held = [number for number, fence in enumerate(self.fences, 1) if tuple(fence) in shown]
+        columns = self.rows.columns()
+        if len(held) < len(self.fences):
+            allowed = {0, *held}
+            is_held = [number in allowed for number in self.rows.fence_numbers()]
+            columns = [list(compress(column, is_held)) for column in columns]
+        dag_ids: Sequence[str] = ()
+        if columns[0]:
+            dag_ids, _ = insert_into_sqlite(connection, columns, want_ids=False)
+        return [(dag_ids, held)]
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        rows = self.rows
+        has_keys = rows.partition_keys is not None
+        # Two texts for all rows: as arrays, the driver would encode each of their elements.
+        extras, keys = f"[{','.join(rows.extras)}]", orjson.dumps(rows.keys).decode()
+        fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
+        shared = map(list, zip(*rows.shared, strict=True))
+        arguments = (self.sender, *fences, extras, keys, rows.shared_indices, *shared)
+        return _POSTGRES[has_keys], (*arguments, rows.partition_keys) if has_keys else arguments
+
+
+_SQLITE_SHOWN: Final = Statement(
+    "SELECT digest, owner, epoch FROM stream WHERE digest {IN_DIGESTS}",
+    IN_DIGESTS=in_list("digests", "text"),
+)
+
+
+# Subscripts of arrays whose elements have one size, which are found at once; a join might compare all with all.
+_VALUES: Final = {
+    "asset_id": "($8::bigint[])[shared + 1]",
+    "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),
+    "watcher_id": "($10::bigint[])[shared + 1]",
+    "ordinal": "($11::int[])[shared + 1]",
+}
+_FENCE: Final = "($12::int[])[shared + 1]"
+
+
+def _postgres(*, has_keys: bool) -> str:
+    fields = (*PLAIN_FIELDS, "partition_key") if has_keys else PLAIN_FIELDS
+    functions = (
+        "json_array_elements($5::json), jsonb_array_elements_text($6::jsonb), unnest($7::int[])"
+    )
+    names = "extra, idempotency_key, shared"
+    if has_keys:
+        functions, names = f"{functions}, unnest($13::text[])", f"{names}, partition_key"
+    insert = POSTGRES_INSERT.format(
+        columns=", ".join(fields),
+        values=", ".join(_VALUES.get(field, field) for field in fields),
+        given=f"ROWS FROM ({functions}) WITH ORDINALITY AS given ({names}, place)",
+        condition=f"WHERE {_FENCE} = 0 OR {_FENCE} IN (SELECT number FROM held)",
+    )
+    notify = notify_cte(Signal.EVENTS_QUEUED, sender="$1", dag_ids="SELECT dag_ids FROM waiting")
+    return f"""
+WITH held AS MATERIALIZED (
+    SELECT f.number
+    FROM unnest($2::text[], $3::text[], $4::bigint[])
+         WITH ORDINALITY AS f(digest, owner, epoch, number)
+    JOIN stream s ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch
+    -- Sorted, or two flushes could deadlock.
+    ORDER BY s.digest
+    FOR SHARE OF s
+), {insert}, waiting AS (
+    SELECT array_agg(DISTINCT dag_id) AS dag_ids FROM queued
+), {notify}
+SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SELECT count(*) FROM notified)
+"""
+
+
+# Most have no partition key: an array of nulls for it would take a part of the time.
+_POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
+"""By whether a row has a partition key."""

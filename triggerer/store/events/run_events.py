@@ -1,0 +1,247 @@
+"""The asset events that a run's tasks read, by page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Text,
+    cast,
+    exists,
+    func,
+    select,
+    type_coerce,
+    union_all,
+)
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
+
+from triggerer.store.events.identities import (
+    NAME,
+    URI,
+    Span,
+    in_spans,
+    spans_of,
+    with_identity,
+)
+from triggerer.store.schema.models import (
+    Asset,
+    AssetAlias,
+    AssetAliasMember,
+    AssetEvent,
+    DagPartitionEvent,
+    QueuedAssetEvent,
+    Watcher,
+)
+
+_EventId = ColumnElement[int] | InstrumentedAttribute[int]
+
+PAGE_CHARACTERS: Final = 4 * 2**20
+"""The size of a page, in characters of `extra`: it ends with the event that exceeds it."""
+# Rows are fetched in portions; those after the end of the page are discarded.
+_FETCHED_AT_ONCE: Final = 200
+# Each asset is a part of one statement; SQLite takes 500 parts.
+_ASSETS_MERGED: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TriggeringAsset:
+    """An asset of some of a run's triggering events."""
+
+    name: str
+    uri: str
+    total: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAsset:
+    """Which asset a name stands for."""
+
+    name: str
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a sequence of events, which is ordered by id.
+
+    A page ends early if its events are large. It has at least one event, unless the sequence ends before it. Events
+    that are skipped are counted in an index.
+    """
+
+    last_id: int
+    """Events with a greater id are not part of the sequence."""
+    newest_first: bool
+    beyond: int | None
+    """The page begins after this id, in its own order; None: at that end of the sequence."""
+    skip: int
+    limit: int
+
+
+async def triggering_assets(session: AsyncSession, run_pk: int) -> list[TriggeringAsset]:
+    """Return the assets of a run's triggering events, and the number of events of each; by name."""
+    entry = await _entries_of(session, run_pk)
+    rows = await session.execute(
+        select(Asset.name, Asset.uri, func.count(), func.max(entry.asset_event_id))
+        .join(entry, entry.asset_id == Asset.id)
+        .where(entry.run_pk == run_pk)
+        .group_by(Asset.name, Asset.uri)
+        .order_by(Asset.name)
+    )
+    return [TriggeringAsset(*row) for row in rows]
+
+
+async def find_asset(session: AsyncSession, *, name: str) -> NamedAsset | None:
+    """Return the asset of this name, if there is one."""
+    row = (await session.execute(select(Asset.name, Asset.uri).where(Asset.name == name))).first()
+    return None if row is None else NamedAsset(*row)
+
+
+async def last_event(
+    session: AsyncSession, *, uri: str | None = None, alias: str | None = None
+) -> int:
+    """Return the id of the newest event of an asset, or of the assets of an alias; 0: there is none."""
+    spans, newest = await _spans(session, uri, alias), 0
+    for start in range(0, len(spans), _ASSETS_MERGED):
+        # Each span by itself is one index lookup.
+        each = union_all(
+            *(
+                select(func.max(AssetEvent.id).label("id")).where(span.holds())
+                for span in spans[start : start + _ASSETS_MERGED]
+            )
+        ).subquery()
+        newest = max(newest, await session.scalar(select(func.max(each.c.id))) or 0)
+    return newest
+
+
+async def count_events(
+    session: AsyncSession, *, last_id: int, uri: str | None = None, alias: str | None = None
+) -> int:
+    """Return how many events they have, up to that one. It takes the longer the more there are."""
+    counted = (
+        select(func.count())
+        .select_from(AssetEvent)
+        .where(in_spans(await _spans(session, uri, alias)), AssetEvent.id <= last_id)
+    )
+    return await session.scalar(counted) or 0
+
+
+async def page_of_asset(
+    session: AsyncSession, page: Page, *, uri: str | None = None, alias: str | None = None
+) -> list[dict[str, Any]]:
+    """Return a page of the events of an asset, or of the assets of an alias.
+
+    For an alias with more than 100 assets, it takes the longer the more events there are after the page's begin.
+    """
+    spans = await _spans(session, uri, alias)
+    if not spans:
+        return []
+    # No index has the events of several assets in order. So take the first ones of each, and the first of those.
+    apart = [[one] for one in spans] if len(spans) <= _ASSETS_MERGED else [spans]
+    firsts = [
+        _in_order(select(AssetEvent.id).where(in_spans(some)), AssetEvent.id, page)
+        .limit(page.skip + page.limit)
+        .subquery()
+        for some in apart
+    ]
+    merged = union_all(*(select(first.c.id) for first in firsts)).subquery().c.id
+    ids = _in_order(select(merged), merged, page)
+    events = select(AssetEvent.id).where(in_spans(spans))
+    return await _read(session, page, ids, events, AssetEvent.id)
+
+
+async def page_of_run(
+    session: AsyncSession, page: Page, *, run_pk: int, uri: str
+) -> list[dict[str, Any]]:
+    """Return a page of the events of one asset that triggered a run."""
+    entry = await _entries_of(session, run_pk)
+    event_id = entry.asset_event_id
+    asset_id = select(Asset.id).where(Asset.uri == uri).scalar_subquery()
+    ours = select(event_id).where(entry.run_pk == run_pk, entry.asset_id == asset_id)
+    events = ours.join(AssetEvent, AssetEvent.id == event_id)
+    return await _read(session, page, _in_order(ours, event_id, page), events, event_id)
+
+
+async def _entries_of(
+    session: AsyncSession, run_pk: int
+) -> type[QueuedAssetEvent] | type[DagPartitionEvent]:
+    """Return where the run's events are: those of a partition key are by themselves."""
+    keyed = exists().where(DagPartitionEvent.run_pk == run_pk)
+    return DagPartitionEvent if await session.scalar(select(keyed)) else QueuedAssetEvent
+
+
+async def _spans(session: AsyncSession, uri: str | None, alias: str | None) -> list[Span]:
+    """Return the events that were recorded under a URI, or all events of the assets of an alias."""
+    if alias is None:
+        assert uri is not None
+        return await spans_of(session, uri=uri)
+    members = await session.scalars(
+        select(AssetAliasMember.asset_id)
+        .join(AssetAlias, AssetAlias.id == AssetAliasMember.alias_id)
+        .where(AssetAlias.name == alias)
+        .order_by(AssetAliasMember.asset_id)
+    )
+    return [Span(asset_id, 0, None) for asset_id in members]
+
+
+def _in_order(query: Select[int], event_id: _EventId, page: Page) -> Select[int]:
+    """Restrict a query to the sequence after the page's begin, in the page's order."""
+    query = query.where(event_id <= page.last_id)
+    if page.beyond is not None:
+        query = query.where(event_id < page.beyond if page.newest_first else event_id > page.beyond)
+    return query.order_by(event_id.desc() if page.newest_first else event_id)
+
+
+def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, ...]]:
+    """Give a query, which reads from `asset_event`, the columns of a page; `extra` is the last."""
+    # `extra` is passed on as text: decoding thousands of them, only to encode them again, would hold up the
+    # event loop for longer than all the rest.
+    postgresql = session.get_bind().dialect.name == "postgresql"
+    extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
+    return (
+        with_identity(events)
+        .outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id)
+        .with_only_columns(
+            AssetEvent.id,
+            NAME.label("asset_name"),
+            URI.label("asset_uri"),
+            AssetEvent.timestamp,
+            Watcher.name.label("source_watcher"),
+            AssetEvent.source_dag_id.label("source_dag"),
+            AssetEvent.source_run_id,
+            AssetEvent.source_task_id.label("source_task"),
+            AssetEvent.partition_key,
+            extra.label("extra"),
+            maintain_column_froms=True,
+        )
+    )
+
+
+async def _read(
+    session: AsyncSession, page: Page, ids: Select[int], events: Select[int], event_id: _EventId
+) -> list[dict[str, Any]]:
+    """Find the page's first and last event by `ids`, which are sorted, then read `events` between them."""
+    wanted = ids.limit(page.limit).offset(page.skip).subquery()
+    bounds = select(func.min(wanted.c[0]), func.max(wanted.c[0]))
+    lowest, highest = (await session.execute(bounds)).one()
+    if lowest is None:
+        return []
+    rows = _columns(session, events).where(event_id.between(lowest, highest))
+    rows = rows.order_by(event_id.desc() if page.newest_first else event_id)
+    found: list[dict[str, Any]] = []
+    left = PAGE_CHARACTERS
+    keys = rows.selected_columns.keys()
+    result = await session.stream(rows, execution_options={"yield_per": _FETCHED_AT_ONCE})
+    async for some in result.partitions():
+        for *fields, extra in some:
+            found.append(dict(zip(keys, (*fields, orjson.Fragment(extra)), strict=True)))
+            left -= len(extra)
+            if left < 0:
+                await result.close()
+                return found
+    return found

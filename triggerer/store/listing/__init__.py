@@ -1,0 +1,1 @@
+"""What the lists of all nouns share: views, filters and counts."""

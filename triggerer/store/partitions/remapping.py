@@ -1,0 +1,51 @@
+"""Puts what waits for partition keys back into the queue: its DAG maps it otherwise now, or some of it is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.database.transactions import insert_into
+from triggerer.store.schema.models import (
+    DagPartition,
+    DagPartitionEvent,
+    DagPartitionPart,
+    QueuedAssetEvent,
+)
+from triggerer.store.schema.models.dags import NEVER
+
+
+async def return_to_queue(session: AsyncSession, dag_ids: Sequence[str]) -> set[str]:
+    """Put what waits for keys of these DAGs back where it came from, to be divided anew, in the caller's transaction.
+
+    What runs have taken stays theirs. The caller has locked the DAGs' rows, and wakes the scheduler.
+
+    Returns:
+        The DAGs for which something did wait.
+    """
+    if not dag_ids:
+        return set()
+    waits = (DagPartitionEvent.dag_id.in_(dag_ids), DagPartitionEvent.run_pk.is_(None))
+    entry = (DagPartitionEvent.dag_id, DagPartitionEvent.asset_event_id, DagPartitionEvent.asset_id)
+    await session.execute(
+        insert_into(session, QueuedAssetEvent)
+        .from_select(
+            ["dag_id", "asset_event_id", "asset_id"], select(*entry).where(*waits).distinct()
+        )
+        .on_conflict_do_update(index_elements=["dag_id", "asset_event_id"], set_={"run_pk": None})
+    )
+    gone = await session.scalars(
+        delete(DagPartitionEvent).where(*waits).returning(DagPartitionEvent.dag_id)
+    )
+    found = set(gone)
+    if not found:
+        return found
+    await session.execute(delete(DagPartitionPart).where(DagPartitionPart.dag_id.in_(dag_ids)))
+    await session.execute(
+        update(DagPartition)
+        .where(DagPartition.dag_id.in_(dag_ids), DagPartition.due_at < NEVER)
+        .values(due_at=NEVER, noted_at=None)
+    )
+    return found

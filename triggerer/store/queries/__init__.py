@@ -1,1 +1,0 @@
-"""One module per question that is asked of the database; functions that take a session."""

@@ -1,1 +1,0 @@
-"""The executor's queries, and what it writes about runs and tasks."""

@@ -1,1 +1,0 @@
-"""What the scheduler asks, and the runs that it makes."""

@@ -1,1 +1,0 @@
-"""Asset events on their way into the tables, many in one transaction."""

@@ -1,0 +1,130 @@
+"""Runs after whose end their DAGs want to be called; the caller commits.
+
+That a call is due is written with the end of the run. It is claimed by an executor, and taken back if that one dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import ColumnElement, exists, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.attempts import CallbackOrder, RunOrder
+from triggerer.domain.run_logs import log_path
+from triggerer.domain.runs import RunState
+from triggerer.store.database.transactions import database_now
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.schema.models import Dag, DagRun, Instance
+
+MAX_CALLS: Final = 3
+"""Callbacks whose executors died this often are given up: they may have killed them."""
+
+_DUE: Final = "due"
+_RUNNING: Final = "running"
+
+
+async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
+    """Note, and announce, that calls are due for those of these runs whose DAGs have a callback for such an end."""
+    if not run_pks:
+        return
+    # `callbacks` holds no other words than the states.
+    wants = exists().where(Dag.dag_id == DagRun.dag_id, Dag.callbacks.contains(DagRun.state))
+    ended = DagRun.state.in_((RunState.SUCCESS.value, RunState.FAILED.value))
+    found = await session.scalars(
+        update(DagRun)
+        .where(DagRun.id.in_(run_pks), ended, wants)
+        .values(callback=_DUE, callback_executor=None, callback_attempts=0)
+        .returning(DagRun.dag_id)
+        .execution_options(synchronize_session=False)
+    )
+    if dag_ids := set(found):
+        announce(session, Signal.CALLBACKS_DUE, *dag_ids)
+
+
+async def claim_call(
+    session: AsyncSession, *, executor: str, log_home: str
+) -> CallbackOrder | None:
+    """Make the oldest call that is due this executor's; None: none is due."""
+    row = (
+        await session.execute(
+            select(DagRun, Dag.path, Dag.callbacks)
+            .join(Dag, Dag.dag_id == DagRun.dag_id)
+            .where(DagRun.callback.is_not(None), DagRun.callback == _DUE)
+            .order_by(DagRun.id)
+            .limit(1)
+            .with_for_update(skip_locked=True, of=DagRun)
+        )
+    ).first()
+    if row is None:
+        return None
+    run, path, callbacks = row
+    run.callback, run.callback_executor = _RUNNING, executor
+    run.callback_attempts += 1
+    order = RunOrder(
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        run_type=run.run_type,
+        attempt=run.attempt,
+        queued_at=run.queued_at,
+        run_after=run.run_after,
+        logical_date=run.logical_date,
+        data_interval_start=run.data_interval_start,
+        data_interval_end=run.data_interval_end,
+        params=run.params,
+        partition_key=run.partition_key,
+        run_pk=run.id,
+        path=path,
+        needs_spark=False,
+        log_path=log_path(log_home, run.dag_id, run.run_id),
+        callbacks=callbacks,
+    )
+    return CallbackOrder(order, RunState(run.state), run.error, run.callback_attempts)
+
+
+async def note_called(
+    session: AsyncSession, call: CallbackOrder, *, executor: str, is_done: bool
+) -> None:
+    """Note that a call is done; or that it was interrupted, and is due again, which does not count.
+
+    It is of no effect once others have the call, or the run is repeated.
+    """
+    await session.execute(
+        update(DagRun)
+        .where(
+            DagRun.id == call.run.run_pk,
+            DagRun.callback == _RUNNING,
+            DagRun.callback_executor == executor,
+            DagRun.callback_attempts == call.calls,
+        )
+        .values(
+            callback=None if is_done else _DUE,
+            callback_attempts=call.calls if is_done else call.calls - 1,
+        )
+    )
+
+
+async def recover_calls(session: AsyncSession, *, executor: str, alone: bool) -> list[str]:
+    """Make the calls of executors that are gone due again; return the runs whose calls are given up.
+
+    Args:
+        executor: Whoever asks; it has none in hand.
+        alone: No other executor can be alive.
+    """
+    gone: list[ColumnElement[bool]] = []
+    if not alone:
+        living = select(Instance.id).where(Instance.expires_at > await database_now(session))
+        is_gone = or_(DagRun.callback_executor.is_(None), DagRun.callback_executor.not_in(living))
+        gone.append(or_(is_gone, DagRun.callback_executor == executor))
+    rows = await session.scalars(
+        select(DagRun)
+        .where(DagRun.callback.is_not(None), DagRun.callback == _RUNNING, *gone)
+        .with_for_update(skip_locked=True)
+    )
+    given_up = []
+    for run in rows:
+        run.callback = _DUE if run.callback_attempts < MAX_CALLS else None
+        if run.callback is None:
+            given_up.append(run.run_id)
+    return given_up

@@ -1,0 +1,202 @@
+"""Old runs: which of them nothing reads any more, and their deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from sqlalchemy import ColumnElement, delete, func, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+
+from triggerer.domain.runs import RunType
+from triggerer.store.database.script import perform, single_step
+from triggerer.store.database.statement import Statement, in_list
+from triggerer.store.schema.models import (
+    BackfillInterval,
+    BackfillKey,
+    Dag,
+    DagPartitionEvent,
+    DagRun,
+    QueuedAssetEvent,
+    TaskRun,
+)
+
+_ENDED: Final = text("dag_run.state IN ('success', 'failed', 'cancelled')")
+_AUTOMATED: Final = text(
+    "dag_run.logical_date IS NOT NULL AND dag_run.run_type IN ('scheduled', 'asset_triggered')"
+)
+_BY_ITSELF: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
+
+# One lookup of the event for each that was taken. Written so, neither database can take an index that begins with the
+# DAG: without statistics that would read all that waits for it, each time.
+SHARED: Final = Statement(
+    """
+SELECT DISTINCT t.run_pk FROM dag_partition_event t
+WHERE t.run_pk {IN_RUNS} AND (
+    (SELECT 1 FROM dag_partition_event w {HINT}
+     WHERE w.asset_event_id = t.asset_event_id AND w.dag_id || '' = t.dag_id AND coalesce(w.run_pk, -1) = -1
+     LIMIT 1) IS NOT NULL
+    OR (SELECT 1 FROM queued_asset_event q
+        WHERE q.asset_event_id = t.asset_event_id AND q.dag_id = t.dag_id AND coalesce(q.run_pk, -1) = -1) IS NOT NULL)
+""",
+    IN_RUNS=in_list("run_pks", "bigint"),
+    HINT=("INDEXED BY ix_dag_partition_event_asset_event_id", ""),
+)
+
+
+class OldRun(NamedTuple):
+    """A run that ended long ago."""
+
+    pk: int
+    dag_id: str
+    run_id: str
+    run_type: str
+    log_home: str | None
+    """The folder of its log, on its executor's machine; None: it has none."""
+    logical_date: datetime | None
+    data_interval_end: datetime | None
+    backfill_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NeededRuns:
+    """The old runs of a DAG that the next decisions read, see `triggerer.store.dags.snapshots`."""
+
+    pks: frozenset[int]
+    """The newest, the newest that no backfill has made, the newest that time or assets have asked for, and the last
+    old one that its timetable has asked for: what comes next is computed from that, even if the clock is set back."""
+    since: datetime | None
+    """The logical date of the last one: of what time or assets have asked for, the runs that cover later data intervals
+    are needed too. None: none."""
+
+    def holds(self, run: OldRun) -> bool:
+        """Whether the run is one of them."""
+        if run.pk in self.pks:
+            return True
+        if run.run_type not in _BY_ITSELF:
+            return False
+        ends = (run.logical_date, run.data_interval_end)
+        return self.since is not None and any(end is not None and end > self.since for end in ends)
+
+
+async def needed_runs(session: AsyncSession, before: datetime) -> Mapping[str, NeededRuns]:
+    """Return, by DAG, the runs that must stay, however old they are."""
+    of_dag = DagRun.dag_id == Dag.dag_id
+
+    def newest(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
+        return (
+            select(DagRun.id)
+            .where(of_dag, *conditions)
+            .order_by(DagRun.id.desc())
+            .limit(1)
+            .scalar_subquery()
+        )
+
+    last = (
+        select(DagRun.id)
+        .where(of_dag, _AUTOMATED, DagRun.run_after < before)
+        .order_by(DagRun.run_after.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    rows = await session.execute(
+        select(
+            Dag.dag_id,
+            newest(),
+            newest(DagRun.run_type != RunType.BACKFILL),
+            newest(DagRun.run_type.in_(_BY_ITSELF)),
+            last.label("last_pk"),
+        )
+    )
+    pks = {dag_id: frozenset(pk for pk in found if pk is not None) for dag_id, *found in rows}
+    run = aliased(DagRun)
+    dates = await session.execute(select(Dag.dag_id, run.logical_date).join(run, run.id == last))
+    since = {dag_id: date for dag_id, date in dates}  # noqa: C416 (rows are no pairs to a type checker)
+    return {dag_id: NeededRuns(found, since.get(dag_id)) for dag_id, found in pks.items()}
+
+
+async def open_backfills(session: AsyncSession) -> set[int]:
+    """Return the backfills that have still runs to make."""
+    found: set[int] = set()
+    for part in (BackfillInterval, BackfillKey):
+        pending = select(part.backfill_id).where(text("state = 'pending'")).distinct()
+        found.update(await session.scalars(pending))
+    return found
+
+
+async def old_runs(
+    session: AsyncSession, before: datetime, *, after_pk: int, limit: int
+) -> list[OldRun]:
+    """Return the next runs, by primary key, that ended before an instant and are to be called back no more."""
+    rows = await session.execute(
+        select(
+            DagRun.id,
+            DagRun.dag_id,
+            DagRun.run_id,
+            DagRun.run_type,
+            DagRun.log_home,
+            DagRun.logical_date,
+            DagRun.data_interval_end,
+            DagRun.backfill_id,
+        )
+        .where(DagRun.id > after_pk, *_is_old(before))
+        .order_by(DagRun.id)
+        .limit(limit)
+    )
+    return [OldRun(*row) for row in rows]
+
+
+async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping[int, int]:
+    """Return how many events each of these runs has taken; those without any are left out."""
+    counts: dict[int, int] = {}
+    for entry in (QueuedAssetEvent, DagPartitionEvent):
+        rows = await session.execute(
+            select(entry.run_pk, func.count())
+            .where(entry.run_pk.in_(run_pks))
+            .group_by(entry.run_pk)
+        )
+        for run_pk, count in rows:
+            assert run_pk is not None
+            counts[run_pk] = counts.get(run_pk, 0) + count
+    return counts
+
+
+async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
+    """Return those of these runs that have an event which waits for other partition keys of their DAG.
+
+    If those are mapped anew, what the runs have taken keeps the event from being taken for the same keys again. An
+    event that waits for no key of the DAG never does again.
+    """
+    rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
+    return {run_pk for (run_pk,) in rows}
+
+
+async def delete_runs(
+    session: AsyncSession, run_pks: Collection[int], before: datetime
+) -> set[int]:
+    """Delete those of these runs that are still old and ended, with their tasks and entries; return their keys.
+
+    One that somebody repeats at this moment stays.
+    """
+    locked = (
+        select(DagRun.id)
+        .where(DagRun.id.in_(run_pks), *_is_old(before))
+        .with_for_update(skip_locked=True)
+    )
+    found = set(await session.scalars(locked))
+    for table in (TaskRun, QueuedAssetEvent, DagPartitionEvent):
+        await session.execute(delete(table).where(table.run_pk.in_(found)))
+    await session.execute(delete(DagRun).where(DagRun.id.in_(found)))
+    return found
+
+
+def _is_old(before: datetime) -> tuple[ColumnElement[bool], ...]:
+    return (
+        _ENDED,  # type: ignore[return-value]
+        func.coalesce(DagRun.ended_at, DagRun.queued_at) < before,
+        DagRun.run_after < before,
+        DagRun.callback.is_(None),
+    )

@@ -1,0 +1,167 @@
+"""Queued runs whose DAG file does not load: executors hold them, and the repaired file releases them.
+
+A held run stays queued, counts for `max_active_runs`, and no executor claims it. There are two cases:
+
+- The DAG processor could not load the file (`dag_file.is_broken`). The run is held until the file loads.
+- Only a worker could not load it, for instance because a package is missing on its machine. The run is held for a
+  while, and is tried again then, or as soon as the DAG processor has read the file again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import ColumnElement, Select, Table, and_, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.attempts import RunOrder
+from triggerer.store.database.script import Script
+from triggerer.store.database.statement import BoundStatement, Statement
+from triggerer.store.runs.state_conditions import QUEUED
+from triggerer.store.schema.models import Dag, DagFile, DagRun
+from triggerer.store.schema.models.dags import NEVER
+
+_RUNS: Final = typing.cast(Table, DagRun.__table__)
+_FIRST_DELAY_S: Final = 5.0
+_LONGEST_DELAY_S: Final = 60.0
+_OTHERS_FIRST: Final = timedelta(seconds=12)
+"""For so long, only another executor tries the run again: it may have what this one lacks. Longer than a sweep."""
+
+# Only runs that a claim would pick are looked at, so each run is held once and a claim costs the same afterwards.
+# PostgreSQL locks the file. The DAG processor changes its row before it releases runs, so it sees all held runs.
+_BROKEN: Final = """
+SELECT r.id FROM (
+    SELECT id, dag_id FROM dag_run {HINT}
+    WHERE state = 'queued' AND held_until IS NULL AND NOT cancel_requested
+    ORDER BY priority DESC, id LIMIT {limit}
+) r JOIN dag d ON d.dag_id = r.dag_id JOIN dag_file f ON f.path = d.path
+WHERE f.is_broken AND NOT d.is_stale"""
+_HOLD: Final = Statement(
+    """
+{BROKEN}
+UPDATE dag_run SET held_until = {never}, waiting_for = NULL, waiting_since = {now}
+WHERE id {IN_BROKEN} AND state = 'queued' AND held_until IS NULL
+RETURNING id
+""",
+    BROKEN=(
+        "",
+        f"WITH broken AS MATERIALIZED ({_BROKEN.replace('{HINT}', '')} FOR SHARE OF f)",
+    ),
+    IN_BROKEN=(
+        f"IN ({_BROKEN.replace('{HINT}', 'INDEXED BY ix_dag_run_claimable')})",
+        "= ANY(ARRAY(SELECT id FROM broken ORDER BY id))",
+    ),
+)
+_HOLD_ATTEMPT: Final = Statement(
+    """
+UPDATE dag_run SET state = 'queued', held_until = {until}, waiting_for = {reason}, waiting_since = {now},
+    first_started_at = CASE WHEN first_started_at <> started_at THEN first_started_at END,
+    started_at = NULL, again = {AGAIN}
+WHERE id = {run_pk} AND executor = {executor} AND attempt = {attempt} AND state = 'running'
+  AND NOT cancel_requested
+  AND NOT (SELECT d.is_stale FROM dag d WHERE d.dag_id = dag_run.dag_id)
+RETURNING id
+""",
+    AGAIN=("{again}", "{again}::text::json"),
+)
+
+
+def hold_broken(*, limit: int) -> Script[None]:
+    """Hold the runs of broken files, until there is none among the first `limit` claimable runs."""
+    while (yield _HOLD(limit=limit, never=NEVER, now=datetime.now(UTC))):
+        pass
+
+
+def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> BoundStatement:
+    """A step: queue and hold a run whose file the worker could not load; one row if the run is held now.
+
+    The attempt does not count. There is no row if the run is no longer this attempt's, has to be cancelled, or belongs
+    to a DAG that no file defines any longer.
+    """
+    # The number of an attempt is never given twice: an outcome that the store reports late would be taken for another.
+    repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
+    now = datetime.now(UTC)
+    delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)
+    return _HOLD_ATTEMPT(
+        executor=executor,
+        run_pk=order.run_pk,
+        attempt=order.attempt,
+        reason=reason.removeprefix(f"{order.path} could not be loaded: "),
+        until=now + timedelta(seconds=delay_s),
+        now=now,
+        again=orjson.dumps(repeat.to_json()).decode(),
+    )
+
+
+async def any_file_is_broken(session: AsyncSession) -> bool:
+    """Return whether there is a file whose runs have to be held."""
+    return await session.scalar(select(DagFile.path).where(DagFile.is_broken).limit(1)) is not None
+
+
+async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[str]:
+    """Release the held runs whose file loads again; return the ids of their DAGs.
+
+    The caller has written what the files define now, in this transaction.
+
+    Args:
+        reread: The files that were read since the last call. Runs that only a worker could not load are tried again.
+    """
+    rows = (await session.execute(_held())).all()
+    loads = [
+        row
+        for row in rows
+        if row.is_stale or (not row.is_broken and (row.held_until == NEVER or row.path in reread))
+    ]
+    return await _release(session, loads)
+
+
+async def release_due(
+    session: AsyncSession, *, holds: bool, executor: str, alone: bool
+) -> list[str]:
+    """Release the held runs whose time to be tried again has come; return the ids of their DAGs.
+
+    Args:
+        executor: Who asks. A run that this executor could not load is left to others at first.
+        alone: There is no other executor.
+        holds: Whether the configuration wants runs to be held at all; if not, all are released.
+    """
+    now = datetime.now(UTC)
+    due: ColumnElement[bool] = _RUNS.c.held_until <= now
+    if not alone:
+        is_ours = _RUNS.c.executor == executor
+        due = and_(due, or_(~is_ours, _RUNS.c.held_until <= now - _OTHERS_FIRST))
+    is_repaired = and_(
+        _RUNS.c.held_until == NEVER, or_(DagFile.is_broken.is_not(True), Dag.is_stale)
+    )
+    query = _held()
+    if holds:
+        query = query.where(or_(due, is_repaired))
+    return await _release(session, (await session.execute(query)).all())
+
+
+def _held() -> Select[int, str, datetime | None, str, bool, bool]:
+    return (
+        select(
+            DagRun.id, DagRun.dag_id, DagRun.held_until, Dag.path, Dag.is_stale, DagFile.is_broken
+        )
+        .join(Dag, Dag.dag_id == DagRun.dag_id)
+        .outerjoin(DagFile, DagFile.path == Dag.path)
+        .where(QUEUED, DagRun.held_until.is_not(None))
+        .order_by(DagRun.id)
+    )
+
+
+async def _release(session: AsyncSession, rows: Sequence[Any]) -> list[str]:
+    for start in range(0, len(rows), 500):  # below every database's bound on parameters
+        pks = [row[0] for row in rows[start : start + 500]]
+        await session.execute(
+            update(_RUNS)
+            .where(_RUNS.c.id.in_(pks), QUEUED)
+            .values(held_until=None, waiting_for=None, waiting_since=None)
+        )
+    return sorted({row[1] for row in rows})

@@ -1,0 +1,166 @@
+"""Runs and their tasks as the commands show them; see `definitions`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, cast
+
+from sqlalchemy import Select, exists, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.run_logs import log_path
+from triggerer.store.listing.filters import asset_ids, limited
+from triggerer.store.listing.views import RunView, TaskRunView, view_of
+from triggerer.store.runs.state_conditions import ACTIVE, UNSUCCESSFUL
+from triggerer.store.runs.waits import RunWait, waits_of
+from triggerer.store.schema.models import (
+    AssetEvent,
+    Dag,
+    DagPartitionEvent,
+    DagRun,
+    QueuedAssetEvent,
+    TaskRun,
+)
+
+_ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
+"""Where the events of runs are; those of one run are in one of them."""
+
+
+async def list_runs(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    dag: str | None = None,
+    run_id: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
+    with_events: bool = False,
+) -> list[RunView]:
+    """Return runs, newest first. `asset`: only those that took an event of it, see `_with_events_of`."""
+    query = select(DagRun).order_by(DagRun.id.desc())
+    if dag is not None:
+        query = query.where(DagRun.dag_id == dag)
+    if run_id is not None:
+        query = query.where(DagRun.run_id == run_id)
+    if state in ("queued", "running"):
+        # As a query of its own: otherwise the planners walk all runs, which are in the right order.
+        active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
+        query = query.where(DagRun.id.in_(active))
+    elif state in ("failed", "cancelled"):
+        query = query.where(UNSUCCESSFUL, DagRun.state == state)
+    elif state is not None:
+        query = query.where(DagRun.state == state)
+    if asset is None:
+        rows = list(await session.scalars(limited(query, limit)))
+    else:
+        dags = select(Dag.dag_id) if dag is None else select(Dag.dag_id).where(Dag.dag_id == dag)
+        rows = await _with_events_of(session, query, dags, await asset_ids(session, asset), limit)
+    events = await _events_of(session, [row.id for row in rows]) if with_events else {}
+    waits = await waits_of(session, rows)
+    return [_run_view(row, events.get(row.id, []), waits.get(row.id)) for row in rows]
+
+
+async def find_run(session: AsyncSession, dag_id: str, run_id: str) -> int | None:
+    """Return the run's primary key; None: there is no such run."""
+    query = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+    found: int | None = await session.scalar(query)
+    return found
+
+
+async def newest_run_id(session: AsyncSession, dag_id: str) -> str | None:
+    """Return the id of the run of this DAG that was made last; None if the DAG has no run."""
+    query = select(DagRun.run_id).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc())
+    found: str | None = await session.scalar(query.limit(1))
+    return found
+
+
+async def list_task_runs(session: AsyncSession, dag_id: str, run_id: str) -> list[TaskRunView]:
+    """Return the tasks of a run in the order in which they began."""
+    query = (
+        select(TaskRun)
+        .join(DagRun, DagRun.id == TaskRun.run_pk)
+        .where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        .order_by(TaskRun.started_at.is_(None), TaskRun.started_at, TaskRun.task_id)
+    )
+    return [view_of(row, TaskRunView) for row in await session.scalars(query)]
+
+
+async def _with_events_of(
+    session: AsyncSession,
+    query: Select[DagRun],
+    dags: Select[str],
+    assets: Sequence[int],
+    limit: int,
+) -> list[DagRun]:
+    """Return the runs of a query, which are of these DAGs, that took an event of one of the assets.
+
+    It takes a few times as long as the quicker of two ways: to read each event of the assets once for each DAG, or to
+    read each run that is newer than the last one on the page. Both are slow for an asset with a long history, if no run
+    has taken one of its events lately: an index with its runs in order would have to be maintained for each event.
+    """
+    events = select(AssetEvent.id).where(AssetEvent.asset_id.in_(assets))
+    found: list[DagRun] = []
+    upper = await session.scalar(select(func.max(DagRun.id))) or 0
+    width, entries = 100, None
+    while upper > 0 and (not limit or len(found) < limit):
+        page = query.where(DagRun.id <= upper)
+        if entries is None and width > 100:
+            entries = await _count_entries(session, dags, events, upper)
+        by_way_of_events = entries is not None and entries <= width
+        lower = 0 if by_way_of_events else upper - width
+        some: list[DagRun] = []
+        # One after the other: where either will do, PostgreSQL reads all entries of both.
+        for one in _ENTRIES:
+            if by_way_of_events:
+                # What is left of the runs.
+                taken = select(one.run_pk).where(
+                    one.dag_id.in_(dags), one.asset_event_id.in_(events)
+                )
+                of_one = page.where(DagRun.id.in_(taken))
+            else:
+                given = exists().where(one.run_pk == DagRun.id, one.asset_id.in_(assets))
+                of_one = page.where(DagRun.id > lower, given)
+            some += await session.scalars(limited(of_one, limit and limit - len(found)))
+        some.sort(key=lambda run: run.id, reverse=True)
+        found += some[: limit - len(found)] if limit else some
+        upper, width = lower, 4 * width
+    return found
+
+
+async def _count_entries(
+    session: AsyncSession, dags: Select[str], events: Select[int], enough: int
+) -> int:
+    """Return how many queue entries these events may have; from `enough` on it is not counted exactly."""
+    count = await session.scalar(select(func.count()).select_from(dags.subquery())) or 1
+    some = events.limit(enough // count + 1).subquery()
+    return count * (await session.scalar(select(func.count()).select_from(some)) or 0)
+
+
+async def _events_of(session: AsyncSession, run_pks: Sequence[int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for start in range(0, len(run_pks), 500):  # below every database's bound on parameters
+        for one in _ENTRIES:
+            query = (
+                select(one.run_pk, one.asset_event_id)
+                .where(one.run_pk.in_(run_pks[start : start + 500]))
+                .order_by(one.run_pk, one.asset_event_id)
+            )
+            for run_pk, event_id in await session.execute(query):
+                found[cast("int", run_pk)].append(event_id)
+    return found
+
+
+def _run_view(row: DagRun, event_ids: list[int], wait: RunWait | None) -> RunView:
+    home = row.log_home
+    path = None if home is None else log_path(home, row.dag_id, row.run_id)
+    return view_of(
+        row,
+        RunView,
+        # The attempts of a run count together, so its duration never starts again.
+        started_at=row.first_started_at or row.started_at,
+        log_path=path,
+        waiting_for=None if wait is None else wait.reason,
+        waiting_since=None if wait is None else wait.since,
+        asset_event_ids=event_ids,
+    )

@@ -1,0 +1,260 @@
+"""The step that creates a run and gives it its events: one statement on PostgreSQL, a few on SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from triggerer.domain.json_text import dump_json
+from triggerer.domain.runs import RunState, RunType
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row
+from triggerer.store.database.statement import sqlite_instant
+from triggerer.store.database.wakeups.notify import notify_cte
+from triggerer.store.database.wakeups.signals import Signal
+
+# Without statistics, SQLite may take another one.
+_INDEX: Final = "INDEXED BY ix_queued_asset_event_waiting"
+HINT: Final = (_INDEX, "")
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedRun:
+    """A run that was created."""
+
+    pk: int
+    dag_id: str
+    run_id: str
+    run_after: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EventSelection:
+    """Which of a DAG's waiting events a run takes.
+
+    Args:
+        per_asset: At most so many of each of `asset_ids`, the oldest. None: all that wait.
+    """
+
+    per_asset: int | None = None
+    asset_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """A condition: the row of the DAG has not changed since it was read, so nobody has planned since.
+
+    PostgreSQL only: the step is then a transaction by itself, and notifies other processes of the run. On SQLite
+    nobody else can write between reading and creating a run.
+
+    Args:
+        version: Of the DAG's row, as `SNAPSHOT` or the previous run gave it.
+        sender: See `AnnouncementTransport`.
+    """
+
+    version: str
+    sender: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRun:
+    """A step: a row (primary key, run id, run_after) of the new run; no row if its id is taken.
+
+    See `triggerer.store.dags.candidates.create_run`. A run that takes events also changes the row of its
+    DAG, so that whoever is planning for the DAG at the same time notices. With `unchanged`, there is no row either if
+    the condition is false.
+    """
+
+    dag_id: str
+    run_type: RunType
+    params: Mapping[str, Any]
+    run_after: datetime | None
+    run_id: str | None
+    selection: EventSelection | None
+    unchanged: Unchanged | None = None
+    logical_date: datetime | None = None
+    interval: tuple[datetime, datetime] | None = None
+    """The data interval."""
+    partition_key: str | None = None
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        assert self.unchanged is None
+        # Nobody else can be writing: everything in the queue was queued before this instant.
+        run_after = self.run_after or now()
+        run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
+        values = {
+            "dag_id": self.dag_id,
+            "run_id": run_id,
+            "run_type": str(self.run_type),
+            "run_after": sqlite_instant(run_after),
+            "queued_at": sqlite_instant(now() if self._is_scheduled else run_after),
+            "params": self._params(),
+            "partition_key": self.partition_key,
+            **{
+                name: None if instant is None else sqlite_instant(instant)
+                for name, instant in zip(_INSTANTS, self._instants(), strict=True)
+            },
+        }
+        created = connection.execute(_SQLITE_CREATE, values)
+        pk = created.lastrowid
+        if not created.rowcount or pk is None:
+            return []
+        if self.selection is not None:
+            self._take(connection, pk, self.selection)
+            connection.execute(_SQLITE_MADE, {"now": sqlite_instant(now()), "dag_id": self.dag_id})
+        return [(pk, run_id, run_after)]
+
+    @property
+    def _is_scheduled(self) -> bool:
+        return self.run_type is RunType.SCHEDULED
+
+    def _instants(self) -> tuple[datetime | None, ...]:
+        return (self.logical_date, *(self.interval or (None, None)))
+
+    def _take(self, connection: sqlite3.Connection, pk: int, selection: EventSelection) -> None:
+        values = {"run_pk": pk, "dag_id": self.dag_id, "per_asset": selection.per_asset}
+        if selection.per_asset is None:
+            connection.execute(_SQLITE_TAKE_ALL, values)
+            return
+        for asset_id in selection.asset_ids:
+            connection.execute(_SQLITE_TAKE_OLDEST, {**values, "asset_id": asset_id})
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        arguments: list[Any] = [
+            self.run_after,
+            self.dag_id,
+            self.run_id,
+            str(self.run_type),
+            self._params(),
+            *self._instants(),
+            self.partition_key,
+        ]
+        selection = self.selection
+        variant = _Variant(selection is not None, self.unchanged is not None, self._is_scheduled)
+        if selection is not None and selection.per_asset is None:
+            variant = replace(variant, takes_all=True)
+        elif selection is not None:
+            arguments += [selection.per_asset, *selection.asset_ids]
+            variant = replace(variant, assets=len(selection.asset_ids))
+        if self.unchanged is not None:
+            arguments += [self.unchanged.version, self.unchanged.sender]
+        return _postgres(variant), arguments
+
+    def _params(self) -> str:
+        """Raises: RowRefused: As `dump_json`."""
+        return dump_json(dict(self.params), "a param of the run").decode()
+
+
+COLUMNS: Final = (
+    "dag_id, run_id, run_type, state, run_after, queued_at, params, attempt, cancel_requested, "
+    "logical_date, data_interval_start, data_interval_end, partition_key, priority, pools"
+)
+# As `isoformat` writes an instant in UTC.
+RUN_ID_INSTANT: Final = 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'
+_INSTANTS: Final = ("logical_date", "interval_start", "interval_end")
+_SQLITE_CREATE: Final = f"""
+INSERT INTO dag_run ({COLUMNS})
+VALUES (:dag_id, :run_id, :run_type, '{RunState.QUEUED}', :run_after, :queued_at, :params, 0, false,
+        :logical_date, :interval_start, :interval_end, :partition_key,
+        coalesce((SELECT d.priority FROM dag d WHERE d.dag_id = :dag_id), 0),
+        (SELECT d.pools FROM dag d WHERE d.dag_id = :dag_id))
+ON CONFLICT (dag_id, run_id) DO NOTHING
+"""
+_SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
+_SQLITE_TAKE_ALL: Final = f"""
+UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
+"""
+# Up to the id of the last one, rather than a list of ids: the inner query is then evaluated once, whatever the planner
+# assumes about sizes. The same on PostgreSQL.
+_SQLITE_TAKE_OLDEST: Final = f"""
+UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
+WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
+    SELECT max(asset_event_id) FROM (
+        SELECT q.asset_event_id FROM queued_asset_event q {_INDEX}
+        WHERE q.dag_id = :dag_id AND q.asset_id = :asset_id AND q.run_pk IS NULL
+        ORDER BY q.asset_event_id
+        LIMIT :per_asset) AS oldest)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """The variant of PostgreSQL's statement."""
+
+    takes: bool
+    is_conditional: bool
+    is_scheduled: bool = False
+    takes_all: bool = False
+    assets: int = 0
+
+
+# A statement has one snapshot, which is taken before the time is read: a run is not older than any of its
+# events, whatever is committed meanwhile. If the run takes events, a given instant is only a lower bound, since
+# others may have been committed after it was read.
+_POSTGRES: Final = f"""
+at AS MATERIALIZED (
+    SELECT {{now}} AS now, {{queued_at}} AS queued_at
+    FROM (SELECT clock_timestamp() AS clock) AS read {{condition}}
+), run AS (
+    INSERT INTO dag_run ({COLUMNS})
+    SELECT $2::text,
+           coalesce($3::text, $4::text || '__' || to_char(
+               now AT TIME ZONE 'UTC', '{RUN_ID_INSTANT}')),
+           $4::text, '{RunState.QUEUED}', now, queued_at, $5::text::json, 0, false,
+           $6::timestamptz, $7::timestamptz, $8::timestamptz, $9::text,
+           coalesce((SELECT d.priority FROM dag d WHERE d.dag_id = $2::text), 0),
+           (SELECT d.pools FROM dag d WHERE d.dag_id = $2::text)
+    FROM at
+    ON CONFLICT (dag_id, run_id) DO NOTHING
+    RETURNING id, dag_id, run_id, run_after
+)"""
+# Whoever has to wait here, for another transaction that changes the row, then sees the version that it committed.
+_POSTGRES_CHANGED: Final = """dag_row AS (
+    UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
+)"""
+_POSTGRES_TAKE_ALL: Final = """(
+    UPDATE queued_asset_event q SET run_pk = run.id FROM run
+    WHERE q.dag_id = $2::text AND q.run_pk IS NULL
+)"""
+_POSTGRES_TAKE_OLDEST: Final = """(
+    UPDATE queued_asset_event q SET run_pk = run.id FROM run
+    WHERE q.dag_id = $2::text AND q.asset_id = ${place}::bigint AND q.run_pk IS NULL
+      AND q.asset_event_id <= (
+          SELECT max(asset_event_id) FROM (
+              SELECT o.asset_event_id FROM queued_asset_event o
+              WHERE o.dag_id = $2::text AND o.asset_id = ${place}::bigint AND o.run_pk IS NULL
+              ORDER BY o.asset_event_id
+              LIMIT $10::bigint) AS oldest)
+)"""
+
+
+@cache
+def _postgres(variant: _Variant) -> str:
+    moves = [_POSTGRES_TAKE_ALL] if variant.takes_all else []
+    moves += [_POSTGRES_TAKE_OLDEST.format(place=11 + n) for n in range(variant.assets)]
+    which = "greatest" if variant.takes else "coalesce"
+    now = f"{which}($1::timestamptz, clock)"
+    queued_at = "clock" if variant.is_scheduled else now
+    last = 10 + variant.assets if variant.assets else 9
+    parts = []
+    if variant.takes:
+        same = f"AND xmin = ${last + 1}::text::xid" if variant.is_conditional else ""
+        parts.append(_POSTGRES_CHANGED.format(condition=same))
+    parts.append(
+        _POSTGRES.format(
+            now=now,
+            queued_at=queued_at,
+            condition=", dag_row" if variant.is_conditional else "",
+        )
+    )
+    parts += [f"taken_{n} AS {move}" for n, move in enumerate(moves)]
+    answer = "SELECT id, run_id, run_after FROM run"
+    if variant.is_conditional:
+        ids = "SELECT array_agg(dag_id) FROM run"
+        parts.append(notify_cte(Signal.RUNS_QUEUED, sender=f"${last + 2}", dag_ids=ids))
+        answer += " WHERE (SELECT count(*) FROM notified) > 0"
+    return f"WITH {', '.join(parts)}\n{answer}"

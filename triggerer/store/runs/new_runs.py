@@ -1,0 +1,207 @@
+"""The step that creates runs of many DAGs, without a lock before: one statement. PostgreSQL only."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from triggerer.domain.runs import RunState, RunType
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row
+from triggerer.store.database.wakeups.notify import notify_cte
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.runs.new_run import COLUMNS, RUN_ID_INSTANT, EventSelection
+from triggerer.store.schema.models.dags import NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run that is to be made."""
+
+    run_type: RunType
+    selection: EventSelection | None
+    """Which of the DAG's waiting events it takes; None: none. The same for all of the DAG's runs that take some."""
+    run_after: datetime | None
+    """None: the instant at which it is made. A microsecond more for each of the DAG's runs of this kind before it."""
+    logical_date: datetime | None = None
+    interval: tuple[datetime, datetime] | None = None
+    """The data interval."""
+    partition_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """What a DAG's timetable asks for next."""
+
+    run_after: datetime | None
+    """None: nothing."""
+    interval: tuple[datetime, datetime] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDag:
+    """A DAG whose row is to be changed, on condition that it is still as it was read."""
+
+    dag_id: str
+    version: str
+    """That of the row, see `Unchanged`."""
+    runs: tuple[PlannedRun, ...]
+    """In order; there may be none."""
+    next_run: NextRun | None
+    """To be noted; None: the row shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRuns:
+    """A step, which is a transaction by itself: a row (DAG id, number of runs made) for each DAG that has not changed.
+
+    There is no row of a DAG that has changed since it was read, or that another transaction has locked: nothing is made
+    of it. A run whose id is taken is not made, and takes no events. Other processes are notified of the runs.
+
+    Args:
+        sender: See `AnnouncementTransport`.
+    """
+
+    dags: Sequence[PlannedDag]
+    sender: str
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        # Its one writer has the lock from its look on, and makes runs by the locked path.
+        raise NotImplementedError("on SQLite nobody else can write between a look and its runs")
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        runs = [row for dag in self.dags for row in _run_rows(dag)]
+        oldest = [row for dag in self.dags for row in _oldest_rows(dag)]
+        arguments = [
+            self.sender,
+            *_columns((_dag_row(dag) for dag in self.dags), 7),
+            *_columns(runs, 9),
+        ]
+        if oldest:
+            arguments += _columns(oldest, 4)
+        return _postgres(any(takes_all for *_, takes_all, _ in runs), bool(oldest)), arguments
+
+
+def _columns(rows: Iterable[Row], number: int) -> list[list[Any]]:
+    found = list(rows)
+    return [list(column) for column in zip(*found, strict=True)] if found else [[]] * number
+
+
+def _dag_row(dag: PlannedDag) -> Row:
+    noted = dag.next_run or NextRun(None, None)
+    start, end = noted.interval or (None, None)
+    is_shown = dag.next_run is None
+    return dag.dag_id, dag.version, bool(dag.runs), is_shown, noted.run_after or NEVER, start, end
+
+
+def _run_rows(dag: PlannedDag) -> Iterable[Row]:
+    number = 0
+    for run in dag.runs:
+        takes_all = run.selection is not None and run.selection.per_asset is None
+        instants = (run.run_after, run.logical_date, *(run.interval or (None, None)))
+        yield dag.dag_id, str(run.run_type), *instants, number, takes_all, run.partition_key
+        if run.run_after is None:
+            number += 1
+
+
+def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
+    """Yield which assets' events the DAG's runs take, how many each, and how many together."""
+    taking = [run.selection for run in dag.runs if run.selection is not None]
+    if not taking or (each := taking[0].per_asset) is None:
+        return
+    for asset_id in taking[0].asset_ids:
+        yield dag.dag_id, asset_id, each, each * len(taking)
+
+
+# Rows are locked in order, and nobody's lock is waited for: so no two of these statements wait for each other. One
+# that was changed since it was read has another xmin, also if that was committed after this statement's snapshot: the
+# condition is then asked again of the row's last version. Otherwise nobody has planned for the DAG, and the snapshot's
+# queue is up to date.
+#
+# The snapshot is taken before the time is read: a run is not older than any of its events.
+_POSTGRES: Final = f"""
+asked AS (
+    SELECT * FROM unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[],
+                         $6::timestamptz[], $7::timestamptz[], $8::timestamptz[])
+        AS a(dag_id, version, has_runs, is_shown, run_after, interval_start, interval_end)
+), held AS MATERIALIZED (
+    SELECT d.dag_id, d.params, d.priority, d.pools
+    FROM dag d JOIN asked a ON a.dag_id = d.dag_id
+    WHERE d.xmin = a.version::xid
+    ORDER BY d.dag_id
+    FOR NO KEY UPDATE OF d SKIP LOCKED
+), dag_row AS (
+    UPDATE dag d SET
+        last_run_at = CASE WHEN a.has_runs THEN clock_timestamp() ELSE d.last_run_at END,
+        next_run_after = CASE WHEN a.is_shown THEN d.next_run_after ELSE a.run_after END,
+        next_interval_start = CASE WHEN a.is_shown THEN d.next_interval_start ELSE a.interval_start END,
+        next_interval_end = CASE WHEN a.is_shown THEN d.next_interval_end ELSE a.interval_end END
+    FROM asked a JOIN held h ON h.dag_id = a.dag_id
+    WHERE d.dag_id = a.dag_id
+), clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), planned AS MATERIALIZED (
+    SELECT r.dag_id, r.run_type || '__' || to_char(r.at AT TIME ZONE 'UTC', '{RUN_ID_INSTANT}') AS run_id,
+           r.run_type, r.at, r.queued_at, h.params, r.logical_date, r.interval_start, r.interval_end,
+           h.priority, h.pools, r.number, r.takes_all, r.partition_key, r.place
+    FROM (
+        SELECT u.*, coalesce(u.run_after, c.now + u.number * interval '1 microsecond') AS at,
+               CASE WHEN u.run_after IS NULL THEN c.now + u.number * interval '1 microsecond'
+                    ELSE c.now END AS queued_at
+        FROM unnest($9::text[], $10::text[], $11::timestamptz[], $12::timestamptz[], $13::timestamptz[],
+                    $14::timestamptz[], $15::bigint[], $16::boolean[], $17::text[]) WITH ORDINALITY
+            AS u(dag_id, run_type, run_after, logical_date, interval_start, interval_end, number, takes_all,
+                 partition_key, place)
+        CROSS JOIN clock c
+    ) r JOIN held h ON h.dag_id = r.dag_id
+), run AS (
+    INSERT INTO dag_run ({COLUMNS})
+    SELECT dag_id, run_id, run_type, '{RunState.QUEUED}', at, queued_at, params, 0, false,
+           logical_date, interval_start, interval_end, partition_key, priority, pools
+    FROM planned ORDER BY place
+    ON CONFLICT (dag_id, run_id) DO NOTHING
+    RETURNING id, dag_id, run_id
+)"""
+# By the place of the row, and each DAG's queue by itself: with a plain join the planner, when it believes the queue to
+# be empty, would walk all that waits for any DAG. `coalesce` keeps the partial index, which is such a walk, out.
+_TAKE: Final = """{name} AS (
+    UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
+    WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1
+)"""
+_ALL: Final = """
+    SELECT run.id AS run_pk, w.place
+    FROM run JOIN planned p ON p.dag_id = run.dag_id AND p.run_id = run.run_id,
+        LATERAL (SELECT o.ctid AS place FROM queued_asset_event o
+                 WHERE o.dag_id = run.dag_id AND o.run_pk IS NULL OFFSET 0) AS w
+    WHERE p.takes_all
+"""
+# The first run of a DAG takes the oldest events of each asset, the second those after them.
+_OLDEST: Final = f"""
+    SELECT run.id AS run_pk, w.place
+    FROM unnest($18::text[], $19::bigint[], $20::bigint[], $21::bigint[]) AS s(dag_id, asset_id, each, most)
+        CROSS JOIN LATERAL (SELECT v.place, (row_number() OVER (ORDER BY v.id) - 1) / s.each AS number
+                 FROM (SELECT o.ctid AS place, o.asset_event_id AS id FROM queued_asset_event o
+                       WHERE o.dag_id = s.dag_id AND o.asset_id = s.asset_id AND o.run_pk IS NULL
+                       ORDER BY o.asset_event_id LIMIT s.most) AS v) AS w
+    JOIN planned p ON p.dag_id = s.dag_id AND p.number = w.number AND p.run_type = '{RunType.ASSET_TRIGGERED}'
+    JOIN run ON run.dag_id = p.dag_id AND run.run_id = p.run_id
+"""
+
+
+@cache
+def _postgres(takes_all: bool, takes_oldest: bool) -> str:
+    parts = [_POSTGRES]
+    if takes_all:
+        parts.append(_TAKE.format(name="taken", found=_ALL))
+    if takes_oldest:
+        parts.append(_TAKE.format(name="taken_oldest", found=_OLDEST))
+    ids = "SELECT array_agg(DISTINCT dag_id) FROM run"
+    parts.append(notify_cte(Signal.RUNS_QUEUED, sender="$1", dag_ids=ids))
+    return f"""WITH {", ".join(parts)}
+SELECT h.dag_id, count(run.id) FROM held h LEFT JOIN run ON run.dag_id = h.dag_id
+WHERE (SELECT count(*) FROM notified) >= 0
+GROUP BY h.dag_id"""

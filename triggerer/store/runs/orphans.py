@@ -1,0 +1,106 @@
+"""Recovers runs whose executor died."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Table, and_, case, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.attempts import Repeat
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.store.database.transactions import database_now
+from triggerer.store.runs.callbacks import mark_due
+from triggerer.store.runs.state_conditions import RUNNING
+from triggerer.store.schema.models import DagRun, Instance, TaskRun
+
+MAX_ATTEMPTS: Final = 3
+"""A run whose executors died this often is given up: it may have killed them."""
+
+_RUNS: Final = typing.cast(Table, DagRun.__table__)
+_TASKS: Final = typing.cast(Table, TaskRun.__table__)
+# The first attempt counts as begun when it is claimed, see `begin_run`.
+_NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The runs whose executor was gone."""
+
+    requeued: list[str]
+    """DAG ids, one for each run."""
+    given_up: list[str]
+
+
+async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) -> Recovered:
+    """Queue the running runs of dead executors again, or fail those that were begun too often.
+
+    An attempt that its executor died before it began does not count: it cannot have killed the executor. The next
+    attempt has the same number, so an executor that was not dead after all may have the same (executor, attempt) again.
+
+    Args:
+        alone: No other executor can be alive (SQLite, which is locked for this process): the runs of all
+            others are orphans. Otherwise those whose instance is deregistered or has expired.
+    """
+    gone: list[ColumnElement[bool]] = [
+        or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)
+    ]
+    if not alone:
+        living = select(Instance.id).where(Instance.expires_at > await database_now(session))
+        gone.append(or_(_RUNS.c.executor.is_(None), _RUNS.c.executor.not_in(living)))
+    orphans = (
+        await session.execute(
+            select(
+                _RUNS.c.id,
+                _RUNS.c.dag_id,
+                _RUNS.c.attempt,
+                _RUNS.c.executor,
+                _RUNS.c.again,
+                _NEVER_BEGAN.label("never_began"),
+            )
+            .where(RUNNING, *gone)
+            .with_for_update(skip_locked=True)
+        )
+    ).all()
+    again = [row for row in orphans if _counted(row) < MAX_ATTEMPTS or row.never_began]
+    if again:
+        await session.execute(
+            update(_RUNS)
+            .where(_RUNS.c.id.in_([row.id for row in again]))
+            .values(
+                state=RunState.QUEUED.value,
+                started_at=None,
+                attempt=case((_NEVER_BEGAN, _RUNS.c.attempt - 1), else_=_RUNS.c.attempt),
+            )
+        )
+    spent = [row for row in orphans if _counted(row) >= MAX_ATTEMPTS and not row.never_began]
+    now = datetime.now(UTC)
+    for row in spent:
+        await _give_up(session, row, now)
+    await mark_due(session, [row.id for row in spent])
+    return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
+
+
+async def _give_up(session: AsyncSession, row: Any, now: datetime) -> None:
+    """End a run, and what runs of its tasks, as failed."""
+    error = (
+        f"given up after {_counted(row)} attempts: each time the executor died while it ran"
+        f" (the last one was {row.executor})"
+    )
+    ended = {"state": RunState.FAILED.value, "ended_at": now}
+    await session.execute(
+        update(_RUNS).where(_RUNS.c.id == row.id).values(**ended, error=error, exit_code=None)
+    )
+    await session.execute(
+        update(_TASKS)
+        .where(_TASKS.c.run_pk == row.id, _TASKS.c.state == TaskState.RUNNING.value)
+        .values(ended)
+    )
+
+
+def _counted(row: Any) -> int:
+    """The attempts since somebody had the run repeated."""
+    return int(row.attempt) - Repeat.from_json(row.again).after_attempt

@@ -1,0 +1,99 @@
+"""Claims where some DAG uses a pool: a slot is given to one run, whoever claims at the same time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.pools import QueuedRun, choose, pools_in
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row, Script
+from triggerer.store.database.statement import Statement
+from triggerer.store.runs.state_conditions import ACTIVE
+from triggerer.store.runs.transitions import claim_these
+from triggerer.store.schema.models import Dag, DagRun
+
+# Executors that claim runs with pools take turns. Any number that nobody else uses.
+_LOCK: Final = 0x7472_6967_706F
+MOST_LOOKED_AT: Final = 1_000
+"""Queued runs: behind so many that wait for a pool, those that wait for none are not seen."""
+
+_QUEUED: Final = Statement(
+    """
+SELECT r.id, r.pools, r.dag_id, r.run_id FROM dag_run r {HINT}
+WHERE r.state = 'queued' AND r.held_until IS NULL AND NOT r.cancel_requested
+ORDER BY r.priority DESC, r.id LIMIT {most}
+""",
+    HINT=("INDEXED BY ix_dag_run_claimable", ""),
+)
+_RUNNING: Final = Statement(
+    """
+SELECT r.pools FROM dag_run r {HINT}
+WHERE r.state IN ('queued', 'running') AND r.state = 'running' AND r.pools IS NOT NULL
+""",
+    HINT=("INDEXED BY ix_dag_run_active", ""),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _TakeTurns:
+    """A step: until the commit, nobody else claims runs with pools. On SQLite nobody else can be writing."""
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        return []
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        return "SELECT pg_advisory_xact_lock($1::bigint)", (_LOCK,)
+
+
+@dataclass(frozen=True, slots=True)
+class PooledRuns:
+    """What decides which runs are claimed."""
+
+    queued: list[tuple[QueuedRun, str, str]]
+    """In order, with the DAG's id and the run's."""
+    running: list[frozenset[str]]
+
+
+def pooled_runs() -> Script[PooledRuns]:
+    """Return the queued runs, with pools or without, and the pools of those that run."""
+    running = [pools_in(pools) for (pools,) in (yield _RUNNING())]
+    return PooledRuns(
+        [
+            (QueuedRun(pk, pools_in(pools)), dag_id, run_id)
+            for pk, pools, dag_id, run_id in (yield _QUEUED(most=MOST_LOOKED_AT))
+        ],
+        running,
+    )
+
+
+def claim_with_pools(
+    *, executor: str, limit: int, log_home: str, slots: Mapping[str, int]
+) -> Script[list[Row]]:
+    """Claim up to `limit` queued runs, with pools or without; `claimed_runs` reads the rows.
+
+    The order is that of `claim_runs`. A run takes a slot of each of its pools until it has ended; see
+    `triggerer.domain.pools.choose` for who may go first.
+    """
+    # The lock first: a statement sees what was committed before it began.
+    yield _TakeTurns()
+    waiting = yield from pooled_runs()
+    queued = [run for run, _, _ in waiting.queued]
+    chosen = choose(queued, waiting.running, slots, limit=limit)
+    if not chosen:
+        return []
+    return (yield claim_these(executor=executor, run_pks=chosen, log_home=log_home))
+
+
+async def any_run_may_use_pools(session: AsyncSession) -> bool:
+    """Return whether a DAG has a task with a pool, or a run that has not ended was made while it had one."""
+    dag = select(Dag.dag_id).where(Dag.pools.is_not(None)).limit(1)
+    if await session.scalar(dag) is not None:
+        return True
+    run = select(DagRun.id).where(ACTIVE, DagRun.pools.is_not(None)).limit(1)
+    return await session.scalar(run) is not None

@@ -1,0 +1,85 @@
+"""Queues a run that has ended once more; the caller commits and announces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.attempts import Repeat
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.store.database.transactions import database_now
+from triggerer.store.schema.models import Dag, DagRun, TaskRun
+
+
+@dataclass(frozen=True, slots=True)
+class LockedRun:
+    """A run that nobody else can change until the commit, and what its DAG's file last defined."""
+
+    pk: int
+    state: RunState
+    attempt: int
+    repeat: Repeat
+    is_stale: bool
+    """The DAG is gone from its file."""
+    path: str
+    tasks: Mapping[str, TaskState]
+    """How the tasks ended that it has begun, or left out."""
+    definition: Sequence[Mapping[str, Any]]
+    """The DAG's tasks, see `Dag.tasks`."""
+
+
+async def lock_run(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun | None:
+    """Lock a run and return it; None: there is no such run."""
+    row = await session.scalar(
+        select(DagRun)
+        .where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    if row is None:
+        return None
+    dag = await session.get_one(Dag, dag_id)
+    tasks = await session.execute(
+        select(TaskRun.task_id, TaskRun.state).where(TaskRun.run_pk == row.id)
+    )
+    return LockedRun(
+        pk=row.id,
+        state=RunState(row.state),
+        attempt=row.attempt,
+        repeat=Repeat.from_json(row.again),
+        is_stale=dag.is_stale,
+        path=dag.path,
+        tasks={task_id: TaskState(state) for task_id, state in tasks},
+        definition=dag.tasks,
+    )
+
+
+async def queue_again(session: AsyncSession, run_pk: int, repeat: Repeat) -> None:
+    """Queue the run for a new attempt. What is not kept of its tasks is as if it had not begun."""
+    await session.execute(
+        update(DagRun)
+        .where(DagRun.id == run_pk)
+        .values(
+            state=RunState.QUEUED.value,
+            again=repeat.to_json(),
+            queued_at=await database_now(session),
+            started_at=None,
+            first_started_at=None,
+            held_until=None,
+            ended_at=None,
+            error=None,
+            exit_code=None,
+            waiting_for=None,
+            waiting_since=None,
+            cancel_requested=False,
+            callback=None,
+            callback_attempts=0,
+        )
+    )
+    await session.execute(
+        delete(TaskRun).where(TaskRun.run_pk == run_pk, TaskRun.task_id.not_in(repeat.kept))
+    )

@@ -1,0 +1,201 @@
+"""The step that writes the results of runs: one statement on PostgreSQL, a few on SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row
+from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
+from triggerer.store.database.wakeups.notify import notify_cte
+from triggerer.store.database.wakeups.signals import Signal
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptUpdate:
+    """News of an attempt: tasks that run or have ended, a wait, and maybe the end of the run."""
+
+    order: RunOrder
+    tasks: tuple[TaskResult, ...] = ()
+    end: RunEnd | None = None
+    wait: Wait | None = None
+    is_unloaded: bool = False
+    """The run has not begun, because its file does not load: it is held if it can be, and ends as `end` says if not."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """What the store shows of a run that this executor has claimed."""
+
+    attempt: int
+    state: RunState
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SaveResults:
+    """A step that writes updates of those runs that are running, as claimed by `executor` for the same attempt.
+
+    Tasks are inserted or replaced, and the end is written. Unless it is a success, tasks that still run end with it. On
+    PostgreSQL the statement also notifies other processes of the ends, so that it can be a transaction by itself.
+
+    It has a row (primary key, attempt, state, cancel_requested) for each run that `executor` was the last to claim, as
+    it was before; `held_runs` reads them.
+
+    Args:
+        updates: In order: the last one with a task counts. No two of them end the same run.
+        sender: See `AnnouncementTransport`.
+    """
+
+    executor: str
+    updates: Sequence[AttemptUpdate]
+    sender: str
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        rows = _SQLITE_HELD(pks=self._pks(), executor=self.executor).on_sqlite(connection, now)
+        ours = {
+            (pk, run.attempt)
+            for pk, run in held_runs(rows).items()
+            if run.state is RunState.RUNNING
+        }
+        tasks = [row for row in self._task_rows() if row[:2] in ours]
+        ends = [row for row in self._end_rows() if row[:2] in ours]
+        unsuccessful = [row for row in ends if row[2] != RunState.SUCCESS.value]
+        for statement, values in (
+            (_SQLITE_TASKS, tasks),
+            (_SQLITE_ENDS, ends),
+            (_SQLITE_OTHER_TASKS, unsuccessful),
+        ):
+            if values:
+                statement(rows=ParameterRows(values)).on_sqlite(connection, now)
+        return rows
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        given = (
+            ParameterRows(rows).as_json(datetime.isoformat)
+            for rows in (self._task_rows(), self._end_rows())
+        )
+        return _POSTGRES, (self.sender, self.executor, self._pks(), *given)
+
+    def _pks(self) -> list[int]:
+        return sorted({update.order.run_pk for update in self.updates})
+
+    def _task_rows(self) -> list[tuple[Any, ...]]:
+        rows = {}
+        for update in self.updates:
+            attempt = (update.order.run_pk, update.order.attempt)
+            for task in update.tasks:
+                rows[*attempt, task.task_id] = (
+                    *attempt,
+                    task.task_id,
+                    task.state.value,
+                    task.try_number,
+                    task.started_at,
+                    task.ended_at,
+                    task.error,
+                )
+        return list(rows.values())
+
+    def _end_rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (
+                update.order.run_pk,
+                update.order.attempt,
+                end.state.value,
+                end.ended_at,
+                end.error,
+                end.exit_code,
+            )
+            for update in self.updates
+            if (end := update.end) is not None
+        ]
+
+
+def held_runs(rows: Sequence[Row]) -> dict[int, HeldRun]:
+    """Return what the rows of `SaveResults` show, by primary key."""
+    return {
+        pk: HeldRun(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
+    }
+
+
+_TASKS: Final = parameter_rows(
+    run_pk="bigint",
+    attempt="int",
+    task_id="text",
+    state="text",
+    try_number="int",
+    started_at="timestamptz",
+    ended_at="timestamptz",
+    error="text",
+)
+_ENDS: Final = parameter_rows(
+    pk="bigint",
+    attempt="int",
+    state="text",
+    ended_at="timestamptz",
+    error="text",
+    exit_code="int",
+)
+_INTO_TASKS: Final = (
+    "INSERT INTO task_run (run_pk, task_id, state, try_number, started_at, ended_at, error)"
+)
+_TASK_VALUES: Final = "run_pk, task_id, given.state, try_number, started_at, ended_at, given.error"
+_OR_REPLACE: Final = """
+ON CONFLICT (run_pk, task_id) DO UPDATE SET
+    state = excluded.state, try_number = excluded.try_number, started_at = excluded.started_at,
+    ended_at = excluded.ended_at, error = excluded.error"""
+_RUN_VALUES: Final = "state = given.state, ended_at = given.ended_at, error = given.error, exit_code = given.exit_code"
+
+_SQLITE_HELD: Final = Statement(
+    "SELECT id, attempt, state, cancel_requested FROM dag_run WHERE id {IN_PKS} AND executor = {executor}",
+    IN_PKS=in_list("pks", "bigint"),
+)
+_SQLITE_TASKS: Final = Statement(
+    f"{_INTO_TASKS} SELECT {_TASK_VALUES} FROM {{GIVEN}} AS given WHERE true{_OR_REPLACE}",
+    GIVEN=_TASKS,
+)
+_SQLITE_ENDS: Final = Statement(
+    f"UPDATE dag_run SET {_RUN_VALUES} FROM {{GIVEN}} AS given WHERE dag_run.id = given.pk",
+    GIVEN=_ENDS,
+)
+_SQLITE_OTHER_TASKS: Final = Statement(
+    "UPDATE task_run SET state = given.state, ended_at = given.ended_at FROM {GIVEN} AS given "
+    f"WHERE task_run.run_pk = given.pk AND task_run.state = '{TaskState.RUNNING}'",
+    GIVEN=_ENDS,
+)
+
+# One statement can change a row only once, so the tasks that end with their run are those without an update.
+_POSTGRES: Final = f"""
+WITH held AS MATERIALIZED (
+    SELECT id, attempt, state, cancel_requested FROM dag_run
+    WHERE id = ANY($3::bigint[]) AND executor = $2::text
+    -- Sorted, or two writers could deadlock.
+    ORDER BY id
+    FOR UPDATE
+), ours AS (
+    SELECT id, attempt FROM held WHERE state = '{RunState.RUNNING}'
+), tasks AS MATERIALIZED (
+    SELECT given.* FROM {_TASKS[1].format(rows="$4")} AS given
+    JOIN ours ON ours.id = given.run_pk AND ours.attempt = given.attempt
+), saved AS (
+    {_INTO_TASKS} SELECT {_TASK_VALUES} FROM tasks AS given{_OR_REPLACE}
+), ended AS (
+    UPDATE dag_run SET {_RUN_VALUES}
+    FROM {_ENDS[1].format(rows="$5")} AS given
+    JOIN ours ON ours.id = given.pk AND ours.attempt = given.attempt
+    WHERE dag_run.id = given.pk
+    RETURNING dag_run.id, dag_run.dag_id, dag_run.state, dag_run.ended_at
+), others AS (
+    UPDATE task_run SET state = ended.state, ended_at = ended.ended_at FROM ended
+    WHERE task_run.run_pk = ended.id AND ended.state <> '{RunState.SUCCESS}'
+      AND task_run.state = '{TaskState.RUNNING}'
+      AND (task_run.run_pk, task_run.task_id) NOT IN (SELECT run_pk, task_id FROM tasks)
+), {notify_cte(Signal.RUNS_ENDED, sender="$1", dag_ids="SELECT array_agg(DISTINCT dag_id) FROM ended")}
+SELECT id, attempt, state, cancel_requested FROM held WHERE (SELECT count(*) FROM notified) >= 0
+"""

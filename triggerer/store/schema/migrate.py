@@ -1,0 +1,138 @@
+"""Upgrades the database's tables to this release, and checks their revision."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.errors import ConfigurationError
+from triggerer.observability.logging_setup import LazyLogger
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.migrations import HEAD
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_log = LazyLogger(__name__)
+
+# Two services that start together upgrade one after the other. Any number that nobody else uses.
+_ADVISORY_LOCK: Final = 0x7269_6767
+# The scripts before release 0.1.0 had bare numbers.
+_UNRELEASED: Final = re.compile(r"\d{4}")
+
+
+async def current(database: Database) -> str | None:
+    """Return the revision of the tables; None if there are none of ours.
+
+    Raises:
+        StoreUnavailable: As `Database.reading`.
+    """
+    async with database.reading() as session:
+        return await _revision(session)
+
+
+async def check(database: Database) -> None:
+    """Check that the tables are those of this release.
+
+    Raises:
+        ConfigurationError: They are older, or newer; the hint says what to do.
+        StoreUnavailable: As `Database.reading`.
+    """
+    revision = await current(database)
+    if revision == HEAD:
+        return
+    if revision is None:
+        raise ConfigurationError(
+            f"{database.name} has no tables yet", hint="run `triggerer db migrate`"
+        )
+    _refuse_foreign(database, revision)
+    raise ConfigurationError(
+        f"the tables of {database.name} are at revision {revision}, this release needs {HEAD}",
+        hint="run `triggerer db migrate`",
+    )
+
+
+async def upgrade(database: Database) -> bool:
+    """Upgrade the tables to this release's revision; return whether there was something to do.
+
+    It is one transaction: an upgrade that fails changes nothing. If there is nothing to do, it costs one
+    short query, and Alembic is not imported.
+
+    Raises:
+        ConfigurationError: The tables are those of a newer release, or would be made in a database that does not take
+            every text.
+        StoreUnavailable, OutcomeUnknown: As `Database.transaction`; a repeat is safe.
+    """
+    if await current(database) == HEAD:
+        return False
+    async with database.transaction() as session:
+        if database.dialect == "postgresql":
+            await session.execute(
+                text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK}
+            )
+        before = await _revision(session)
+        if before == HEAD:
+            return False
+        if before is not None:
+            _refuse_foreign(database, before)
+        elif database.dialect == "postgresql":
+            _refuse_narrow(database, await session.scalar(text("SHOW server_encoding")))
+        connection = await session.connection()
+        await connection.run_sync(_run_scripts)
+    _log.info("the database was upgraded", database=database.name, before=before, now=HEAD)
+    return True
+
+
+async def _revision(session: AsyncSession) -> str | None:
+    connection = await session.connection()
+    if not await connection.run_sync(lambda sync: inspect(sync).has_table("alembic_version")):
+        return None
+    revision: str | None = await session.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision
+
+
+def _refuse_narrow(database: Database, encoding: str | None) -> None:
+    # Of one character that it lacks, in one DAG's description, nothing of the whole folder could be stored.
+    if encoding not in {"UTF8", "SQL_ASCII"}:
+        raise ConfigurationError(
+            f"{database.name} has the encoding {encoding}, which not every text can be stored in",
+            hint="CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+        )
+
+
+def _refuse_foreign(database: Database, revision: str) -> None:
+    """Refuse tables that this release can neither use nor upgrade."""
+    if _UNRELEASED.fullmatch(revision):
+        raise ConfigurationError(
+            f"the tables of {database.name} were made by a checkout before release 0.1.0"
+            f" (revision {revision}), and cannot be upgraded",
+            hint="use a new database, or delete this one",
+        )
+    if revision > HEAD:
+        raise ConfigurationError(
+            f"the tables of {database.name} are at revision {revision}, newer than this release's "
+            f"{HEAD}",
+            hint="install the release that made them, or a newer one",
+        )
+
+
+def _run_scripts(connection: Connection) -> None:
+    from alembic import command
+
+    config = configuration()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def configuration() -> Config:
+    """Return Alembic's configuration; there is no alembic.ini."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    return config

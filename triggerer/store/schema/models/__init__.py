@@ -1,0 +1,54 @@
+"""The tables, one module per aggregate."""
+
+from triggerer.store.schema.models.assets import (
+    Asset,
+    AssetAlias,
+    AssetAliasMember,
+    AssetEvent,
+    FormerIdentity,
+    QueuedAssetEvent,
+)
+from triggerer.store.schema.models.backfills import Backfill, BackfillInterval, BackfillKey
+from triggerer.store.schema.models.base import Base
+from triggerer.store.schema.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
+from triggerer.store.schema.models.parked import ParkedBody, ParkedMessage
+from triggerer.store.schema.models.partitions import (
+    DagPartition,
+    DagPartitionEvent,
+    DagPartitionPart,
+)
+from triggerer.store.schema.models.positions import WatcherPosition, WatcherReplay
+from triggerer.store.schema.models.runs import DagRun, TaskRun
+from triggerer.store.schema.models.stream_states import StreamState
+from triggerer.store.schema.models.triggers import Instance, Stream, Trigger, Watcher
+
+__all__ = [
+    "Asset",
+    "AssetAlias",
+    "AssetAliasMember",
+    "AssetEvent",
+    "Backfill",
+    "BackfillInterval",
+    "BackfillKey",
+    "Base",
+    "Dag",
+    "DagFile",
+    "DagPartition",
+    "DagPartitionEvent",
+    "DagPartitionPart",
+    "DagRun",
+    "DagScheduleAlias",
+    "DagScheduleAsset",
+    "FormerIdentity",
+    "Instance",
+    "ParkedBody",
+    "ParkedMessage",
+    "QueuedAssetEvent",
+    "Stream",
+    "StreamState",
+    "TaskRun",
+    "Trigger",
+    "Watcher",
+    "WatcherPosition",
+    "WatcherReplay",
+]

@@ -1,0 +1,72 @@
+"""Backfills, and the intervals or the partition keys that they cover."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
+
+_PENDING = text("state = 'pending'")
+
+
+class Backfill(Base):
+    """Somebody has asked for the runs of a DAG's timetable between two instants, or for those of partition keys.
+
+    One of keys has the instant at which it was asked for as both of its dates.
+    """
+
+    __tablename__ = "backfill"
+    __table_args__ = (Index("ix_backfill_dag_id", "dag_id"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    dag_id: Mapped[str] = mapped_column(ForeignKey("dag.dag_id"))
+    from_date: Mapped[datetime] = mapped_column(UtcDateTime)
+    to_date: Mapped[datetime] = mapped_column(UtcDateTime)
+    reprocess: Mapped[str] = mapped_column(String(20))
+    """none, failed or all: which intervals that have a run are run again."""
+    max_active: Mapped[int]
+    """At most so many of its runs are queued or running."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    cancelled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    params: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """They replace those of the same names in each run that it makes or repeats; None: it has none."""
+
+
+class BackfillInterval(Base):
+    """One interval of a backfill, in order. Its run is made when the ones before leave room."""
+
+    __tablename__ = "backfill_interval"
+    __table_args__ = (
+        Index("ix_backfill_interval_pending", "backfill_id", "number", sqlite_where=_PENDING),
+    )
+
+    backfill_id: Mapped[int] = mapped_column(ForeignKey("backfill.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    logical_date: Mapped[datetime] = mapped_column(UtcDateTime)
+    data_interval_start: Mapped[datetime] = mapped_column(UtcDateTime)
+    data_interval_end: Mapped[datetime] = mapped_column(UtcDateTime)
+    run_after: Mapped[datetime] = mapped_column(UtcDateTime)
+    state: Mapped[str] = mapped_column(String(20))
+    """pending, started (it has a run, made or repeated), skipped (it had one already) or cancelled."""
+    run_pk: Mapped[int | None] = mapped_column(BigId)
+    partition_key: Mapped[str | None] = mapped_column(Text)
+    """What its timetable gave for the interval when the backfill was asked for."""
+
+
+class BackfillKey(Base):
+    """One partition key of a backfill, in order; otherwise as an interval."""
+
+    __tablename__ = "backfill_key"
+    __table_args__ = (
+        Index("ix_backfill_key_pending", "backfill_id", "number", sqlite_where=_PENDING),
+    )
+
+    backfill_id: Mapped[int] = mapped_column(ForeignKey("backfill.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    partition_key: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(20))
+    run_pk: Mapped[int | None] = mapped_column(BigId)

@@ -1,0 +1,98 @@
+"""DAG files, and the DAGs that the DAG processor found in them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import ForeignKey, Index, String, Text, false
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, Json, UtcDateTime
+
+NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""The due moment of a DAG that is due by no clock: a null would sort first on one database and last on the other."""
+
+
+class DagFile(Base):
+    """One file of the DAGs folder, and why it could not be read, if so."""
+
+    __tablename__ = "dag_file"
+
+    path: Mapped[str] = mapped_column(Text, primary_key=True)
+    """Relative to the DAGs folder, with forward slashes."""
+    parsed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    parse_seconds: Mapped[float]
+    errors: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
+    """[{"file", "line" (or null), "reason"}], empty when all is well."""
+    warnings: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
+    missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """By the database's clock: the folder does not have it, and may get it back, see `judge_missing`."""
+    is_broken: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    """The file does not load: queued runs of its DAGs wait, unless `[executor] broken_file` says otherwise."""
+
+
+class Dag(Base):
+    """A DAG as its file last described it, and whether it is paused."""
+
+    __tablename__ = "dag"
+    __table_args__ = (Index("ix_dag_next_run_after", "next_run_after"),)
+
+    dag_id: Mapped[str] = mapped_column(String(250), primary_key=True)
+    path: Mapped[str] = mapped_column(Text)
+    description: Mapped[str | None] = mapped_column(Text)
+    tags: Mapped[list[str]] = mapped_column(Json, default=list)
+    schedule: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """As `triggerer.domain.schedules` writes it; None: runs are triggered by hand only."""
+    max_active_runs: Mapped[int] = mapped_column(default=16)
+    events_per_run: Mapped[int | None]
+    params: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
+    tasks: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
+    """In order: [{"task_id", "upstream": [task ids], "outlets", "inlets", "needs_spark"}]."""
+    is_paused: Mapped[bool] = mapped_column(default=False)
+    is_stale: Mapped[bool] = mapped_column(default=False)
+    """Its file, or its definition in the file, is gone. It is kept, and not scheduled."""
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    start_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    end_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    catchup: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    min_run_gap: Mapped[float | None]
+    """Seconds."""
+    quiet_period: Mapped[float | None]
+    """Seconds."""
+    depends_on_past: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    priority: Mapped[int] = mapped_column(server_default="0", default=0)
+    pools: Mapped[str | None] = mapped_column(Text)
+    """Those that its tasks name, sorted, with commas between; None: none."""
+    next_run_after: Mapped[datetime] = mapped_column(
+        UtcDateTime, server_default=f"{NEVER:%Y-%m-%d %H:%M:%S.%f}", default=NEVER
+    )
+    """When its timetable makes it due next; `NEVER`: its timetable, if it has one, makes it due no more.
+
+    It says when to look. Whether a run is due is decided from the last run, by `triggerer.scheduler.decide`.
+    """
+    next_interval_start: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    next_interval_end: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the scheduler last made a run of it, by the database's clock: `min_run_gap` counts from there."""
+    callbacks: Mapped[str | None] = mapped_column(Text)
+    """The ends of a run after which the DAG wants to be called, of `success,failed`; None: none."""
+
+
+class DagScheduleAsset(Base):
+    """A DAG waits for events of this asset."""
+
+    __tablename__ = "dag_schedule_asset"
+    __table_args__ = (Index("ix_dag_schedule_asset_asset_id", "asset_id"),)
+
+    dag_id: Mapped[str] = mapped_column(ForeignKey("dag.dag_id"), primary_key=True)
+    asset_id: Mapped[int] = mapped_column(ForeignKey("asset.id"), primary_key=True)
+
+
+class DagScheduleAlias(Base):
+    """A DAG waits for events attached to this alias."""
+
+    __tablename__ = "dag_schedule_alias"
+
+    dag_id: Mapped[str] = mapped_column(ForeignKey("dag.dag_id"), primary_key=True)
+    alias_id: Mapped[int] = mapped_column(ForeignKey("asset_alias.id"), primary_key=True)

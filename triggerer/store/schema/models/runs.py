@@ -1,0 +1,114 @@
+"""DAG runs and their tasks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
+
+_ACTIVE = text("state IN ('queued', 'running')")
+_UNSUCCESSFUL = text("state IN ('failed', 'cancelled')")
+_AUTOMATED = text("logical_date IS NOT NULL AND run_type IN ('scheduled', 'asset_triggered')")
+_CALLED = text("callback IS NOT NULL")
+_BACKFILLED = text("backfill_id IS NOT NULL")
+_CLAIMABLE = text("state = 'queued' AND held_until IS NULL")
+_KEYED = text("partition_key IS NOT NULL")
+
+
+class DagRun(Base):
+    """One run of a DAG. Legal moves of `state` are in `triggerer.domain.runs`."""
+
+    __tablename__ = "dag_run"
+    __table_args__ = (
+        UniqueConstraint("dag_id", "run_id"),
+        Index(
+            "ix_dag_run_active",
+            "dag_id",
+            "state",
+            "id",
+            sqlite_where=_ACTIVE,
+        ),
+        # For claims: they read as many entries as they claim, however many runs are held.
+        Index("ix_dag_run_claimable", text("priority DESC"), "id", sqlite_where=_CLAIMABLE),
+        # For listing a DAG's newest runs.
+        Index("ix_dag_run_dag_id_id", "dag_id", "id"),
+        Index(
+            "ix_dag_run_unsuccessful",
+            "state",
+            "id",
+            sqlite_where=_UNSUCCESSFUL,
+        ),
+        # For the last run that a DAG's timetable has asked for.
+        Index("ix_dag_run_automated", "dag_id", "run_after", sqlite_where=_AUTOMATED),
+        Index("ix_dag_run_callback", "callback", "id", sqlite_where=_CALLED),
+        Index("ix_dag_run_backfill_id_state", "backfill_id", "state", sqlite_where=_BACKFILLED),
+        # For the runs of a key that is to be backfilled.
+        Index("ix_dag_run_partition_key", "dag_id", "partition_key", "id", sqlite_where=_KEYED),
+        # As for asset_event: queue entries refer to a run by its id.
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    dag_id: Mapped[str] = mapped_column(ForeignKey("dag.dag_id"))
+    run_id: Mapped[str] = mapped_column(String(250))
+    run_type: Mapped[str] = mapped_column(String(20))
+    """scheduled, asset_triggered, manual or backfill."""
+    state: Mapped[str] = mapped_column(String(20))
+    """queued, running, success, failed or cancelled."""
+    logical_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    data_interval_start: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    data_interval_end: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    run_after: Mapped[datetime] = mapped_column(UtcDateTime)
+    params: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
+    queued_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the last attempt began."""
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    error: Mapped[str | None] = mapped_column(Text)
+    exit_code: Mapped[int | None]
+    """Of the worker process, if it died; negative: the signal that killed it."""
+    log_home: Mapped[str | None] = mapped_column(Text)
+    """The folder of its log, on the executor's machine; see `triggerer.domain.run_logs`."""
+    executor: Mapped[str | None] = mapped_column(String(80))
+    """The instance that claimed it. A result is only taken from (executor, attempt)."""
+    attempt: Mapped[int] = mapped_column(default=0)
+    """Grows with every claim."""
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    waiting_for: Mapped[str | None] = mapped_column(Text)
+    """The reason why a running or held run waits. It is out of date in any other state."""
+    waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    partition_key: Mapped[str | None] = mapped_column(Text)
+    priority: Mapped[int] = mapped_column(server_default="0", default=0)
+    """Of queued runs those with the highest are executed first."""
+    pools: Mapped[str | None] = mapped_column(Text)
+    """The DAG's, when the run was made."""
+    again: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """What the next attempts repeat, as `triggerer.domain.attempts.Repeat` writes it; None: they execute all tasks."""
+    callback: Mapped[str | None] = mapped_column(String(20))
+    """due or running: the DAG wants to be called since the run has ended; None: it does not, or has been."""
+    callback_executor: Mapped[str | None] = mapped_column(String(80))
+    callback_attempts: Mapped[int] = mapped_column(server_default="0", default=0)
+    backfill_id: Mapped[int | None] = mapped_column(BigId)
+    held_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """No executor claims the queued run before this time, because its file does not load; `NEVER`: before it loads."""
+    first_started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the first attempt began since the run was queued by its maker, or again by a user."""
+
+
+class TaskRun(Base):
+    """The last try of one task of a run."""
+
+    __tablename__ = "task_run"
+
+    run_pk: Mapped[int] = mapped_column(ForeignKey("dag_run.id"), primary_key=True)
+    task_id: Mapped[str] = mapped_column(String(250), primary_key=True)
+    state: Mapped[str] = mapped_column(String(20))
+    """running, success, failed, cancelled, skipped or upstream_failed."""
+    try_number: Mapped[int] = mapped_column(default=1)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    error: Mapped[str | None] = mapped_column(Text)

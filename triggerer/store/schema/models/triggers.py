@@ -1,0 +1,99 @@
+"""Watchers, the triggers that serve them, and the streams that the triggers belong to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
+
+
+class Trigger(Base):
+    """A class and its canonical JSON arguments.
+
+    Several watchers may share one; deleted with its last watcher.
+    """
+
+    __tablename__ = "trigger"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    """SHA-256 of the class path and the canonical JSON of the arguments."""
+    classpath: Mapped[str] = mapped_column(Text)
+    kwargs: Mapped[dict[str, Any]] = mapped_column(Json)
+    stream_digest: Mapped[str] = mapped_column(ForeignKey("stream.digest"), index=True)
+    guarantee: Mapped[str | None] = mapped_column(String(20))
+    """What its watchers ask for; part of its digest. None: nothing."""
+
+
+class Watcher(Base):
+    """An asset's watcher, identified by asset and name, whatever the arguments of its trigger.
+
+    The row stays when the watcher is removed: its id is part of what identifies a redelivered message, so a
+    watcher that is declared again must have the same.
+    """
+
+    __tablename__ = "watcher"
+    __table_args__ = (UniqueConstraint("asset_id", "name"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    asset_id: Mapped[int] = mapped_column(ForeignKey("asset.id"))
+    name: Mapped[str] = mapped_column(Text)
+    trigger_id: Mapped[int | None] = mapped_column(ForeignKey("trigger.id"), index=True)
+    """None: no file declares it any more."""
+    path: Mapped[str] = mapped_column(Text)
+    """The DAG file that declares it."""
+    state: Mapped[str] = mapped_column(String(20), default="waiting")
+    """waiting (nobody hosts it yet), running, failing (in back-off, see error), catching_up (behind somewhere)."""
+    error: Mapped[str | None] = mapped_column(Text)
+    owner: Mapped[str | None] = mapped_column(String(80))
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    traceback: Mapped[str | None] = mapped_column(Text)
+    """Of the error, where it was raised."""
+    cleaned_before: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Some of its events that are older than this were deleted, with their keys; None: none were."""
+
+
+class Stream(Base):
+    """The unit of ownership (contract, rule 15): a stream key, or one trigger that runs on its own.
+
+    The lease is (owner, epoch). `epoch` grows with every claim, so that a transaction of a former owner can
+    be told from one of the present owner. Instants are the database's.
+    """
+
+    __tablename__ = "stream"
+
+    digest: Mapped[str] = mapped_column(String(80), primary_key=True)
+    """SHA-256 of the canonical stream key.
+
+    Or "trigger-" and the trigger's digest for one that runs on its own.
+    """
+    key: Mapped[str] = mapped_column(Text)
+    """What people read: `describe_stream()`, or the parts of the key."""
+    """The key, for people."""
+    owner: Mapped[str | None] = mapped_column(String(80))
+    epoch: Mapped[int] = mapped_column(BigId, default=0)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    closed_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """A new stream is not opened before: files that were seen with its own have not been read yet.
+
+    None: it may be opened.
+    """
+
+
+class Instance(Base):
+    """A process that hosts streams or executes runs. It is dead once this row is gone or has expired."""
+
+    __tablename__ = "instance"
+
+    id: Mapped[str] = mapped_column(String(80), primary_key=True)
+    """`<host>:<pid>:<random>`, new at every start."""
+    kind: Mapped[str] = mapped_column(String(20))
+    """triggerer or executor. Other processes own nothing that would have to be taken over."""
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    heartbeat_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When it was heard of last."""

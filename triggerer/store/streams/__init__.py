@@ -1,0 +1,1 @@
+"""Reads and writes of streams: leases, fences, opening of new streams, and producer state."""

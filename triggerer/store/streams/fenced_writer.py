@@ -1,0 +1,108 @@
+"""Group commit of single changes, each under the lease of its stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from random import Random
+from typing import ClassVar, Protocol, TypeVar
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.domain.events import Fence
+from triggerer.errors import (
+    ConfigurationError,
+    StoreError,
+    TransientStoreError,
+    TriggererError,
+)
+from triggerer.observability.logging_setup import LazyLogger
+from triggerer.store.database.group_commit import GroupCommit
+from triggerer.store.database.transactions import Database
+from triggerer.synchronization import Notifier
+
+_log = LazyLogger(__name__)
+
+
+class Change(Protocol):
+    """What is to be stored."""
+
+    @property
+    def fence(self) -> Fence: ...
+
+    @property
+    def on_done(self) -> Callable[[Exception | None], None]: ...
+
+
+C = TypeVar("C", bound=Change)
+
+
+class FencedWriter(GroupCommit[list[C]]):
+    """What is submitted while a transaction is under way goes into the next one. While the database is away, it waits.
+
+    Args:
+        on_fenced: Called on the event loop when a lease no longer holds: another instance owns the stream.
+    """
+
+    what: ClassVar[str]
+    """Names the changes, for logs."""
+    # A repeat writes the same rows again.
+    retried = (TransientStoreError, ConfigurationError)
+    refusals = StoreError
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        on_fenced: Callable[[Fence], None],
+        random: Random | None = None,
+    ) -> None:
+        super().__init__(Backoff(first=0.05, longest=5.0, random=random or Random()))
+        self._database = database
+        self._on_fenced = on_fenced
+        self._unwritten: Counter[str] = Counter()
+        """By stream how many changes were submitted and not answered."""
+        self._has_answered = Notifier()
+
+    def is_writing(self, stream_digest: str) -> bool:
+        """Whether changes of a stream were submitted, and it is not known yet what became of them."""
+        return stream_digest in self._unwritten
+
+    async def wait_until_written(self, stream_digests: Collection[str]) -> None:
+        """Wait until all is answered that was submitted of these streams."""
+        while any(map(self.is_writing, stream_digests)):
+            await self._has_answered.wait()
+
+    def _note_submitted(self, change: C) -> None:
+        self._unwritten[change.fence.stream_digest] += 1
+
+    def _answer(self, change: C, error: Exception | None) -> None:
+        digest = change.fence.stream_digest
+        self._unwritten[digest] -= 1
+        if not self._unwritten[digest]:
+            del self._unwritten[digest]
+            self._has_answered.notify_all()
+        change.on_done(error)
+
+    def _halves(self, group: list[C]) -> tuple[list[C], list[C]] | None:
+        middle = len(group) // 2
+        return (group[:middle], group[middle:]) if middle else None
+
+    def _without_refused(self, group: list[C], error: StoreError) -> tuple[list[C], ...]:
+        for change in group:
+            _log.error(
+                f"{self.what}: refused",
+                watcher=getattr(change, "watcher_id", None),
+                stream=change.fence.stream_digest,
+                error=str(error),
+            )
+            self._answer(change, error)
+        return ()
+
+    def _note_failure(self, error: TriggererError, delay: float) -> None:
+        warn_seldom(
+            _log,
+            self._backoff.failures,
+            f"{self.what}: they wait for the database",
+            error=str(error),
+            retry_after_s=round(delay, 3),
+        )

@@ -1,0 +1,196 @@
+"""Which triggerers and executors are alive, and which triggerer owns which stream (contract, rule 15).
+
+A lease is (owner, epoch, expiry). Each claim raises the stream's epoch, so that every transaction can tell the present
+owner from the one before: `EventRecorder` locks the stream's row while it writes. All instants are the database's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.events import Fence
+from triggerer.store.database.transactions import database_now, insert_into
+from triggerer.store.schema.models import Instance, Stream
+
+LEASE_EXPIRY: Final = timedelta(seconds=15)
+HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
+_REMEMBERED: Final = timedelta(days=1)
+
+
+async def register_instance(
+    session: AsyncSession, instance_id: str, *, kind: str, expiry: timedelta = LEASE_EXPIRY
+) -> None:
+    """Show this process as alive for `expiry`; to repeat it is the heartbeat.
+
+    Rows of processes that expired long ago are deleted.
+
+    Args:
+        instance_id: `<host>:<pid>:<random>`, new at every start.
+        kind: `triggerer` or `executor`.
+    """
+    now = await database_now(session)
+    await session.execute(
+        insert_into(session, Instance)
+        .values(
+            id=instance_id, kind=kind, started_at=now, expires_at=now + expiry, heartbeat_at=now
+        )
+        .on_conflict_do_update(
+            index_elements=[Instance.id], set_={"expires_at": now + expiry, "heartbeat_at": now}
+        )
+    )
+    # Rows that another transaction is deleting or renewing are skipped.
+    dead = select(Instance.id).where(Instance.expires_at < now - _REMEMBERED)
+    await session.execute(
+        delete(Instance).where(Instance.id.in_(dead.with_for_update(skip_locked=True)))
+    )
+
+
+async def deregister_instance(session: AsyncSession, instance_id: str) -> None:
+    """Show this process as gone: its streams are free at once."""
+    await session.execute(
+        update(Stream).where(Stream.owner == instance_id).values(owner=None, expires_at=None)
+    )
+    await session.execute(delete(Instance).where(Instance.id == instance_id))
+
+
+async def live_instances(session: AsyncSession, *, kind: str) -> list[str]:
+    """Return the ids of the live instances of this kind, sorted."""
+    now = await database_now(session)
+    alive = select(Instance.id).where(Instance.kind == kind, Instance.expires_at > now)
+    return list(await session.scalars(alive.order_by(Instance.id)))
+
+
+async def forget_instances(session: AsyncSession) -> None:
+    """Free all streams, and delete all registrations.
+
+    For a standalone that starts under `lock_exclusively`, which proves that everybody else is dead. It need
+    not wait for the leases of one that was killed.
+    """
+    await session.execute(update(Stream).values(owner=None, expires_at=None))
+    await session.execute(delete(Instance))
+
+
+async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) -> None:
+    """Free the streams of all other instances of this kind, and delete their registrations.
+
+    As `forget_instances`, for one part of a standalone whose other parts have registered already.
+    """
+    others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
+    await session.execute(
+        update(Stream).where(Stream.owner != instance_id).values(owner=None, expires_at=None)
+    )
+    await session.execute(delete(Instance).where(Instance.id.in_(others)))
+
+
+def may_open(now: datetime) -> ColumnElement[bool]:
+    """True if the `Stream` is open. A new one is closed while its DAG files are read (`new_streams`)."""
+    return or_(Stream.closed_until.is_(None), Stream.closed_until <= now)
+
+
+def is_free(now: datetime) -> ColumnElement[bool]:
+    """The `Stream` has no owner, or its lease has expired."""
+    return or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now)
+
+
+async def claim_streams(
+    session: AsyncSession,
+    instance_id: str,
+    *,
+    limit: int,
+    room: int,
+    sizes: Mapping[str, int],
+    expiry: timedelta = LEASE_EXPIRY,
+) -> list[Fence]:
+    """Claim up to `limit` streams that may be opened and are free, or whose lease expired; empty if there are none.
+
+    Streams that another instance is claiming at this moment are skipped. The leases hold from the caller's
+    commit on. If its outcome is unknown, `owned_streams` tells.
+
+    Args:
+        room: How many triggers they may have together; streams that do not fit are skipped.
+        sizes: The streams that may be claimed, with the number of their triggers.
+    """
+    fitting = [digest for digest, size in sizes.items() if size <= room]
+    if limit <= 0 or not fitting:
+        return []
+    now = await database_now(session)
+    free = (
+        select(Stream)
+        .where(Stream.digest.in_(fitting), is_free(now), may_open(now))
+        .order_by(Stream.digest)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
+    )
+    fences = []
+    for stream in await session.scalars(free):
+        if sizes[stream.digest] > room:
+            continue
+        room -= sizes[stream.digest]
+        stream.owner = instance_id
+        stream.epoch += 1
+        stream.closed_until = None
+        stream.expires_at = now + expiry
+        fences.append(Fence(stream.digest, instance_id, stream.epoch))
+    await session.flush()
+    return fences
+
+
+async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
+    """Return the leases that the store shows for this instance, expired or not."""
+    owned = select(Stream.digest, Stream.epoch).where(Stream.owner == instance_id)
+    return [
+        Fence(digest, instance_id, epoch)
+        for digest, epoch in await session.execute(owned.order_by(Stream.digest))
+    ]
+
+
+async def extend_leases(
+    session: AsyncSession, fences: Iterable[Fence], *, expiry: timedelta = LEASE_EXPIRY
+) -> list[Fence]:
+    """Extend the leases that still hold, and return them; those that are missing are lost.
+
+    A lease that expired, but that nobody has claimed since, is extended as well: its epoch is still ours.
+    """
+    held = await _held(session, fences)
+    if held:
+        now = await database_now(session)
+        digests = [fence.stream_digest for fence in held]
+        await session.execute(
+            update(Stream).where(Stream.digest.in_(digests)).values(expires_at=now + expiry)
+        )
+    return held
+
+
+async def release_streams(session: AsyncSession, fences: Iterable[Fence]) -> None:
+    """Release the leases that still hold; their streams may be claimed at once."""
+    held = await _held(session, fences)
+    if held:
+        digests = [fence.stream_digest for fence in held]
+        await session.execute(
+            update(Stream).where(Stream.digest.in_(digests)).values(owner=None, expires_at=None)
+        )
+
+
+async def _held(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
+    """Lock the streams whose lease still holds, by digest, and return those leases."""
+    wanted = list(fences)
+    if not wanted:
+        return []
+    # Not the three together: PostgreSQL makes of thousands of those one deep expression, and refuses it.
+    shown = (
+        select(Stream.digest, Stream.owner, Stream.epoch)
+        .where(
+            Stream.owner.in_({fence.owner for fence in wanted}),
+            Stream.digest.in_([fence.stream_digest for fence in wanted]),
+        )
+        .order_by(Stream.digest)
+        .with_for_update()
+    )
+    held = {tuple(row) for row in await session.execute(shown)}
+    return [fence for fence in wanted if tuple(fence) in held]

@@ -1,0 +1,68 @@
+"""Finds instances that missed a heartbeat: what the store says about their streams and runs may be out of date."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.processes.instance_ids import is_known_dead
+from triggerer.store.database.transactions import database_now
+from triggerer.store.schema.models import Instance
+
+_LATE: Final = {"triggerer": 0.35, "executor": 0.45}
+"""Fractions of a lease. A heartbeat comes after a quarter of it, or after a third for an executor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """The signs of life of an instance that owns streams or runs. All instants are the database's."""
+
+    seen_at: datetime | None
+    """Its last heartbeat; None: its registration is gone."""
+    lease_ends_at: datetime | None
+    """When others may take over what it owns; None: they may do so now."""
+    is_silent: bool
+    """A heartbeat is missed, or its process is gone from this machine."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.lease_ends_at is None
+
+
+GONE: Final = Liveness(None, None, is_silent=True)
+
+
+async def known_instances(session: AsyncSession) -> dict[str, Liveness]:
+    """Return what is known of each instance, by id: a few, namely the living ones and those that died within a day."""
+    now = await database_now(session)
+    return {row.id: _judge(row, now) for row in await session.scalars(select(Instance))}
+
+
+def _judge(row: Instance, now: datetime) -> Liveness:
+    if row.expires_at <= now:
+        return Liveness(row.heartbeat_at, None, is_silent=True)
+    is_late = False
+    if row.heartbeat_at is not None:
+        lease = row.expires_at - row.heartbeat_at
+        is_late = now - row.heartbeat_at > lease * _LATE.get(row.kind, 0.5)
+    return Liveness(row.heartbeat_at, row.expires_at, is_late or is_known_dead(row.id))
+
+
+def why_silent(owner: str, known: Liveness, now: datetime) -> str:
+    """Return for how long the owner has been silent, and when others take over."""
+    silent = "is gone" if known.seen_at is None else f"was heard of {_ago(now - known.seen_at)} ago"
+    if known.lease_ends_at is None:
+        return f"no instance hosts it: its owner {owner} {silent}"
+    left = _ago(known.lease_ends_at - now)
+    return f"its owner {owner} {silent}; its lease ends in {left}, and then another instance takes over"
+
+
+def _ago(length: timedelta) -> str:
+    seconds = round(max(length.total_seconds(), 0))
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

@@ -1,0 +1,94 @@
+"""Which new streams stay closed until the DAGs folder has been read."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.dag_files.new_streams import closings
+from triggerer.store.database.transactions import database_now
+from triggerer.store.schema.models import Stream, Trigger, Watcher
+
+REASON: Final = "the DAGs folder has not been read yet"
+"""What is said of a watcher whose stream is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How far the DAG processor is with the files of the folder; see `closings`."""
+
+    is_reading: bool = False
+    is_start: bool = False
+    limit: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True)
+class Openings:
+    """What became of the streams that nobody has opened yet."""
+
+    opened: frozenset[str] = frozenset()
+    """They were closed, and may be opened now."""
+    are_closed: bool = False
+    """Whether any is closed still."""
+
+
+async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) -> Openings:
+    """Close and open streams that were never read, in the caller's transaction; show it at their watchers.
+
+    Args:
+        new: The streams that this transaction has made.
+    """
+    never_read = {
+        row.digest: row.closed_until
+        for row in await session.execute(
+            select(Stream.digest, Stream.closed_until).where(Stream.epoch == 0)
+        )
+    }
+    changes = closings(
+        never_read,
+        new=new,
+        is_reading=reading.is_reading,
+        is_start=reading.is_start,
+        now=await database_now(session),
+        limit=reading.limit,
+    )
+    for until in set(changes.values()):
+        digests = [digest for digest, each in changes.items() if each == until]
+        # Not if it was claimed meanwhile.
+        await session.execute(
+            update(Stream)
+            .where(Stream.digest.in_(digests), Stream.epoch == 0)
+            .values(closed_until=until)
+        )
+    opened = frozenset(digest for digest, until in changes.items() if until is None)
+    closed = [digest for digest, until in (never_read | changes).items() if until is not None]
+    await _show(session, opened, before=REASON, now=None)
+    # Also a new watcher of a stream that has been closed for some time.
+    await _show(session, closed, before=None, now=REASON)
+    return Openings(opened, bool(closed))
+
+
+async def _show(
+    session: AsyncSession,
+    digests: list[str] | frozenset[str],
+    *,
+    before: str | None,
+    now: str | None,
+) -> None:
+    if not digests:
+        return
+    triggers = select(Trigger.id).where(Trigger.stream_digest.in_(digests))
+    await session.execute(
+        update(Watcher)
+        .where(
+            Watcher.trigger_id.in_(triggers),
+            Watcher.state == "waiting",
+            Watcher.error.is_(None) if before is None else Watcher.error == before,
+        )
+        .values(error=now)
+    )

@@ -1,0 +1,62 @@
+"""The states of streams: read when one opens, written under its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import delete, exists, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.events import Fence
+from triggerer.domain.json_text import load_json
+from triggerer.domain.watchers.stream_states import StateChange
+from triggerer.store.database.script import Script
+from triggerer.store.database.statement import ParameterRows, Statement, parameter_rows
+from triggerer.store.schema.models import StreamState, Trigger
+from triggerer.store.streams.fences import held_fences
+
+# Not of a stream whose last watcher was deleted meanwhile.
+SAVE: Final = Statement(
+    "INSERT INTO stream_state (stream_digest, epoch, value) "
+    "SELECT g.digest, g.epoch, g.value FROM {STATES} g "
+    "WHERE EXISTS (SELECT 1 FROM trigger t WHERE t.stream_digest = g.digest) "
+    "ON CONFLICT (stream_digest) DO UPDATE SET epoch = excluded.epoch, value = excluded.value "
+    "WHERE stream_state.epoch <= excluded.epoch",
+    STATES=parameter_rows(digest="text", epoch="bigint", value="text"),
+)
+
+
+def write_states(changes: Sequence[StateChange]) -> Script[frozenset[Fence]]:
+    """Store these states, as far as their fences hold; return the fences that do not.
+
+    Args:
+        changes: One for each stream.
+    """
+    fences = {change.fence for change in changes}
+    held = yield from held_fences(fences)
+    yield from save_states([change for change in changes if change.fence in held])
+    return frozenset(fences - held)
+
+
+def save_states(changes: Sequence[StateChange]) -> Script[None]:
+    """Store these states; one for each stream, whose lease is known to hold in this transaction."""
+    rows = [
+        (change.fence.stream_digest, change.fence.epoch, change.value.decode())
+        for change in changes
+    ]
+    if rows:
+        yield SAVE(rows=ParameterRows(sorted(rows)))
+
+
+async def load_state(session: AsyncSession, stream_digest: str) -> Any:
+    """Return the value that was stored last for a stream; None if there is none."""
+    query = select(StreamState.value).where(StreamState.stream_digest == stream_digest)
+    text = await session.scalar(query)
+    return None if text is None else load_json(text)
+
+
+async def drop_states_without_watchers(session: AsyncSession) -> None:
+    """Delete the states of streams that no trigger belongs to any more."""
+    used = exists().where(Trigger.stream_digest == StreamState.stream_digest)
+    await session.execute(delete(StreamState).where(~used.correlate(StreamState)))

@@ -1,0 +1,160 @@
+"""The watchers whose old events may be deleted: their messages cannot come again, or not before a repeat is asked for.
+
+A message that comes again makes no second event as long as the first is there, with its key. So the events of a watcher
+may be deleted once the broker was advanced past their messages. What the store shows of that is a stream in good order:
+somebody holds its lease, all of its watchers run and have done so for a while, and this one is nowhere behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, exists, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
+
+from triggerer.store.schema.models import (
+    Asset,
+    AssetEvent,
+    ParkedMessage,
+    Stream,
+    Trigger,
+    Watcher,
+    WatcherPosition,
+    WatcherReplay,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledWatcher:
+    """A watcher whose events have to stay, and why."""
+
+    asset_name: str
+    watcher: str
+    reason: str
+
+
+async def unsettled_watchers(
+    session: AsyncSession, *, now: datetime, quiet_since: datetime
+) -> Mapping[int, UnsettledWatcher]:
+    """Return by id the watchers whose messages may come again.
+
+    Args:
+        quiet_since: Since then, or longer, the watchers of a stream in good order have been running.
+    """
+    rows = await session.execute(
+        select(
+            Watcher.id,
+            Asset.name,
+            Watcher.name,
+            Watcher.state,
+            Watcher.updated_at,
+            Trigger.stream_digest,
+            Stream.expires_at,
+            _has(WatcherPosition.watcher_id),
+            _has(WatcherReplay.watcher_id),
+        )
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .outerjoin(Trigger, Trigger.id == Watcher.trigger_id)
+        .outerjoin(Stream, Stream.digest == Trigger.stream_digest)
+        .order_by(Watcher.id)
+    )
+    shown = [_Shown(*row) for row in rows]
+    of_streams: dict[str, tuple[_Shown, str]] = {}
+    for one in shown:
+        if one.stream_digest is not None and (disorder := one.disorder(now, quiet_since)):
+            of_streams.setdefault(one.stream_digest, (one, disorder))
+    unsettled = {}
+    for one in shown:
+        reason = None
+        if one.stream_digest is not None:
+            if one.stream_digest in of_streams:
+                who, disorder = of_streams[one.stream_digest]
+                reason = f"{'it' if who is one else f'{who.asset_name}/{who.name}'} {disorder}"
+        elif one.since > quiet_since:
+            reason = f"no file declares it since {_told(one.since)}"
+        if one.is_behind:
+            reason = reason or "it is behind in its log"
+        if one.is_replayed:
+            reason = reason or "a replay was asked for"
+        if reason:
+            unsettled[one.id] = UnsettledWatcher(one.asset_name, one.name, reason)
+    return unsettled
+
+
+class _Shown(NamedTuple):
+    """A watcher, as the store shows it."""
+
+    id: int
+    asset_name: str
+    name: str
+    state: str
+    since: datetime
+    stream_digest: str | None
+    """None: no file declares it."""
+    expires_at: datetime | None
+    """Of the stream's lease."""
+    is_behind: bool
+    is_replayed: bool
+
+    def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
+        """What of it tells that its stream is not in good order, or not for long."""
+        if self.expires_at is None or self.expires_at <= now:
+            return "has a stream that nobody reads"
+        if self.state != "running":
+            return f"is {self.state}"
+        if self.since > quiet_since:
+            return f"has been running only since {_told(self.since)}"
+        return None
+
+
+def _told(instant: datetime) -> str:
+    return f"{instant:%Y-%m-%dT%H:%M:%SZ}"
+
+
+async def note_cleaned(
+    session: AsyncSession, watcher_ids: Collection[int], before: datetime
+) -> Mapping[int, UnsettledWatcher]:
+    """Note that events of these watchers from before an instant are deleted; return those for which that may not be.
+
+    A replay is either asked for before, and its watcher returned, or refused, see `ask_for_replay`.
+    """
+    chosen = Watcher.id.in_(watcher_ids)
+    # Sorted, so that two of these cannot deadlock; and before the look, which must see what it waited for.
+    await session.execute(select(Watcher.id).where(chosen).order_by(Watcher.id).with_for_update())
+    rows = await session.execute(
+        select(Watcher.id, Asset.name, Watcher.name)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .where(chosen, or_(_has(WatcherPosition.watcher_id), _has(WatcherReplay.watcher_id)))
+    )
+    unsettled = {
+        pk: UnsettledWatcher(asset, name, "it is about to read again") for pk, asset, name in rows
+    }
+    await session.execute(
+        update(Watcher)
+        .where(
+            chosen,
+            Watcher.id.not_in(unsettled),
+            or_(Watcher.cleaned_before.is_(None), Watcher.cleaned_before < before),
+        )
+        .values(cleaned_before=before)
+    )
+    return unsettled
+
+
+def _has(watcher_id: InstrumentedAttribute[int]) -> ColumnElement[bool]:
+    """The `Watcher` has a row in the table of this column."""
+    return exists().where(watcher_id == Watcher.id)
+
+
+async def events_of_parked(session: AsyncSession) -> set[int]:
+    """Return the events of messages that are kept or set aside: whoever gets those again must find them."""
+    found = select(AssetEvent.id).join(
+        ParkedMessage,
+        (ParkedMessage.idempotency_key == AssetEvent.idempotency_key)
+        & (ParkedMessage.watcher_id == AssetEvent.watcher_id),
+    )
+    return set(await session.scalars(found))

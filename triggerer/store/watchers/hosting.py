@@ -1,0 +1,223 @@
+"""Queries of a host of streams: the triggers of its streams, and the states of their watchers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, case, exists, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.dag_files.new_streams import may_open
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
+from triggerer.domain.watchers.parked import KeptLane
+from triggerer.store.database.transactions import database_now
+from triggerer.store.schema.models import Asset, Stream, Trigger, Watcher
+from triggerer.store.streams.leases import is_free
+from triggerer.store.watchers import stored_backlog as kept
+from triggerer.store.watchers.positions import load_positions, load_replays
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerRow:
+    """A trigger and the watchers that it serves, at least one."""
+
+    trigger_id: int
+    classpath: str
+    kwargs: dict[str, Any]
+    stream_digest: str
+    watchers: tuple[WatcherRef, ...]
+    watcher_names: tuple[str, ...]
+    """`<asset>/<watcher>`, parallel to `watchers`."""
+    positions: tuple[LanePosition, ...] = ()
+    """Where its watchers stand that are behind."""
+    kept: tuple[KeptLane, ...] = ()
+    """The lanes with messages that were set aside, and are to be given to its watchers once more."""
+    replays: tuple[ReplayRequest, ...] = ()
+    """What is asked of its watchers and not done yet, by watcher, in the order of the requests."""
+    guarantee: str | None = None
+    """The least that its watchers ask it to promise."""
+
+    @property
+    def display_name(self) -> str:
+        """For logs and errors: the watchers that it serves."""
+        return ", ".join(self.watcher_names)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLoad:
+    """A stream, the number of its triggers, and its host."""
+
+    digest: str
+    triggers: int
+    owner: str | None
+    """None: it has no owner, or its owner's lease has expired."""
+    may_open: bool = True
+    """Not while it is new and files are being read; see `triggerer.domain.dag_files.new_streams`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherState:
+    """A watcher's state, as its host reports it under `fence`."""
+
+    watcher_id: int
+    trigger_id: int
+    state: str
+    error: str | None
+    fence: Fence
+    traceback: str | None = None
+
+
+async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) -> list[TriggerRow]:
+    """Return the triggers of these streams, by id, so that they join in the same order at every start."""
+    rows = await session.execute(
+        select(Trigger, Watcher.id, Watcher.asset_id, Watcher.name, Asset.name)
+        .join(Watcher, Watcher.trigger_id == Trigger.id)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .where(Trigger.stream_digest.in_(list(stream_digests)))
+        .order_by(Trigger.id, Watcher.id)
+    )
+    # In this order: a request that is seen no more was carried out, and its positions are seen.
+    replays = await load_replays(session, stream_digests)
+    positions = await load_positions(session, stream_digests)
+    kept_lanes = await kept.load_kept_lanes(session, stream_digests, are_replayed=True)
+    served: dict[int, tuple[Trigger, list[WatcherRef], list[str]]] = {}
+    for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
+        # Many watchers may share a trigger.
+        _, watchers, names = served.setdefault(trigger.id, (trigger, [], []))
+        watchers.append(WatcherRef(watcher_id, asset_id))
+        names.append(f"{asset_name}/{watcher_name}")
+    return [
+        TriggerRow(
+            trigger.id,
+            trigger.classpath,
+            trigger.kwargs,
+            trigger.stream_digest,
+            tuple(watchers),
+            tuple(names),
+            tuple(row for one in watchers for row in positions.get(one.watcher_id, ())),
+            tuple(lane for one in watchers for lane in kept_lanes.get(one.watcher_id, ())),
+            tuple(request for one in watchers for request in replays.get(one.watcher_id, ())),
+            trigger.guarantee,
+        )
+        for trigger, watchers, names in served.values()
+    ]
+
+
+async def load_kept_lanes(
+    session: AsyncSession, stream_digests: Iterable[str]
+) -> dict[int, list[KeptLane]]:
+    """Return the lanes in which messages are kept for watchers of these streams, by watcher."""
+    return await kept.load_kept_lanes(session, stream_digests)
+
+
+async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
+    """Return all streams with the number of their triggers, by digest."""
+    now = await database_now(session)
+    rows = await session.execute(
+        select(
+            Stream.digest,
+            Stream.owner,
+            Stream.expires_at,
+            Stream.closed_until,
+            func.count(Trigger.id),
+        )
+        .outerjoin(Trigger, Trigger.stream_digest == Stream.digest)
+        .group_by(Stream.digest)
+        .order_by(Stream.digest)
+    )
+    return [
+        StreamLoad(
+            digest,
+            triggers,
+            owner if expires_at is not None and expires_at > now else None,
+            may_open(closed_until, now),
+        )
+        for digest, owner, expires_at, closed_until, triggers in rows
+    ]
+
+
+async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> None:
+    """Show why the watchers of these streams wait, by digest. A stream that is being claimed is skipped."""
+    now = await database_now(session)
+    # Locked, as by a claim: nobody can show them as running before we have committed.
+    free = (
+        select(Stream.digest)
+        .where(Stream.digest.in_(list(reasons)), is_free(now))
+        .with_for_update(skip_locked=True)
+    )
+    by_reason: dict[str, list[str]] = {}
+    for digest in await session.scalars(free):
+        by_reason.setdefault(reasons[digest], []).append(digest)
+    for reason, digests in by_reason.items():
+        triggers = select(Trigger.id).where(Trigger.stream_digest.in_(digests))
+        await session.execute(
+            update(Watcher)
+            .where(
+                Watcher.trigger_id.in_(triggers),
+                or_(Watcher.error.is_(None), Watcher.error != reason, Watcher.state != "waiting"),
+            )
+            .values(state="waiting", error=reason, owner=None, updated_at=func.now())
+        )
+
+
+async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
+    """Return those of these watchers that are still declared, with whatever trigger."""
+    declared = select(Watcher.id).where(
+        Watcher.id.in_(list(watcher_ids)), Watcher.trigger_id.is_not(None)
+    )
+    return set(await session.scalars(declared))
+
+
+async def write_states(session: AsyncSession, states: Sequence[WatcherState]) -> None:
+    """Show these states, except where the stream has another owner by now, or the watcher another trigger."""
+    connection = await session.connection()
+    owned = exists().where(
+        Stream.digest == bindparam("b_digest"),
+        Stream.owner == bindparam("b_owner"),
+        Stream.epoch == bindparam("b_epoch"),
+    )
+    await connection.execute(
+        update(Watcher)
+        .where(
+            Watcher.id == bindparam("b_watcher"),
+            Watcher.trigger_id == bindparam("b_trigger"),
+            owned,
+        )
+        .values(
+            state=bindparam("b_state"),
+            error=bindparam("b_error"),
+            traceback=bindparam("b_traceback"),
+            owner=bindparam("b_owner"),
+            # Since when it is so.
+            updated_at=case(
+                (Watcher.state == bindparam("b_state"), Watcher.updated_at), else_=func.now()
+            ),
+        ),
+        [
+            {
+                "b_watcher": state.watcher_id,
+                "b_trigger": state.trigger_id,
+                "b_state": state.state,
+                "b_error": state.error,
+                "b_traceback": state.traceback,
+                "b_digest": state.fence.stream_digest,
+                "b_owner": state.fence.owner,
+                "b_epoch": state.fence.epoch,
+            }
+            # Sorted, as by whoever else locks several: or two transactions could deadlock.
+            for state in sorted(states, key=lambda one: one.watcher_id)
+        ],
+    )
+
+
+async def show_released(session: AsyncSession, stream_digests: Iterable[str], owner: str) -> None:
+    """Show the watchers of these streams as waiting for an owner, if `owner` was the last one."""
+    triggers = select(Trigger.id).where(Trigger.stream_digest.in_(list(stream_digests)))
+    await session.execute(
+        update(Watcher)
+        .where(Watcher.trigger_id.in_(triggers), Watcher.owner == owner)
+        .values(state="waiting", owner=None, updated_at=func.now())
+    )

@@ -1,0 +1,348 @@
+"""Writes what is parked for watchers, for the owner of their stream. What is kept of it is read in `kept`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from triggerer.domain.events import Fence
+from triggerer.domain.watchers.parked import (
+    READS_IT_NO_MORE,
+    Failed,
+    Kept,
+    ParkedBounds,
+    ParkedChange,
+    ParkedState,
+    Passed,
+    Replayed,
+    Returned,
+    SetAside,
+)
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row, Script
+from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
+from triggerer.store.streams.fences import held_fences
+
+USAGE: Final = Statement(
+    "SELECT m.watcher_id, count(m.id), coalesce(sum(b.size_bytes), 0) "
+    "FROM parked_message m JOIN parked_body b ON b.id = m.body_id "
+    "WHERE m.watcher_id {WATCHERS} GROUP BY m.watcher_id",
+    WATCHERS=in_list("watchers", "bigint"),
+)
+TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
+# Without the message itself: that of a repeat is there already.
+USED: Final = Statement(
+    "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
+    "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "
+    "WHERE stream_digest = {digest} AND idempotency_key = {key}), 0) "
+    "FROM parked_message m JOIN parked_body b ON b.id = m.body_id "
+    "WHERE m.watcher_id = {watcher_id} AND m.idempotency_key <> {key}"
+)
+_KEEP_BODIES: Final = (
+    "INSERT INTO parked_body (stream_digest, idempotency_key, data, size_bytes) {} "
+    "ON CONFLICT (stream_digest, idempotency_key) DO UPDATE SET size_bytes = excluded.size_bytes "
+    "RETURNING stream_digest, idempotency_key, id"
+)
+_KEEP_BODY_ON_SQLITE: Final = _KEEP_BODIES.format("VALUES (?, ?, ?, ?)")
+_KEEP_BODIES_ON_POSTGRES: Final = _KEEP_BODIES.format(
+    "SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[])"
+)
+SET_ASIDE: Final = Statement(
+    "INSERT INTO parked_message "
+    "(watcher_id, body_id, lane, idempotency_key, state, failures, error, traceback, parked_at) "
+    "VALUES ({watcher_id}, {body_id}, {lane}, {key}, {state}, {failures}, {error}, {traceback}, {parked_at}) "
+    "ON CONFLICT (watcher_id, idempotency_key) DO UPDATE SET state = excluded.state, "
+    "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
+)
+# What is known already keeps its place, and what became of it. A watcher that was deleted meanwhile, or whose trigger
+# has moved to another stream, is given nothing of this one any more.
+KEEP: Final = Statement(
+    "INSERT INTO parked_message "
+    "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "
+    "SELECT g.watcher_id, g.body_id, g.lane, g.key, CASE WHEN t.id IS NULL THEN {else_state} ELSE {state} END, "
+    "0, CASE WHEN t.id IS NULL THEN {else_error} END, g.parked_at FROM {MESSAGES} g "
+    "LEFT JOIN watcher w ON w.id = g.watcher_id "
+    "LEFT JOIN trigger t ON t.id = w.trigger_id AND t.stream_digest = g.digest "
+    "ORDER BY g.place ON CONFLICT (watcher_id, idempotency_key) DO NOTHING RETURNING body_id",
+    MESSAGES=parameter_rows(
+        place="integer",
+        digest="text",
+        watcher_id="bigint",
+        body_id="bigint",
+        lane="text",
+        key="text",
+        parked_at="timestamptz",
+    ),
+)
+KNOWN: Final = Statement(
+    "SELECT m.watcher_id, m.idempotency_key FROM {KEYS} g JOIN parked_message m "
+    "ON m.watcher_id = g.watcher_id AND m.idempotency_key = g.key",
+    KEYS=parameter_rows(watcher_id="bigint", key="text"),
+)
+PASS: Final = Statement(
+    "DELETE FROM parked_message WHERE state = {state} AND (watcher_id, idempotency_key) IN "
+    "(SELECT g.watcher_id, g.key FROM {KEYS} g) RETURNING body_id",
+    KEYS=parameter_rows(watcher_id="bigint", key="text"),
+)
+NOTE_FAILURES: Final = Statement(
+    "UPDATE parked_message SET failures = {failures} "
+    "WHERE watcher_id = {watcher_id} AND idempotency_key = {key} AND state = {state}"
+)
+RETURN: Final = Statement(
+    "UPDATE parked_message SET state = {state}, failures = failures + 1, error = {error}, "
+    "traceback = coalesce({traceback}, traceback) WHERE id = {id}"
+)
+DROP: Final = Statement(
+    "DELETE FROM parked_message WHERE id {IDS} RETURNING body_id", IDS=in_list("ids", "bigint")
+)
+DROP_BODIES: Final = Statement(
+    "DELETE FROM parked_body WHERE id {IDS} "
+    "AND NOT EXISTS (SELECT 1 FROM parked_message m WHERE m.body_id = parked_body.id)",
+    IDS=in_list("ids", "bigint"),
+)
+PARKING: Final = {
+    USAGE,
+    TOTAL,
+    USED,
+    SET_ASIDE,
+    KEEP,
+    KNOWN,
+    PASS,
+    NOTE_FAILURES,
+    RETURN,
+    DROP,
+    DROP_BODIES,
+}
+"""All of them, for those who answer them in the place of a database."""
+
+
+class Body(NamedTuple):
+    """The bytes of a message."""
+
+    stream_digest: str
+    key: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeepBodies:
+    """A step: store these, each once, and return a row (stream digest, key, id) for each.
+
+    Not a `Statement`: bytes do not go into JSON.
+    """
+
+    bodies: Sequence[Body]
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        return [
+            row
+            for body in self.bodies
+            for row in connection.execute(_KEEP_BODY_ON_SQLITE, (*body, len(body.data))).fetchall()
+        ]
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        digests, keys, data = zip(*self.bodies, strict=True)
+        return _KEEP_BODIES_ON_POSTGRES, (digests, keys, data, [len(one) for one in data])
+
+
+class ParkedUsage:
+    """How much is parked for watchers, as it was read, and what was written since. It is never less than there is.
+
+    What others write of other streams is not seen: whoever keeps one reads it again from time to time.
+    """
+
+    def __init__(self) -> None:
+        self.total_bytes: int | None = None
+        self.of_watchers: dict[int, tuple[int, int]] = {}
+        """By watcher the messages, and their bytes."""
+
+    def has_room(
+        self, watcher_id: int, messages: int, size_bytes: int, bounds: ParkedBounds
+    ) -> bool:
+        """Whether so many more can be parked for a watcher."""
+        there, used = self.of_watchers[watcher_id]
+        assert self.total_bytes is not None
+        return (
+            there + messages <= bounds.max_messages
+            and used + size_bytes <= bounds.max_bytes
+            and self.total_bytes + size_bytes <= bounds.total_bytes
+        )
+
+    def forget(self) -> None:
+        """Have all of it read again."""
+        self.total_bytes = None
+        self.of_watchers.clear()
+
+    def add(self, watcher_id: int, size_bytes: int) -> None:
+        messages, used = self.of_watchers[watcher_id]
+        self.of_watchers[watcher_id] = messages + 1, used + size_bytes
+
+    def note_set_aside(self, watcher_id: int, size_bytes: int) -> None:
+        """A message was set aside; it was perhaps there already, so what is known is too much at worst."""
+        if self.total_bytes is not None:
+            self.total_bytes += size_bytes
+        if watcher_id in self.of_watchers:
+            self.add(watcher_id, size_bytes)
+
+    def read(self, watcher_ids: Iterable[int]) -> Script[None]:
+        """Read what is not known yet."""
+        if self.total_bytes is None:
+            ((self.total_bytes,),) = yield TOTAL()
+        if missing := sorted(set(watcher_ids).difference(self.of_watchers)):
+            rows = yield USAGE(watchers=missing)
+            self.of_watchers.update(dict.fromkeys(missing, (0, 0)))
+            self.of_watchers.update((one, (count, size)) for one, count, size in rows)
+
+
+def write_parked(
+    changes: Sequence[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
+) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
+    """Store these changes in their order, as far as their fences hold and the bounds allow.
+
+    Messages that have passed go last: one that was kept again meanwhile has passed all the same.
+
+    Args:
+        usage: Is read as far as it is not known, and added to. After an error it is worth nothing.
+    Returns:
+        The fences that do not hold, and the changes that a bound did not allow.
+    """
+    fences = {change.fence for change in changes}
+    held = yield from held_fences(fences)
+    written = [change for change in changes if change.fence in held]
+    refused = yield from _keep(written, bounds, usage)
+    gone, passed = [], []
+    for change in written:
+        what = change.what
+        if isinstance(what, SetAside):
+            if not (yield from _set_aside(change.fence, change.watcher_id, what, bounds, usage)):
+                refused.append(change)
+        elif isinstance(what, Returned):
+            yield RETURN(
+                id=what.id,
+                state=ParkedState.SET_ASIDE.value,
+                error=what.error,
+                traceback=what.traceback,
+            )
+        elif isinstance(what, Failed):
+            yield NOTE_FAILURES(
+                watcher_id=change.watcher_id,
+                key=what.key,
+                failures=what.failures,
+                state=ParkedState.KEPT.value,
+            )
+        elif isinstance(what, Replayed):
+            gone.append(what.id)
+        elif isinstance(what, Passed):
+            passed += [(change.watcher_id, key) for key in what.keys]
+    yield from drop_parked(gone)
+    if passed:
+        rows = yield PASS(rows=ParameterRows(sorted(passed)), state=ParkedState.KEPT.value)
+        yield from _drop_bodies(rows)
+    return frozenset(fences) - held, refused
+
+
+def _keep(
+    changes: Iterable[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
+) -> Script[list[ParkedChange]]:
+    """Keep messages, the bytes of each once; return those for which there is no room."""
+    kept = [(change, what) for change in changes if isinstance(what := change.what, Kept)]
+    if not kept:
+        return []
+    watchers = [change.watcher_id for change, _ in kept]
+    yield from usage.read(watchers)
+    size_bytes = sum(len(what.data) for _, what in kept)
+    known: set[tuple[int, str]] = set()
+    if any(not usage.has_room(one, len(kept), size_bytes, bounds) for one in set(watchers)):
+        # Perhaps not for all: rows may have gone since it was read.
+        usage.forget()
+        yield from usage.read(watchers)
+        keys = sorted({(change.watcher_id, what.key) for change, what in kept})
+        found = yield KNOWN(rows=ParameterRows(keys))
+        known.update((watcher_id, key) for watcher_id, key in found)
+    bodies: dict[tuple[str, str], Body] = {}
+    allowed, refused = [], []
+    for place, (change, what) in enumerate(kept):
+        size_bytes = len(what.data)
+        if (change.watcher_id, what.key) in known:
+            # A repeat, perhaps of a commit whose outcome was unknown.
+            continue
+        if not usage.has_room(change.watcher_id, 1, size_bytes, bounds):
+            refused.append(change)
+            continue
+        of = change.fence.stream_digest, what.key
+        if of not in bodies:
+            bodies[of] = Body(*of, what.data)
+            assert usage.total_bytes is not None
+            usage.total_bytes += size_bytes
+        usage.add(change.watcher_id, size_bytes)
+        allowed.append((place, change.watcher_id, of, what))
+        # One that was broadcast again may be kept twice at the same time.
+        known.add((change.watcher_id, what.key))
+    if allowed:
+        stored = yield KeepBodies(list(bodies.values()))
+        ids = {(digest, key): id_ for digest, key, id_ in stored}
+        rows = [
+            (place, of[0], watcher_id, ids[of], what.lane, what.key, what.parked_at)
+            for place, watcher_id, of, what in allowed
+        ]
+        new = yield KEEP(
+            rows=ParameterRows(rows),
+            state=ParkedState.KEPT.value,
+            else_state=ParkedState.SET_ASIDE.value,
+            else_error=READS_IT_NO_MORE,
+        )
+        if len(new) < len(rows):
+            # One that was parked when its watcher read another stream refers to the bytes of that.
+            yield from _drop_bodies((body_id,) for body_id in ids.values())
+    return refused
+
+
+def _set_aside(
+    fence: Fence, watcher_id: int, what: SetAside, bounds: ParkedBounds, usage: ParkedUsage
+) -> Script[bool]:
+    digest, size_bytes = fence.stream_digest, len(what.data)
+    if what.was_kept and not (yield KNOWN(rows=ParameterRows([(watcher_id, what.key)]))):
+        return True
+    yield from usage.read([watcher_id])
+    if not usage.has_room(watcher_id, 1, size_bytes, bounds):
+        # Perhaps rows have gone since it was read, or this one is there already.
+        usage.forget()
+        ((messages, used, total),) = yield USED(digest=digest, key=what.key, watcher_id=watcher_id)
+        if (
+            messages >= bounds.max_messages
+            or used + size_bytes > bounds.max_bytes
+            or total + size_bytes > bounds.total_bytes
+        ):
+            return False
+    ((*_, body_id),) = yield KeepBodies([Body(digest, what.key, what.data)])
+    yield SET_ASIDE(
+        watcher_id=watcher_id,
+        body_id=body_id,
+        lane=what.lane,
+        key=what.key,
+        state=ParkedState.SET_ASIDE.value,
+        failures=what.failures,
+        error=what.error,
+        traceback=what.traceback,
+        parked_at=what.parked_at,
+    )
+    # One that was set aside when its watcher read another stream refers to the bytes of that.
+    yield DROP_BODIES(ids=[body_id])
+    usage.note_set_aside(watcher_id, size_bytes)
+    return True
+
+
+def drop_parked(ids: Collection[int]) -> Script[int]:
+    """Delete these messages, and the bytes to which none refers any more; return how many there were."""
+    if not ids:
+        return 0
+    rows = yield DROP(ids=sorted(ids))
+    yield from _drop_bodies(rows)
+    return len(rows)
+
+
+def _drop_bodies(rows: Iterable[Row]) -> Script[None]:
+    if ids := sorted({body_id for (body_id,) in rows}):
+        yield DROP_BODIES(ids=ids)

@@ -1,0 +1,202 @@
+"""Messages that are parked for watchers: what a person sees of them, and decides about them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Select, func, select, true, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.watchers.parked import ParkedState
+from triggerer.errors import TriggererError, UnknownWatcher
+from triggerer.observability.redaction import redact_text
+from triggerer.store.database.script import perform
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.listing.filters import is_asset, is_waited_for, limited, some_of
+from triggerer.store.listing.views import ParkedMessageView, ParkedView, view_of
+from triggerer.store.schema.models import Asset, ParkedBody, ParkedMessage, Trigger, Watcher
+from triggerer.store.watchers.parked import drop_parked
+
+_Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
+
+
+async def list_parked(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    asset: str | None = None,
+    dag: str | None = None,
+    watcher: str | None = None,
+    state: str | None = None,
+) -> list[ParkedView]:
+    """Return parked messages in the order in which they were parked.
+
+    Args:
+        asset: Only of watchers of the asset with this name or URI.
+        dag: Only of watchers of assets that the DAG waits for.
+        watcher: Only of watchers of this name.
+    """
+    query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name))
+    if asset is not None:
+        query = query.where(is_asset(asset))
+    if dag is not None:
+        query = query.where(is_waited_for(Watcher.asset_id, dag))
+    if watcher is not None:
+        query = query.where(Watcher.name == watcher)
+    if state is not None:
+        query = query.where(ParkedMessage.state == state)
+    rows = await session.execute(limited(query.order_by(ParkedMessage.id), limit))
+    return [
+        view_of(row, ParkedView, asset_name=asset_name, watcher=name, error=_redacted(row.error))
+        for row, asset_name, name in rows
+    ]
+
+
+async def find_parked(session: AsyncSession, message_id: int) -> ParkedMessageView | None:
+    """Return one with all that is known of it; None if there is none."""
+    query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name, ParkedBody))
+    query = query.join(ParkedBody, ParkedBody.id == ParkedMessage.body_id)
+    found = (await session.execute(query.where(ParkedMessage.id == message_id))).one_or_none()
+    if found is None:
+        return None
+    row, asset_name, name, body = found
+    return view_of(
+        row,
+        ParkedMessageView,
+        asset_name=asset_name,
+        watcher=name,
+        error=_redacted(row.error),
+        traceback=_redacted(row.traceback),
+        size_bytes=body.size_bytes,
+        message=_readable(body.data),
+    )
+
+
+async def choose_parked(
+    session: AsyncSession,
+    *,
+    ids: Collection[int] = (),
+    asset: str | None = None,
+    watcher: str | None = None,
+) -> list[int]:
+    """Return the ids of these messages, or of all of a watcher, or of all.
+
+    Raises:
+        TriggererError: Some of `ids` do not exist, or there is and was no such watcher.
+    """
+    query = _of_watchers(select(ParkedMessage.id)).order_by(ParkedMessage.id)
+    if asset is not None:
+        query = query.where(is_asset(asset), Watcher.name == watcher)
+    found = list[int]()
+    for chosen in some_of(sorted(set(ids)), ParkedMessage.id) if ids else [true()]:
+        found += await session.scalars(query.where(chosen))
+    if asset is not None and not found:
+        known = select(Watcher.id).join(Asset, Asset.id == Watcher.asset_id)
+        if await session.scalar(known.where(is_asset(asset), Watcher.name == watcher)) is None:
+            raise UnknownWatcher(asset, watcher or "")
+    if missing := sorted(set(ids).difference(found)):
+        numbers = ", ".join(map(str, missing))
+        raise TriggererError(
+            f"no message of these numbers is parked: {numbers}",
+            hint="triggerer watchers parked list",
+        )
+    return found
+
+
+async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
+    """Have these messages, as far as they are set aside, given to their watchers once more; return their number.
+
+    Raises:
+        TriggererError: The watcher of one of them is no longer declared.
+    """
+    undeclared = _of_watchers(select(Asset.name + "/" + Watcher.name)).distinct()
+    gone = set[str]()
+    for chosen in some_of(ids, ParkedMessage.id):
+        gone.update(await session.scalars(undeclared.where(chosen, Watcher.trigger_id.is_(None))))
+    if gone:
+        raise TriggererError(
+            f"no file declares {', '.join(sorted(gone))} any more",
+            hint="triggerer watchers parked replay --watcher ASSET/NAME replays those of another watcher; discard"
+            " --watcher ASSET/NAME removes what is left of it",
+        )
+    are_set_aside: ColumnElement[bool] = ParkedMessage.state == ParkedState.SET_ASIDE
+    watchers = list[int]()
+    for chosen in some_of(ids, ParkedMessage.id):
+        watchers += await session.scalars(
+            update(ParkedMessage)
+            .where(chosen, are_set_aside)
+            .values(state=ParkedState.KEPT)
+            .returning(ParkedMessage.watcher_id)
+            .execution_options(synchronize_session=False)
+        )
+    digests = select(Trigger.stream_digest).join(Watcher, Watcher.trigger_id == Trigger.id)
+    found = set[str]()
+    for of_watchers in some_of(sorted(set(watchers)), Watcher.id):
+        found.update(await session.scalars(digests.where(of_watchers)))
+    if found:
+        announce(session, Signal.STREAMS_CHANGED, *sorted(found))
+    return len(watchers)
+
+
+async def discard_parked(session: AsyncSession, ids: Sequence[int]) -> int:
+    """Delete these messages; return how many there were."""
+    return await perform(session, drop_parked(ids))
+
+
+async def count_set_aside(session: AsyncSession, watcher_ids: Sequence[int]) -> dict[int, int]:
+    """Return how many messages are set aside, by watcher."""
+    query = (
+        select(ParkedMessage.watcher_id, func.count())
+        .where(ParkedMessage.state == ParkedState.SET_ASIDE)
+        .group_by(ParkedMessage.watcher_id)
+    )
+    found: dict[int, int] = {}
+    for chosen in some_of(watcher_ids, ParkedMessage.watcher_id):
+        found.update(dict((await session.execute(query.where(chosen))).all()))
+    return found
+
+
+async def count_kept(
+    session: AsyncSession, watcher_ids: Sequence[int]
+) -> list[tuple[int, str, int, datetime]]:
+    """Return by watcher and lane how many messages are kept, and when the oldest was parked."""
+    query = (
+        select(
+            ParkedMessage.watcher_id,
+            ParkedMessage.lane,
+            func.count(),
+            func.min(ParkedMessage.parked_at),
+        )
+        .where(ParkedMessage.state == ParkedState.KEPT)
+        .group_by(ParkedMessage.watcher_id, ParkedMessage.lane)
+        .order_by(ParkedMessage.watcher_id, func.min(ParkedMessage.id))
+    )
+    found: list[tuple[int, str, int, datetime]] = []
+    for chosen in some_of(watcher_ids, ParkedMessage.watcher_id):
+        rows = await session.execute(query.where(chosen))
+        found += [(watcher_id, lane, count, since) for watcher_id, lane, count, since in rows]
+    return found
+
+
+def _of_watchers(query: _Query) -> _Query:
+    return (
+        query.select_from(ParkedMessage)
+        .join(Watcher, Watcher.id == ParkedMessage.watcher_id)
+        .join(Asset, Asset.id == Watcher.asset_id)
+    )
+
+
+def _redacted(text: str | None) -> str | None:
+    return None if text is None else redact_text(text)
+
+
+def _readable(data: bytes) -> str:
+    """As text; what is none, or has a NUL character, as Base64."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    return base64.b64encode(data).decode() if "\0" in text else text

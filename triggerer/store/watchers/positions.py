@@ -1,0 +1,168 @@
+"""Where watchers stand that are behind: read with the triggers of a stream, written under the stream's lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import delete, exists, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.events import Fence
+from triggerer.domain.json_text import dump_json
+from triggerer.domain.watchers.lane_positions import (
+    Again,
+    LanePosition,
+    PositionChange,
+    ReplayEnd,
+    ReplayRequest,
+)
+from triggerer.store.database.script import Script
+from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
+from triggerer.store.schema.models import Trigger, Watcher, WatcherPosition, WatcherReplay
+from triggerer.store.streams.fences import held_fences
+
+# Not of a watcher that was deleted meanwhile, or whose trigger has moved to another stream.
+SAVE: Final = Statement(
+    "INSERT INTO watcher_position "
+    "(watcher_id, lane, stream_digest, position, since, head, failures, again, set_back_to) "
+    "SELECT g.watcher_id, g.lane, g.digest, g.position, g.since, g.head, g.failures, g.again, g.set_back_to "
+    "FROM {POSITIONS} g "
+    "JOIN watcher w ON w.id = g.watcher_id "
+    "JOIN trigger t ON t.id = w.trigger_id AND t.stream_digest = g.digest "
+    "WHERE true ON CONFLICT (watcher_id, lane) DO UPDATE SET stream_digest = excluded.stream_digest, "
+    "position = excluded.position, since = excluded.since, head = excluded.head, "
+    "failures = excluded.failures, again = excluded.again, set_back_to = excluded.set_back_to",
+    POSITIONS=parameter_rows(
+        watcher_id="bigint",
+        lane="text",
+        digest="text",
+        position="json",
+        since="timestamptz",
+        head="bigint",
+        failures="integer",
+        again="json",
+        set_back_to="json",
+    ),
+)
+# Not where it stands in the other stream: its owner may know sooner that the watcher has moved.
+DROP: Final = Statement(
+    "DELETE FROM watcher_position WHERE (watcher_id, lane, stream_digest) IN "
+    "(SELECT g.watcher_id, g.lane, g.digest FROM {POSITIONS} g)",
+    POSITIONS=parameter_rows(watcher_id="bigint", lane="text", digest="text"),
+)
+END: Final = Statement(
+    "DELETE FROM watcher_replay WHERE id {REQUESTS}", REQUESTS=in_list("requests", "bigint")
+)
+
+
+def write_positions(
+    changes: Sequence[PositionChange], ends: Sequence[ReplayEnd] = ()
+) -> Script[frozenset[Fence]]:
+    """Store these changes, as far as their fences hold; return the fences that do not.
+
+    Args:
+        changes: One for each watcher and lane.
+        ends: Requests whose rows go.
+    """
+    fences = {change.fence for change in changes} | {end.fence for end in ends}
+    held = yield from held_fences(fences)
+    saved = [
+        (
+            change.watcher_id,
+            change.lane,
+            change.fence.stream_digest,
+            _json(change.position),
+            change.since,
+            change.head,
+            change.failures,
+            _json(change.again),
+            _json(change.set_back_to),
+        )
+        for change in changes
+        if change.position is not None and change.fence in held
+    ]
+    if saved:
+        yield SAVE(rows=ParameterRows(sorted(saved, key=_watcher_and_lane)))
+    dropped = [
+        (change.watcher_id, change.lane, change.fence.stream_digest)
+        for change in changes
+        if change.position is None and change.fence in held
+    ]
+    if dropped:
+        yield DROP(rows=ParameterRows(sorted(dropped)))
+    ended = [end.request for end in ends if end.fence in held]
+    if ended:
+        yield END(requests=ended)
+    return frozenset(fences - held)
+
+
+def _json(value: Sequence[Any] | None) -> str | None:
+    """Raises: RowRefused: A plugin's `get_position` gave no JSON. The error concerns this row alone."""
+    return None if value is None else dump_json(list(value), "a position").decode()
+
+
+def _watcher_and_lane(row: Sequence[Any]) -> tuple[int, str]:
+    return row[0], row[1]
+
+
+async def load_positions(
+    session: AsyncSession, stream_digests: Iterable[str]
+) -> dict[int, list[LanePosition]]:
+    """Return where the watchers of these streams stand that are behind, by watcher."""
+    rows = await session.scalars(
+        select(WatcherPosition)
+        .join(Watcher, Watcher.id == WatcherPosition.watcher_id)
+        .join(
+            Trigger,
+            (Trigger.id == Watcher.trigger_id)
+            & (Trigger.stream_digest == WatcherPosition.stream_digest),
+        )
+        .where(WatcherPosition.stream_digest.in_(list(stream_digests)))
+        .order_by(WatcherPosition.watcher_id, WatcherPosition.lane)
+    )
+    found: dict[int, list[LanePosition]] = {}
+    for row in rows:
+        again = None if row.again is None else Again(*row.again)
+        position = LanePosition(
+            row.watcher_id, row.lane, row.position, row.since, row.failures, again, row.set_back_to
+        )
+        found.setdefault(row.watcher_id, []).append(position)
+    return found
+
+
+async def load_replays(
+    session: AsyncSession, stream_digests: Iterable[str]
+) -> dict[int, list[ReplayRequest]]:
+    """Return what is asked of the watchers of these streams, by watcher, in the order of the requests."""
+    rows = await session.scalars(
+        select(WatcherReplay)
+        .join(Watcher, Watcher.id == WatcherReplay.watcher_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .where(Trigger.stream_digest.in_(list(stream_digests)))
+        .order_by(WatcherReplay.id)
+    )
+    found: dict[int, list[ReplayRequest]] = {}
+    for row in rows:
+        request = ReplayRequest(row.id, row.watcher_id, row.start, row.again)
+        found.setdefault(row.watcher_id, []).append(request)
+    return found
+
+
+async def drop_positions_without_stream(session: AsyncSession) -> None:
+    """Delete the rows of watchers that were deleted, or whose triggers belong to another stream now.
+
+    Of those that were deleted, what was asked of them too.
+    """
+    belongs = (
+        exists()
+        .where(
+            Watcher.id == WatcherPosition.watcher_id,
+            Trigger.id == Watcher.trigger_id,
+            Trigger.stream_digest == WatcherPosition.stream_digest,
+        )
+        .correlate(WatcherPosition)
+    )
+    await session.execute(delete(WatcherPosition).where(~belongs))
+    deleted = select(Watcher.id).where(Watcher.trigger_id.is_(None))
+    await session.execute(delete(WatcherReplay).where(WatcherReplay.watcher_id.in_(deleted)))

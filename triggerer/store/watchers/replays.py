@@ -1,0 +1,78 @@
+"""Asks the owner of a stream to set one of its watchers back in its log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.instants import readable
+from triggerer.errors import TriggererError, UnknownWatcher
+from triggerer.store.database.transactions import database_now
+from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.listing.filters import is_asset
+from triggerer.store.schema.models import Asset, Trigger, Watcher, WatcherReplay
+
+_ON_ITS_OWN = "trigger-"
+"""How the digest of a stream begins that is one trigger without a shared stream, see `Stream.digest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayView:
+    """A request, as it was stored."""
+
+    id: int
+    asset_name: str
+    watcher: str
+    start: datetime | None
+    """None: from the earliest message."""
+    again: bool
+    requested_at: datetime
+
+
+async def ask_for_replay(
+    session: AsyncSession, asset: str, name: str, *, start: datetime | None, again: bool
+) -> ReplayView:
+    """Store a request; the owner of the watcher's stream carries it out, or shows why it cannot be done.
+
+    Args:
+        asset: Its name or its URI.
+        start: From what was published then or later; None: from the earliest message.
+        again: Whether events that exist are made once more.
+    Raises:
+        TriggererError: There is no such watcher, it has no shared stream, the time is still to come, or, without
+            `again`, it lies before that of events that were deleted with their keys.
+    """
+    rows = await session.execute(
+        select(Watcher, Asset.name, Trigger.stream_digest)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .where(is_asset(asset), Watcher.name == name)
+        # Whoever deletes its events looks for requests under this lock.
+        .with_for_update(of=Watcher)
+    )
+    found = rows.first()
+    if found is None:
+        raise UnknownWatcher(asset, name)
+    watcher, asset_name, stream_digest = found
+    if stream_digest.startswith(_ON_ITS_OWN):
+        raise TriggererError(
+            f"the watcher {asset_name}/{name} cannot be replayed: it has no shared stream, and so no log",
+        )
+    now = await database_now(session)
+    if start is not None and start > now:
+        raise TriggererError(f"{readable(start)} is still to come: it is {readable(now)} now")
+    cleaned = watcher.cleaned_before
+    if cleaned is not None and not again and (start is None or start < cleaned):
+        raise TriggererError(
+            f"{asset_name}/{name}: events from before {readable(cleaned)} were deleted, and with them the keys that "
+            "tell a repeat",
+            hint=f"--from {cleaned.isoformat()} or later; or --again, which makes all events once more",
+        )
+    request = WatcherReplay(watcher_id=watcher.id, start=start, again=again, requested_at=now)
+    session.add(request)
+    await session.flush()
+    announce(session, Signal.STREAMS_CHANGED, stream_digest)
+    return ReplayView(request.id, asset_name, name, start, again, now)

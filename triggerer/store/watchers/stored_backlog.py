@@ -1,0 +1,145 @@
+"""Messages that are kept for watchers which are behind, as the owner of their stream reads them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from sqlalchemy import and_, exists, func, or_, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+
+from triggerer.domain.watchers.parked import READS_IT_NO_MORE, KeptLane, KeptMessage, ParkedState
+from triggerer.store.schema.models import ParkedBody, ParkedMessage, Trigger, Watcher
+
+# Written out: a parameter's value is not known when an index is chosen.
+_IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
+
+
+async def read_kept(
+    session: AsyncSession,
+    stream_digest: str,
+    watcher_id: int,
+    after: int,
+    limit: int,
+    lane: str | None = None,
+    *,
+    max_bytes: int,
+) -> list[KeptMessage]:
+    """Return the next messages that are kept for a watcher, in the order in which they were parked.
+
+    Args:
+        stream_digest: That the reader owns; where the watcher reads another one by now, there are none for it.
+        max_bytes: No more are read once they have so many bytes together.
+    """
+    reads_it = (
+        select(Watcher.id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .where(Watcher.id == watcher_id, Trigger.stream_digest == stream_digest)
+    )
+    query = (
+        select(
+            ParkedMessage.id,
+            ParkedMessage.lane,
+            ParkedMessage.idempotency_key,
+            ParkedMessage.failures,
+            ParkedMessage.body_id,
+            ParkedBody.size_bytes,
+        )
+        .join(ParkedBody, ParkedBody.id == ParkedMessage.body_id)
+        .where(
+            ParkedMessage.watcher_id == watcher_id,
+            ParkedMessage.id > after,
+            _IS_KEPT,
+            exists(reads_it),
+        )
+        .order_by(ParkedMessage.id)
+        .limit(limit)
+    )
+    if lane is not None:
+        query = query.where(ParkedMessage.lane == lane)
+    next_ones = query.subquery()
+    up_to = func.sum(next_ones.c.size_bytes).over(order_by=next_ones.c.id)
+    summed = select(next_ones, (up_to - next_ones.c.size_bytes).label("bytes_before")).subquery()
+    page = (
+        select(
+            summed.c.id,
+            summed.c.lane,
+            summed.c.idempotency_key,
+            ParkedBody.data,
+            summed.c.failures,
+        )
+        .join(ParkedBody, ParkedBody.id == summed.c.body_id)
+        # Always the first, or nothing would ever be read that is larger.
+        .where(summed.c.bytes_before < max_bytes)
+        .order_by(summed.c.id)
+    )
+    return [KeptMessage(*row) for row in await session.execute(page)]
+
+
+async def load_kept_lanes(
+    session: AsyncSession, stream_digests: Iterable[str], *, are_replayed: bool = False
+) -> dict[int, list[KeptLane]]:
+    """Return the lanes in which messages are kept for watchers of these streams, by watcher.
+
+    Args:
+        are_replayed: Only those with messages that were set aside before: their owner has kept the others itself.
+    """
+    query = (
+        select(
+            ParkedMessage.watcher_id,
+            ParkedMessage.lane,
+            func.min(ParkedMessage.parked_at),
+            func.count(),
+        )
+        .join(Watcher, Watcher.id == ParkedMessage.watcher_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .where(
+            _IS_KEPT,
+            Trigger.stream_digest.in_(list(stream_digests)),
+        )
+        .group_by(ParkedMessage.watcher_id, ParkedMessage.lane)
+        .order_by(func.min(ParkedMessage.id))
+    )
+    if are_replayed:
+        query = query.where(ParkedMessage.error.is_not(None))
+    rows = await session.execute(query)
+    found: dict[int, list[KeptLane]] = {}
+    for row in rows:
+        lane = KeptLane(*row)
+        found.setdefault(lane.watcher_id, []).append(lane)
+    return found
+
+
+async def set_kept_aside_without_stream(session: AsyncSession) -> None:
+    """Set aside what is kept for watchers that were deleted, or that read another stream now.
+
+    Not what somebody has replayed: that is given to the watcher whatever it reads now.
+    """
+    # Joined, and not looked for: the planner knows nothing of a table that has just grown, and compared all with all.
+    message = aliased(ParkedMessage)
+    stray = (
+        select(message.id)
+        .join(ParkedBody, ParkedBody.id == message.body_id)
+        .join(Watcher, Watcher.id == message.watcher_id)
+        .outerjoin(Trigger, Trigger.id == Watcher.trigger_id)
+        .where(
+            message.state == ParkedState.KEPT,
+            or_(
+                Trigger.id.is_(None),
+                and_(
+                    Trigger.stream_digest != ParkedBody.stream_digest,
+                    message.error.is_(None),
+                ),
+            ),
+        )
+    )
+    await session.execute(
+        update(ParkedMessage)
+        .where(ParkedMessage.id.in_(stray))
+        .values(
+            state=ParkedState.SET_ASIDE,
+            error=func.coalesce(ParkedMessage.error, READS_IT_NO_MORE),
+        )
+        .execution_options(synchronize_session=False)
+    )

@@ -1,0 +1,1 @@
+"""Backlogs: which watchers are behind, in which lanes, and from which position."""

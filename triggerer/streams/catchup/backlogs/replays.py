@@ -1,0 +1,236 @@
+"""Sets watchers of one stream back in its log when somebody asks for it (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+
+import anyio
+import structlog
+from anyio.lowlevel import checkpoint
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.watchers.lane_positions import (
+    Position,
+    ReplayEnd,
+    ReplayRequest,
+    encode_lane,
+    is_before,
+)
+from triggerer.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    GroupEnded,
+    LeaseLost,
+    TriggererError,
+)
+from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.backlogs.rewind import SetBack
+from triggerer.streams.catchup.reading.lane_ends import find_positions, tells_positions
+from triggerer.streams.context import RuntimeContext
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.supervision.member import HostedTrigger
+
+_log = structlog.get_logger(__name__)
+
+
+class Replays:
+    """What is asked of the watchers of one stream, across its groups: carried out in order, one at a time.
+
+    While something is asked of a watcher, it reads nothing again until that is durable. So where an owner dies in the
+    middle, the next one repeats the request, and finds the positions of the first time.
+
+    Args:
+        members: Of the stream, as they are now.
+        on_change: Called when a watcher may go on, or what is to be shown of it has changed.
+    """
+
+    def __init__(
+        self,
+        lags: Lags,
+        context: RuntimeContext,
+        members: Collection[HostedTrigger],
+        on_change: Callable[[WatcherRef], None],
+    ) -> None:
+        self.is_running = False
+        """Whether `run` has been started, and has not returned."""
+        self._lags = lags
+        self._context = context
+        self._members = members
+        self._on_change = on_change
+        self._seen: set[int] = set()
+        """The ids of all requests there were: one may be read once more after it was carried out."""
+        self._open: dict[int, ReplayRequest] = {}
+        self._stored = anyio.Event()
+        self._stored.set()
+        """Set unless places are being stored."""
+        self._backoff = context.restart_backoff()
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def ask(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+        """Take requests for watchers of a member, in order; those that are known already are left out."""
+        for request in requests:
+            if request.id not in self._seen:
+                self._seen.add(request.id)
+                self._open[request.id] = request
+                self._lags.held.add(request.watcher_id)
+                member.replay_errors.pop(request.watcher_id, None)
+
+    def forget(self, watchers: Iterable[WatcherRef]) -> None:
+        """Drop what is asked of these watchers, which were deleted."""
+        gone = {watcher.watcher_id for watcher in watchers}
+        for request in [one for one in self._open.values() if one.watcher_id in gone]:
+            self._release(request)
+
+    async def run(self, state: GroupState) -> None:
+        """Carry out what is asked, until nothing is, or the group ends. No error of a plugin is raised."""
+        try:
+            # In ack mode there is a producer as soon as the stream has been opened, in a turn or two.
+            while state.is_acknowledged and state.producer is None and not state.is_ending:
+                await checkpoint()
+            while True:
+                await self._stored.wait()
+                if not self._open or state.is_ending:
+                    return
+                await self._try(state, next(iter(self._open.values())))
+        finally:
+            self.is_running = False
+
+    async def _try(self, state: GroupState, request: ReplayRequest) -> None:
+        try:
+            await self._carry_out(state, request)
+            self._backoff.reset()
+        except BrokerUnavailable as error:
+            self._show(request, error)
+            clock = self._context.clock
+            await clock.sleep_until(clock.monotonic() + self._backoff.next_delay())
+        except Exception as error:
+            # The plugin's, or it cannot be done: that is shown, and asked no more.
+            self.refuse(request, error)
+
+    async def _carry_out(self, state: GroupState, request: ReplayRequest) -> None:
+        if not self._lags.are_kept or not state.reads_log:
+            raise not_a_log()
+        assert state.producer is not None
+        if not request.again and not _gives_keys(type(state.producer)):
+            raise ConfigurationError(
+                "its messages have no idempotency keys, so events that exist would be made once more",
+                hint="ask for that with --again",
+            )
+        if not tells_positions(type(state.producer)):
+            raise ConfigurationError(
+                "it cannot be replayed: its producer does not tell where its lanes begin and end",
+                hint="it has to implement find_positions()",
+            )
+        starts = await find_positions(state.producer, request.start)
+        ends = await state.lane_ends.find(
+            state.producer, state.clock, after=state.clock.monotonic()
+        )
+        if request.id in self._open and state.may_act:
+            self._set_back(state, request, starts, ends)
+
+    def _set_back(
+        self,
+        state: GroupState,
+        request: ReplayRequest,
+        starts: Mapping[Hashable, Position],
+        ends: Mapping[Hashable, Position],
+    ) -> None:
+        """Synchronous."""
+        found = self._find(request)
+        if found is None:
+            self._release(request)
+            return
+        watcher, fence = found
+        lanes = [lane for lane, end in ends.items() if lane in starts]
+        lanes = [lane for lane in lanes if is_before(starts[lane], ends[lane])]
+        unstorable = [lane for lane in lanes if encode_lane(lane) is None]
+        if unstorable:
+            raise ConfigurationError(f"positions in the lane {unstorable[0]!r} cannot be stored")
+        waits_for = len(lanes) + 1
+        self._stored = anyio.Event()
+        failure: Exception | None = None
+
+        def note(error: Exception | None) -> None:
+            nonlocal waits_for, failure
+            waits_for -= 1
+            failure = failure or error
+            if not waits_for:
+                self._end(request, failure, fence)
+
+        for lane in lanes:
+            SetBack(state, watcher, fence, lane, request, starts[lane], ends[lane], note).begin()
+        _log.info(
+            "a watcher is set back",
+            watcher=watcher.watcher_id,
+            start=None if request.start is None else request.start.isoformat(),
+            again=request.again,
+            lanes=len(lanes),
+        )
+        note(None)
+
+    def _end(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
+        """Delete the request if all its positions are durable; otherwise leave it to the next group or owner."""
+        if isinstance(failure, GroupEnded):
+            # It is still open: the next group carries it out.
+            self._stored.set()
+        elif failure is not None:
+            # Its row stays: the next owner tries again.
+            self._show(request, failure)
+            self._release(request)
+        else:
+            self._submit_end(request, fence)
+
+    def refuse(self, request: ReplayRequest, error: Exception) -> None:
+        """Show why it cannot be done, and ask no more."""
+        self._show(request, error)
+        found = self._find(request)
+        if found is None or not self._lags.are_kept:
+            self._release(request)
+        else:
+            self._stored = anyio.Event()
+            self._submit_end(request, found[1])
+
+    def _submit_end(self, request: ReplayRequest, fence: Fence) -> None:
+        def note(_: Exception | None) -> None:
+            # If its row could not be deleted, the next owner does the same once more.
+            self._release(request)
+
+        self._lags.submit_end(ReplayEnd(fence, request.watcher_id, request.id, note))
+
+    def _release(self, request: ReplayRequest) -> None:
+        self._open.pop(request.id, None)
+        if not any(one.watcher_id == request.watcher_id for one in self._open.values()):
+            self._lags.held.discard(request.watcher_id)
+        self._stored.set()
+        found = self._find(request)
+        if found is not None:
+            self._on_change(found[0])
+
+    def _find(self, request: ReplayRequest) -> tuple[WatcherRef, Fence] | None:
+        for member in self._members:
+            for watcher in member.source.watchers:
+                if watcher.watcher_id == request.watcher_id and member.source.fence is not None:
+                    return watcher, member.source.fence
+        return None
+
+    def _show(self, request: ReplayRequest, error: Exception) -> None:
+        if isinstance(error, LeaseLost):
+            return
+        for member in self._members:
+            if any(one.watcher_id == request.watcher_id for one in member.source.watchers):
+                member.note_replay_failed(request.watcher_id, error)
+
+
+def not_a_log() -> TriggererError:
+    """Why nothing can be read again."""
+    return ConfigurationError(
+        "it cannot be replayed: its messages do not stay in a log that can be read again",
+        hint="only watchers of a shared stream whose producer has read_lane(), as Kafka's, can be set back",
+    )
+
+
+def _gives_keys(producer: type[SharedStreamProducer]) -> bool:
+    return producer.get_idempotency_key is not SharedStreamProducer.get_idempotency_key

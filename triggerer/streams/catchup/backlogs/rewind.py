@@ -1,0 +1,159 @@
+"""Sets one watcher back in one lane of a log, and has that stored. Synchronous, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.watchers.lane_positions import (
+    Again,
+    Position,
+    ReplayRequest,
+    encode_lane,
+    is_before,
+    is_same_log,
+)
+from triggerer.errors import GroupEnded, LeaseLost
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.delivery.group_state import GroupState
+
+
+class SetBack:
+    """One request in one lane.
+
+    A watcher that is live in the lane stays live until its place is durable, and is behind from that turn of the loop
+    on. What it takes meanwhile has its ordinary key: it is absorbed when it is read again, or is made once more as
+    everything before `end` is. So nobody waits for the store, and no message counts as failed.
+
+    Args:
+        start: From here on it reads again, or from where the group stands if that is earlier.
+        end: Where the lane ended at a moment since the request.
+        on_stored: Called once: None when its place is durable. `GroupEnded`: the next group has to begin anew, since it
+            may have broadcast what lies before that place.
+    """
+
+    def __init__(
+        self,
+        state: GroupState,
+        watcher: WatcherRef,
+        fence: Fence,
+        lane: Hashable,
+        request: ReplayRequest,
+        start: Position,
+        end: Position,
+        on_stored: Callable[[Exception | None], None],
+    ) -> None:
+        self._state = state
+        self._watcher = watcher
+        self._fence = fence
+        self._lane = lane
+        self._request = request
+        self._start = start
+        self._end = end
+        self._on_stored = on_stored
+
+    def begin(self) -> None:
+        """Set it back. `on_stored` may be called at once."""
+        lags = self._state.lags
+        lag = lags.find(self._lane, self._watcher.watcher_id)
+        if lag is None:
+            new = self._make()
+            lags.store_ahead(new, lambda error: self._enter(new, error))
+            return
+        aim = self._aim(lag)
+        if aim is None:
+            self._on_stored(None)
+            return
+        position, again = aim
+        lag.head = self._end[1]
+        lags.set_back_from(lag, position, again, self._state.now(), self._on_stored)
+
+    def _make(self) -> Lag:
+        stored_as = encode_lane(self._lane)
+        assert stored_as is not None
+        place = self._place(None)
+        return Lag(
+            self._watcher,
+            self._lane,
+            stored_as,
+            self._state.now(),
+            self._fence,
+            place,
+            place,
+            head=self._end[1],
+            again=self._again,
+            set_back_to=place,
+        )
+
+    @property
+    def _again(self) -> Again | None:
+        if not self._request.again:
+            return None
+        return Again(self._request.id, self._start, self._end)
+
+    def _place(self, lag: Lag | None) -> Position:
+        """Return the position for a watcher that is live: none of what it has open or not durable is passed over."""
+        others = [self._state.place_in(self._lane), None if lag is None else lag.position]
+        place = self._start
+        for other in others:
+            if other is not None and is_before(other, place):
+                place = other
+        return place
+
+    def _aim(self, lag: Lag) -> tuple[Position, Again | None] | None:
+        """Return the position for one with a lag in the lane, and what it makes again; None: the lag stays as it is."""
+        again, known = self._again, lag.again
+        if lag.is_live:
+            return self._place(lag), again
+        if not is_same_log(lag.position, self._start):
+            # The lane was made anew: all of it is still to be read.
+            return None
+        if again is not None and known is not None and known.request == again.request:
+            # The owner before died in the middle of this.
+            return None
+        if not is_before(self._start, lag.position):
+            # It stays where it is. What it is going to make again already, it makes again once.
+            if again is None or (
+                known is not None
+                and not is_before(self._start, known.start)
+                and is_before(lag.position, known.until)
+            ):
+                return None
+            return lag.position, again
+        return self._start, again or known
+
+    def _enter(self, new: Lag, error: Exception | None) -> None:
+        """Count the watcher as behind: its position is durable."""
+        if error is not None:
+            self._on_stored(error)
+            return
+        if not self._is_watched():
+            # Its stream has ended. A place where it has fallen behind meanwhile is stored after this one.
+            self._on_stored(LeaseLost("the stream ended before the watcher was set back"))
+            return
+        if self._state.is_ending:
+            self._on_stored(GroupEnded("the group ended before", key=self._state.key))
+            return
+        try:
+            with plugin_code(f"get_position() of the shared stream {self._state.name}"):
+                self._enter_unless_overtaken(new)
+        except Exception as raised:
+            # In the task that stores the positions of all streams: it ends only this. The request's row stays.
+            self._on_stored(raised)
+
+    def _enter_unless_overtaken(self, new: Lag) -> None:
+        place = self._state.place_in(self._lane)
+        is_known = self._state.lags.find(self._lane, self._watcher.watcher_id) is not None
+        if is_known or (place is not None and is_before(place, new.position)):
+            # It has fallen behind meanwhile, or what was broadcast meanwhile lies before that.
+            self.begin()
+            return
+        head = self._state.head_of(self._lane)
+        new.broadcast_to = None if head is None else self._state.last_broadcast_from(head)
+        self._state.lags.enter(new)
+        self._on_stored(None)
+
+    def _is_watched(self) -> bool:
+        """Whether it still has a trigger here."""
+        return self._state.source_of(self._watcher) is not None

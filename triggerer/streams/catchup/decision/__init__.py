@@ -1,0 +1,1 @@
+"""Decides which watchers fall behind after a message failed."""

@@ -1,0 +1,192 @@
+"""Decides what becomes of a message that somebody has failed (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from typing import Final
+
+from triggerer.abc import AdvanceOutcome
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.watchers.lane_positions import Position, is_before
+from triggerer.streams.delivery.derived_event import Deriver
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Entry, Lane
+from triggerer.streams.delivery.subscribers import Subscribers
+
+_MOST_FAILED: Final = 256
+"""Lanes with a message that has failed, before those are looked through."""
+
+
+class FallingBehind:
+    """Looks at a message at the head of its lane, when all have resolved it and somebody has failed it.
+
+    If somebody else acked or rejected it, those that failed it fall behind at it: their positions are stored, then the
+    lane goes on. If nobody did, it has failed, and the broker redelivers it and what lies behind it in its lane. Who is
+    behind there already counts neither as having failed nor as having acked, unless it has read that message since.
+
+    Nobody falls behind at a message that was pulled before that redelivery: a watcher that stood there would have
+    passed over the message that failed.
+    """
+
+    def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
+        self._state = state
+        self._subscribers = subscribers
+        self._unsuitable: set[Hashable] = set()
+        """Lanes whose positions cannot be stored."""
+        self._look_through_at = _MOST_FAILED
+
+    def note_redelivery(self, lane: Lane) -> None:
+        """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
+        state = self._state
+        position = state.failing.pop(lane.key, None)
+        if position is not None:
+            failed_in = state.failed_in
+            failed_in[lane.key] = position
+            state.redelivered_before[lane.key] = state.ledger.head
+            if len(failed_in) > self._look_through_at:
+                self._forget_empty_lanes()
+                # Where many fail at the same time, not each time.
+                self._look_through_at = max(_MOST_FAILED, 2 * len(failed_in))
+
+    def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
+        """Whether a message that has failed lies before this one, and comes again."""
+        return self._state.comes_again(lane.key, entry.seq, position)
+
+    def _forget_empty_lanes(self) -> None:
+        """Forget lanes with nothing outstanding from before a redelivery. They may be many: each message may be one."""
+        lanes, before = self._state.lanes, self._state.redelivered_before
+        for key, until in list(before.items()):
+            lane = lanes.get(key)
+            if until <= self._state.ledger.head and (lane is None or not lane.outstanding):
+                del before[key], self._state.failed_in[key]
+
+    @property
+    def _is_possible(self) -> bool:
+        return self._state.lags.are_kept and self._state.reads_log
+
+    def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+        """See `triggerer.streams.delivery.lanes.Decide`. Synchronous."""
+        decided = self._decide(entry, outcome)
+        lane = entry.lane
+        if decided is not None and decided.failed and self._is_possible and lane is not None:
+            position, failing = self._state.position_of(entry), self._state.failing
+            # A repeat of an older message may have failed behind it in the same batch.
+            if lane.key not in failing or is_before(position, failing[lane.key]):
+                failing[lane.key] = position
+        return decided
+
+    def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+        state, lane = self._state, entry.lane
+        if not self._is_possible or lane is None:
+            return outcome
+        position = state.position_of(entry)
+        acked = outcome.acked + outcome.rejected
+        failed = self._not_behind(lane, position, self._who_failed(entry))
+        if acked and not failed:
+            # Nearly always: a watcher that is away has fallen behind in the lane before.
+            return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
+        fences = {
+            watcher: source.fence
+            for watcher in failed
+            if (source := state.source_of(watcher)) is not None
+        }
+        behind, read = self._others(lane, position)
+        if fences:
+            if not state.may_fall_behind or lane.key in self._unsuitable:
+                return outcome
+            if acked - self._passing(entry, behind) + len(read) <= 0:
+                return outcome
+            if self._is_redelivered(entry, lane, position):
+                return outcome
+            return None if self._store(entry, lane, position, fences) else outcome
+        if not (acked or behind or read):
+            return outcome
+        return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
+
+    def _who_failed(self, entry: Entry) -> set[WatcherRef]:
+        """Return the watchers that were absent for it, failed with it, or derived something that the store refused."""
+        failed = set(self._state.absences.find(entry.seq))
+        for refused_by in (entry.nacks and entry.nacks.refused_by) or ():
+            # Perhaps it is present no more: it may have failed since, with a later message.
+            assert isinstance(refused_by, Deriver)
+            failed.update(refused_by.source.watchers)
+        return failed
+
+    def _not_behind(
+        self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
+    ) -> set[WatcherRef]:
+        """Leave out those that are behind at the message or before it, and those that have read it while catching up.
+
+        A watcher whose position is not durable yet is not left out: the position is written again, and waited for.
+        """
+        lags = self._state.lags.by_lane.get(lane.key, {})
+        return {
+            watcher
+            for watcher in watchers
+            if (lag := lags.get(watcher.watcher_id)) is None
+            or (not is_before(position, lag.read_to) and (lag.is_live or not lag.is_stored))
+        }
+
+    def _others(self, lane: Lane, position: Position) -> tuple[set[WatcherRef], set[WatcherRef]]:
+        """Return who is behind at this message or before it, and who has read it while catching up."""
+        behind, read = set[WatcherRef](), set[WatcherRef]()
+        for lag in self._state.lags.by_lane.get(lane.key, {}).values():
+            if self._state.source_of(lag.watcher) is None:
+                continue
+            if is_before(position, lag.read_to):
+                read.add(lag.watcher)
+            elif lag.is_stored and not lag.is_live:
+                behind.add(lag.watcher)
+        return behind, read
+
+    def _passing(self, entry: Entry, behind: set[WatcherRef]) -> int:
+        """Return how many count as having acked it and were not given it, since all their watchers are behind."""
+        if not behind:
+            return 0
+        return sum(
+            behind.issuperset(subscriber.source.watchers)
+            and not (entry.nacks is not None and entry.nacks.has_refused(subscriber))
+            for subscriber in self._subscribers.answered_for(entry.seq)
+        )
+
+    def _store(
+        self,
+        entry: Entry,
+        lane: Lane,
+        position: Position,
+        failed: Mapping[WatcherRef, Fence | None],
+    ) -> bool:
+        state = self._state
+        now = state.now()
+
+        def note(error: Exception | None) -> None:
+            if error is not None:
+                # It is decided again, and redelivered; after a lost lease nothing is advanced any more.
+                self._unsuitable.add(lane.key)
+            entry.unresolved -= 1
+            if not entry.unresolved and lane.head is entry:
+                state.lanes.queue(lane)
+                state.progress.note()
+
+        # Who was in no place of the lane before has not taken what comes again behind this message either.
+        lowest, broadcast_to = state.span_from(entry)
+        # First this: what is submitted may be durable at once.
+        entry.unresolved += 1
+        for watcher in sorted(failed, key=_by_id):
+            fence = failed[watcher]
+            is_known = state.lags.find(lane.key, watcher.watcher_id) is not None
+            place = state.place_since_cut(lane.key, position) if is_known else lowest
+            entry.unresolved += 1
+            if fence is None or not state.lags.fall_behind(
+                watcher, lane.key, place, fence, now, note, broadcast_to=broadcast_to
+            ):
+                self._unsuitable.add(lane.key)
+                entry.unresolved -= 1
+            elif lane.key in state.lags.by_lane:
+                state.recent_of(lane.key).note_broadcast_before(broadcast_to)
+        entry.unresolved -= 1
+        return lane.key not in self._unsuitable
+
+
+def _by_id(watcher: WatcherRef) -> int:
+    return watcher.watcher_id

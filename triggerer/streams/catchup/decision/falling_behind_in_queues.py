@@ -1,0 +1,399 @@
+"""Decides what becomes of a message of a queue while somebody has failed it, or is behind in its lane (rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from datetime import datetime
+from random import Random
+from typing import Final
+
+import structlog
+
+from triggerer.abc import AdvanceOutcome, SharedStreamProducer
+from triggerer.backoff import Backoff
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.watchers.lane_positions import Position, encode_lane
+from triggerer.domain.watchers.parked import Kept, ParkedChange, ParkedStore, Passed
+from triggerer.errors import ParkedFull
+from triggerer.observability.error_texts import error_text
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.decision.falling_behind import FallingBehind
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Entry, Lane
+from triggerer.streams.delivery.producer_answers import dump_event, idempotency_key
+from triggerer.streams.delivery.selection import is_wanted
+from triggerer.streams.delivery.subscribers import Subscribers
+from triggerer.synchronization import AutoResetEvent
+
+_log = structlog.get_logger(__name__)
+
+_RETRY_FIRST_S: Final = 0.2
+_RETRY_LONGEST_S: Final = 5.0
+
+
+class _Keeping:
+    """A message that is being kept for one watcher."""
+
+    __slots__ = ("change", "entry", "is_submitted", "lag")
+
+    def __init__(self, entry: Entry, lag: Lag) -> None:
+        self.entry = entry
+        self.lag = lag
+        self.change: ParkedChange | None = None
+        self.is_submitted = True
+        """Whether the store has still to answer."""
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether its watcher is done with it meanwhile: it need not be kept, nor dead-lettered."""
+        kept, change = self.lag.kept, self.change
+        return (
+            kept is not None
+            and change is not None
+            and isinstance(change.what, Kept)
+            and change.what.key in kept.late
+        )
+
+
+class Keeping(FallingBehind):
+    """As `FallingBehind`, for a queue: the messages that somebody misses are stored, and the lane goes on then.
+
+    In a lane in which somebody is behind every message is kept for that watcher, unless all that it has derived from it
+    is durable: in the order of the lane, so that what is kept comes before what is not decided yet.
+
+    At a bound the stream is held until there is room, or the producer hands the message over.
+    """
+
+    def __init__(
+        self, state: GroupState, subscribers: Subscribers, parked: ParkedStore, random: Random
+    ) -> None:
+        super().__init__(state, subscribers)
+        self._random = random
+        self._parked = parked
+        self._held: dict[_Keeping, None] = {}
+        self._refused: set[int] = set()
+        """The numbers of events that could not be kept: they are redelivered."""
+        self._has_changed = AutoResetEvent()
+
+    @property
+    def _is_possible(self) -> bool:
+        return True
+
+    def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
+        return self._state.is_redelivered(entry, lane.key)
+
+    def note_redelivery(self, lane: Lane) -> None:
+        super().note_redelivery(lane)
+        state = self._state
+        if state.is_poll_waiting and lane.key in state.failed_in:
+            # What it holds was perhaps pulled before.
+            state.redelivered_before[lane.key] += 1
+
+    def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+        state, lane = self._state, entry.lane
+        assert lane is not None
+        if entry.seq in self._refused:
+            self._refused.discard(entry.seq)
+            return outcome if outcome.failed else _failed(outcome, 1)
+        lags = state.lags.by_lane.get(lane.key, {})
+        failed, behind = dict[WatcherRef, Fence | None](), set[WatcherRef]()
+        missing = list[Lag]()
+        has_read = False
+        for lag in lags.values():
+            if state.source_of(lag.watcher) is None:
+                continue
+            assert lag.kept is not None
+            if entry.seq < max(lag.position[1], lag.kept.decided_to):
+                # It has it, or will have it.
+                has_read = True
+            elif entry.seq < lag.read_to[1]:
+                has_read = True
+                missing.append(lag)
+            elif not lag.is_live:
+                behind.add(lag.watcher)
+                missing.append(lag)
+        for watcher in self._who_failed(entry):
+            source, other = state.source_of(watcher), lags.get(watcher.watcher_id)
+            if source is None:
+                continue
+            is_live = other is None or (other.is_live and entry.seq >= other.read_to[1])
+            if is_live and is_wanted(state.selectors.get(watcher.watcher_id), entry.event):
+                failed[watcher] = source.fence
+        acked = outcome.acked + outcome.rejected - self._passing(entry, behind)
+        if failed and (
+            not state.may_fall_behind
+            or lane.key in self._unsuitable
+            or (acked <= 0 and not has_read)
+            or self._is_redelivered(entry, lane, [None, entry.seq])
+        ):
+            return self._comes_again(entry, outcome, missing)
+        if not (failed or missing):
+            return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
+        if lane.key in self._unsuitable or self._is_redelivered(entry, lane, [None, entry.seq]):
+            return self._comes_again(entry, outcome, missing)
+        return self._keep(entry, lane, failed, missing, outcome)
+
+    def _comes_again(
+        self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Lag]
+    ) -> AdvanceOutcome:
+        """Return the outcome with those counted as failed that have missed it, and for which it is not kept."""
+        selectors = self._state.selectors
+        missed_by = {
+            lag.watcher
+            for lag in missing
+            if is_wanted(selectors.get(lag.watcher.watcher_id), entry.event)
+        }
+        count = self._passing(entry, missed_by)
+        return _failed(outcome, count if outcome.failed else max(count, 1))
+
+    def _keep(
+        self,
+        entry: Entry,
+        lane: Lane,
+        failed: Mapping[WatcherRef, Fence | None],
+        missing: Sequence[Lag],
+        outcome: AdvanceOutcome,
+    ) -> AdvanceOutcome | None:
+        state = self._state
+        # In this order: what a selector does is the plugin's affair, and it is to be the same each time.
+        wanting = [
+            lag
+            for lag in missing
+            if is_wanted(state.selectors.get(lag.watcher.watcher_id), entry.event)
+        ]
+        for lag in missing:
+            if lag not in wanting:
+                _note_decided(lag, entry)
+        stored_as = encode_lane(lane.key)
+        try:
+            data = None if not (failed or wanting) else dump_event(self._producer, entry.event)
+        except Exception as error:
+            # The plugin's: it is redelivered to all, as where nothing is kept, and the stream goes on.
+            _log.error(
+                "a message cannot be kept for a watcher that is behind, and comes again for all",
+                lane=stored_as,
+                error=error_text(error),
+            )
+            return self._comes_again(entry, outcome, missing)
+        everybody = AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
+        if data is None:
+            for lag in wanting:
+                _note_decided(lag, entry)
+            return everybody
+        if stored_as is None or None in failed.values():
+            self._unsuitable.add(lane.key)
+            return self._comes_again(entry, outcome, missing)
+        wanting += [
+            self._fall_behind(watcher, lane.key, stored_as, failed[watcher], entry)
+            for watcher in sorted(failed, key=_by_id)
+        ]
+        now = state.now()
+        kept = Kept(stored_as, self._key_of(entry, stored_as, now), data, now)
+        # First this: what is submitted may be durable at once.
+        entry.unresolved += 1
+        for lag in sorted(wanting, key=_by_watcher):
+            self._submit(_Keeping(entry, lag), kept)
+        entry.unresolved -= 1
+        return None if entry.unresolved else everybody
+
+    def _fall_behind(
+        self,
+        watcher: WatcherRef,
+        lane: Hashable,
+        stored_as: str,
+        fence: Fence | None,
+        entry: Entry,
+    ) -> Lag:
+        assert fence is not None
+        state = self._state
+        lag = state.lags.find(lane, watcher.watcher_id)
+        place: Position = [None, entry.seq]
+        if lag is None:
+            lag = Lag(
+                watcher, lane, stored_as, state.now(), fence, place, place, kept=KeptInLane(0)
+            )
+            state.lags.enter(lag)
+        else:
+            # It had caught up.
+            lag.since = state.now()
+            lag.position = lag.read_to = place
+            lag.failures = 0
+            state.lags.leave_live(lag)
+        return lag
+
+    def _key_of(self, entry: Entry, stored_as: str, now: datetime) -> str:
+        key: str | None = None
+        try:
+            key = idempotency_key(self._producer, entry.payload)
+        except Exception as error:
+            # The plugin's. It is kept all the same: if it came again for all, it would do so for ever.
+            _log.warning(
+                "the key of a message that is kept cannot be told",
+                lane=stored_as,
+                error=error_text(error),
+            )
+        # Without one a message that comes again is another.
+        return key or f"{stored_as}@{now.isoformat()}/{entry.seq}"
+
+    @property
+    def _producer(self) -> SharedStreamProducer:
+        assert self._state.producer is not None
+        return self._state.producer
+
+    def _submit(self, keeping: _Keeping, what: Kept) -> None:
+        entry, lag = keeping.entry, keeping.lag
+        kept = lag.kept
+        assert kept is not None
+        given_in = kept.begin_writing(entry.seq, what.key)
+        entry.unresolved += 1
+
+        def note(error: Exception | None) -> None:
+            if isinstance(error, ParkedFull) and not self._state.is_ending:
+                self._hold(keeping, error)
+                return
+            self._release(keeping)
+            is_needless = kept.end_writing(what.key, given_in, is_kept=error is None)
+            if error is not None:
+                # It is redelivered; after a lost lease nothing is advanced any more.
+                self._unsuitable.add(lag.lane)
+                self._refused.add(entry.seq)
+            elif lag.is_gone or lag.kept is not kept:
+                self._note_kept_late(lag)
+            elif is_needless:
+                self._drop(lag, kept, what.key)
+            lag.is_stored = True
+            entry.unresolved -= 1
+            lane = entry.lane
+            if not entry.unresolved and lane is not None and lane.head is entry:
+                self._state.lanes.queue(lane)
+                self._state.progress.note()
+            self._state.lags.note_change(lag)
+
+        keeping.change = ParkedChange(lag.fence, lag.watcher.watcher_id, what, note)
+        self._parked.submit_nowait(keeping.change)
+
+    def _drop(self, lag: Lag, kept: KeptInLane, key: str) -> None:
+        """Delete the row of a message that was dealt with before the row was stored."""
+
+        def note(_: Exception | None) -> None:
+            # Where it was refused the row stays, and its key absorbs what it brings once more.
+            kept.note_gone((key,))
+            self._state.end_if_advanced(lag)
+
+        self._parked.submit_nowait(
+            ParkedChange(lag.fence, lag.watcher.watcher_id, Passed((key,)), note)
+        )
+
+    def _note_kept_late(self, lag: Lag) -> None:
+        """Have a message found that was stored after its group had ended: the next group may have looked before."""
+        lags = self._state.lags
+        if not lag.is_gone:
+            assert lag.kept is not None
+            lag.kept.look_from_first()
+            # It may have caught up without that: it is given it once more, and keys absorb what derives.
+            lags.leave_live(lag)
+        elif self._state.source_of(lag.watcher) is not None:
+            other = lags.find(lag.lane, lag.watcher.watcher_id)
+            if other is not None and other.kept is not None:
+                other.kept.look_from_first()
+                lags.leave_live(other)
+                lags.note_change(other)
+            elif other is None:
+                lag.position = lag.read_to = [None, 0]
+                lag.kept, lag.is_gone = KeptInLane(), False
+                lag.kept.look_from_first()
+                lags.enter(lag)
+
+    # At a bound
+
+    def _hold(self, keeping: _Keeping, error: ParkedFull) -> None:
+        keeping.is_submitted = False
+        self._held[keeping] = None
+        if keeping.lag.watcher not in self._state.holders:
+            _log.error(
+                "the stream is held: a message cannot be kept for a watcher that is behind",
+                watcher=keeping.lag.watcher.watcher_id,
+                error=str(error),
+            )
+            self._state.holders[keeping.lag.watcher] = error
+            self._state.on_holders()
+        self._has_changed.set()
+
+    def _release(self, keeping: _Keeping) -> None:
+        if self._held.pop(keeping, keeping) is None:
+            holders = {one.lag.watcher for one in self._held}
+            if keeping.lag.watcher not in holders:
+                self._state.holders.pop(keeping.lag.watcher, None)
+                self._state.on_holders()
+                self._state.progress.note_room()
+
+    async def run(self) -> None:
+        """Keep what was held, as soon as there is room; a task of the group.
+
+        Cancellation: when the group ends. What was not kept is redelivered.
+        """
+        backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S, random=self._random)
+        clock = self._state.clock
+        while True:
+            if not self._held:
+                backoff.reset()
+                await self._has_changed.wait()
+            await clock.sleep_until(clock.monotonic() + backoff.next_delay())
+            for keeping in list(self._held):
+                change = keeping.change
+                if change is None or keeping not in self._held or keeping.is_submitted:
+                    continue
+                if self._state.source_of(keeping.lag.watcher) is None or keeping.has_passed:
+                    # Its watcher was deleted, or has it: nobody misses it.
+                    change.on_done(None)
+                elif not await self._hand_over(keeping):
+                    keeping.is_submitted = True
+                    self._parked.submit_nowait(change)
+
+    async def _hand_over(self, keeping: _Keeping) -> bool:
+        producer, change = self._state.producer, keeping.change
+        assert producer is not None
+        if (
+            not self._state.hands_over_at_bound
+            or type(producer).dead_letter is SharedStreamProducer.dead_letter
+            or change is None
+            or not self._state.may_act
+        ):
+            return False
+        reason = f"no more messages can be kept for the watcher {change.watcher_id}"
+        try:
+            with plugin_code(f"dead_letter() of {type(producer).__qualname__}"):
+                await producer.dead_letter(keeping.entry.event, reason)
+        except Exception as error:
+            _log.warning("a message could not be dead-lettered", error=repr(error))
+            return False
+        _log.warning("a message was dead-lettered", watcher=change.watcher_id, reason=reason)
+        change.on_done(None)
+        return True
+
+
+def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
+    """Return the outcome with so many more failed: of those that acked, and then of those that rejected."""
+    acked = min(count, outcome.acked)
+    rejected = min(count - acked, outcome.rejected)
+    return AdvanceOutcome(
+        outcome.acked - acked,
+        outcome.failed + acked + rejected,
+        outcome.rejected - rejected,
+        outcome.unread + acked + rejected,
+    )
+
+
+def _note_decided(lag: Lag, entry: Entry) -> None:
+    assert lag.kept is not None
+    lag.kept.decided_to = max(lag.kept.decided_to, entry.seq + 1)
+
+
+def _by_id(watcher: WatcherRef) -> int:
+    return watcher.watcher_id
+
+
+def _by_watcher(lag: Lag) -> int:
+    return lag.watcher.watcher_id

@@ -1,0 +1,339 @@
+"""Which watchers of a shared stream are behind, and the task that serves each of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.watchers.lane_positions import ReplayRequest, encode_lane
+from triggerer.domain.watchers.parked import KeptLane
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.backlogs.queue_backlogs import begin_group, enter_kept
+from triggerer.streams.catchup.backlogs.replays import Replays
+from triggerer.streams.catchup.processing.catch_up import CatchingUp
+from triggerer.streams.catchup.reading.reader_slots import LaneReaders
+from triggerer.streams.catchup.reading.stored_messages import give_back
+from triggerer.streams.context import RuntimeContext
+from triggerer.streams.delivery.group import Group
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.supervision.member import HostedTrigger
+
+_READERS: Final = 8
+"""Lanes that are read again at one time, beside the poll, by all watchers of a stream that are behind."""
+_NOT_BEHIND: Final = BaseException()
+"""Stands for a watcher that is not behind, beside None: one that is, and has not failed."""
+
+
+class WatchersBehind:
+    """Those of one stream, across its groups: who is behind is stored, and is known before a group opens.
+
+    Args:
+        members: Of the stream, as they are now.
+    """
+
+    def __init__(
+        self, key: Hashable, members: Collection[HostedTrigger], context: RuntimeContext
+    ) -> None:
+        self.lags = Lags(
+            context.positions,
+            self._on_lag,
+            self._on_readable,
+            self._on_settled,
+            may_grow=context.falls_behind,
+        )
+        """Which of the members' watchers are behind, and where."""
+        self._key = key
+        self._members = members
+        self._context = context
+        self._hosts: dict[WatcherRef, HostedTrigger] = {}
+        """Which member serves a watcher."""
+        self._loaded: dict[int, Fence] = {}
+        """By watcher the lease under which it was taken over where it stands: from then on that is known here alone."""
+        self._replays = Replays(self.lags, context, members, self._on_lag)
+        self._catching_up: dict[WatcherRef, CatchingUp] = {}
+        self._with_kept: set[WatcherRef] = set()
+        """Those for whom messages are kept that were set aside."""
+        self._readers = LaneReaders(_READERS, context.clock)
+        self._group: Group | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    # Members and groups
+
+    def add(self, member: HostedTrigger) -> None:
+        """Take over what is stored of a new member's watchers, and what is asked of them."""
+        self._hosts.update(dict.fromkeys(member.source.watchers, member))
+        self._load_lags(member)
+        self._try_now(member.source.watchers)
+        self.set_back(member, member.replays)
+
+    def _load_lags(self, member: HostedTrigger) -> None:
+        with_kept = {one.watcher_id for one in member.spec.kept}
+        self._with_kept.update(one for one in member.source.watchers if one.watcher_id in with_kept)
+        fence = member.source.fence
+        if fence is None or not self.lags.are_kept:
+            return
+        watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
+        for row in member.spec.positions:
+            # The trigger of one that is known may have been read before its row was to go.
+            if row.watcher_id in watchers and self._loaded.get(row.watcher_id) != fence:
+                self.lags.load(watchers[row.watcher_id], fence, row)
+        self._loaded.update(dict.fromkeys(watchers, fence))
+        self._note_lags(member)
+        group = self._group
+        if group is not None and group.state.keeps_messages:
+            enter_kept(self.lags, group.state, member, member.spec.kept)
+
+    def withdraw(self, member: HostedTrigger) -> None:
+        """Have nobody catch up for a member that has been taken out."""
+        self._stop_catching_up(member.source.watchers)
+        self.forget_host(member, member.source.watchers)
+
+    def forget_host(self, member: HostedTrigger, watchers: Iterable[WatcherRef]) -> None:
+        """The member serves these watchers no more."""
+        for watcher in watchers:
+            if self._hosts.get(watcher) is member:
+                del self._hosts[watcher]
+
+    def forget_hosts(self) -> None:
+        """The stream has no members any more."""
+        self._hosts.clear()
+
+    def forget_unhosted(self) -> None:
+        """Drop what is known of watchers that no member serves any more: they read another stream now."""
+        gone = self.lags.watchers().difference(self._hosts)
+        if gone:
+            self.forget_watchers(gone)
+
+    def forget_watchers(self, watchers: Collection[WatcherRef]) -> None:
+        """They were deleted."""
+        self._replays.forget(watchers)
+        for watcher in watchers:
+            self._loaded.pop(watcher.watcher_id, None)
+        self.lags.forget_watchers(watchers)
+        if self._group is not None:
+            self._group.state.trim_recent()
+
+    def begin(self, group: Group, tasks: anyio.abc.TaskGroup) -> None:
+        """Serve those who are behind in this group, with these tasks."""
+        self._group, self._tasks = group, tasks
+        if not group.state.is_acknowledged:
+            # It has no producer, and so is never `note_open`.
+            for member in self._members:
+                self.start(member)
+
+    def end(self) -> None:
+        """The group has ended, and its tasks with it."""
+        self._group = self._tasks = None
+        self._catching_up.clear()
+        self._replays.is_running = False
+        self.note_holders()
+
+    def note_open(self, state: GroupState) -> None:
+        """The group's producer is known, and nothing was pulled yet."""
+        begin_group(self.lags, state, self._members)
+        for lag in self.lags.all():
+            # The group before may have ended just when the broker was advanced to where it stands.
+            state.end_if_advanced(lag)
+        for member in self._members:
+            self.start(member)
+
+    def note_holders(self) -> None:
+        """The stream is held for some watchers, or one of its lanes stands; or no longer."""
+        holders = {} if self._group is None else self._group.state.holders
+        standing = None if self._group is None else _standing_text(self._group.state.standing)
+        for member in self._members:
+            names = {self._hosts[one].name for one in holders if one in self._hosts}
+            others = ", ".join(sorted(names.difference((member.name,))))
+            before = member.held_by, member.standing
+            member.held_by, member.standing = others or None, standing
+            if (member.held_by, member.standing) != before:
+                member.note_catching_up()
+
+    def source_of(self, watcher: WatcherRef) -> EventSource | None:
+        """What the member that serves a watcher serves; None: no member does."""
+        member = self._hosts.get(watcher)
+        return None if member is None else member.source
+
+    # What is asked
+
+    def replace_source(self, member: HostedTrigger, source: EventSource, *, name: str) -> None:
+        """Have the member serve other watchers from now on; those that it serves no more were deleted."""
+        before = set(member.source.watchers)
+        member.replace_source(source, name=name, group=self._group)
+        gone = before.difference(source.watchers)
+        self._stop_catching_up(gone)
+        self.forget_host(member, gone)
+        self._hosts.update(dict.fromkeys(source.watchers, member))
+        self.forget_watchers(gone)
+        self._try_now(set(source.watchers) - before)
+        self._note_lags(member)
+        self.start(member)
+
+    def restart(self, member: HostedTrigger) -> None:
+        """Start a member that is held."""
+        member.restart()
+        self._try_now(member.source.watchers)
+        for watcher in member.source.watchers:
+            if (running := self._catching_up.get(watcher)) is not None:
+                running.restart()
+        self.start(member)
+
+    def replay_parked(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
+        """Give its watchers what is kept for them in these lanes, and was set aside before."""
+        group = self._group
+        if group is not None and group.state.keeps_messages:
+            enter_kept(self.lags, group.state, member, lanes)
+            self.start(member)
+            return
+        known = {one[:2] for one in member.spec.kept}
+        more = [one for one in lanes if one[:2] not in known]
+        # For the next group, where the source is a queue.
+        member.spec = replace(member.spec, kept=(*member.spec.kept, *more))
+        watcher_ids = {one.watcher_id for one in lanes}
+        for watcher in member.source.watchers:
+            if watcher.watcher_id in watcher_ids:
+                self._with_kept.add(watcher)
+                if (running := self._catching_up.get(watcher)) is not None:
+                    running.look_for_kept()
+        self.start(member)
+
+    def _try_now(self, watchers: Iterable[WatcherRef]) -> None:
+        """They have another filter, or somebody wants it: what blocks them is not waited for."""
+        for watcher in watchers:
+            for lag in self.lags.behind(watcher.watcher_id):
+                lag.try_now()
+
+    def set_back(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+        """Set watchers of the member back as it is asked; a request that is known already changes nothing."""
+        self._replays.ask(member, requests)
+        self.start_replaying()
+
+    def start_replaying(self) -> None:
+        """Carry out what is asked, if a group is there and it is not being done yet."""
+        group = self._group
+        if (
+            self._replays
+            and not self._replays.is_running
+            and group is not None
+            and not group.is_ending
+            and self._tasks is not None
+        ):
+            self._replays.is_running = True
+            self._tasks.start_soon(self._replays.run, group.state, name=f"replays[{self._key}]")
+
+    # What changes
+
+    def _on_lag(self, watcher: WatcherRef) -> None:
+        # Often: where each message of a queue is a lane, with each of them.
+        member = self._hosts.get(watcher)
+        if member is not None:
+            has_changed = self._note_lags_of(member, watcher)
+            if watcher not in self._catching_up:
+                self.start(member)
+            if has_changed:
+                member.note_catching_up()
+
+    def _on_readable(self, lag: Lag) -> None:
+        running = self._catching_up.get(lag.watcher)
+        if running is not None:
+            running.offer(lag)
+
+    def _on_settled(self, lag: Lag) -> None:
+        # The broker may have been advanced to there in this group, while that was still on its way from the one before.
+        if self._group is not None:
+            self._group.state.end_if_advanced(lag)
+
+    def _note_lags(self, member: HostedTrigger) -> None:
+        shown = {watcher.watcher_id for watcher in member.source.watchers}
+        for watcher_id in member.catching_up.keys() - shown:
+            del member.catching_up[watcher_id]
+        for watcher in member.source.watchers:
+            self._note_lags_of(member, watcher)
+
+    def _note_lags_of(self, member: HostedTrigger, watcher: WatcherRef) -> bool:
+        """Note whether it is behind, and why its last attempt failed; return whether that has changed."""
+        watcher_id, shown = watcher.watcher_id, member.catching_up
+        if not self.lags.count_behind(watcher_id):
+            return shown.pop(watcher_id, _NOT_BEHIND) is not _NOT_BEHIND
+        before, shown[watcher_id] = shown.get(watcher_id, _NOT_BEHIND), self._error_of(watcher)
+        return before is not shown[watcher_id]
+
+    def _error_of(self, watcher: WatcherRef) -> BaseException | None:
+        catching_up = self._catching_up.get(watcher)
+        return None if catching_up is None else catching_up.error
+
+    # Catching up
+
+    def start(self, member: HostedTrigger) -> None:
+        """Serve its watchers that are behind, each alone; those that are served already look again."""
+        group = self._group
+        if group is None or group.is_ending or self._tasks is None:
+            return
+        if not group.state.is_acknowledged:
+            self._give_back(member, self._tasks)
+            return
+        if group.state.producer is None:
+            # Once it is open they are looked at.
+            return
+        for watcher in member.source.watchers:
+            running = self._catching_up.get(watcher)
+            if running is not None:
+                running.wake()
+            elif not member.is_held and (
+                (watcher in self._with_kept and not group.state.keeps_messages)
+                or self.lags.may_catch_up(watcher.watcher_id)
+            ):
+                catching_up = CatchingUp(
+                    watcher,
+                    member,
+                    group.state,
+                    self._context,
+                    self._readers,
+                    self._on_lag,
+                    self._tasks,
+                )
+                if watcher in self._with_kept:
+                    catching_up.look_for_kept()
+                self._catching_up[watcher] = catching_up
+                self._tasks.start_soon(self._catch_up, catching_up, name=member.task_name)
+
+    def _give_back(self, member: HostedTrigger, tasks: anyio.abc.TaskGroup) -> None:
+        fence, parked = member.source.fence, self._context.parked
+        if fence is None or parked is None:
+            return
+        for watcher in member.source.watchers:
+            if watcher in self._with_kept:
+                self._with_kept.discard(watcher)
+                tasks.start_soon(give_back, watcher, fence, parked)
+
+    async def _catch_up(self, catching_up: CatchingUp) -> None:
+        watcher = catching_up.watcher
+        try:
+            await catching_up.run()
+            if not catching_up.has_kept:
+                self._with_kept.discard(watcher)
+        finally:
+            if self._catching_up.get(watcher) is catching_up:
+                del self._catching_up[watcher]
+        # It may have fallen behind again in the moment in which it had caught up.
+        self._on_lag(watcher)
+
+    def _stop_catching_up(self, watchers: Iterable[WatcherRef]) -> None:
+        for watcher in watchers:
+            self._with_kept.discard(watcher)
+            if (catching_up := self._catching_up.pop(watcher, None)) is not None:
+                catching_up.stop()
+
+
+def _standing_text(standing: Mapping[Hashable, str]) -> str | None:
+    """Which lane stands, and why; of several the first, and how many there are. None: no lane stands."""
+    if not standing:
+        return None
+    lane, why = next(iter(standing.items()))
+    more = f", as do {len(standing) - 1} more" if len(standing) > 1 else ""
+    return f"lane {encode_lane(lane) or repr(lane)} stands{more}: {why}"

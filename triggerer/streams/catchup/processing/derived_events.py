@@ -1,0 +1,108 @@
+"""What the filter of a watcher that catches up derives from its messages, on its way into the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import anyio
+
+from triggerer.abc import TriggerEvent
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.errors import PluginError
+from triggerer.streams.catchup.processing.filter_deadline import FilterDeadline
+from triggerer.streams.catchup.processing.in_flight import Taken, TakenDerived, TakenMessages
+from triggerer.streams.catchup.processing.outcomes import Settlement
+from triggerer.streams.context import RuntimeContext
+from triggerer.streams.delivery.group_state import GroupState
+
+
+class Deriving:
+    """Submits the events of one watcher, as many as all who catch up may have in the store's hands together.
+
+    Args:
+        name: The watcher's, for errors.
+        taken: Where the message is noted from which an event derives: the open one.
+        deadline: The filter's; it does not answer for the time in which the store is waited for.
+    """
+
+    def __init__(
+        self,
+        watcher: WatcherRef,
+        name: str,
+        state: GroupState,
+        context: RuntimeContext,
+        taken: TakenMessages,
+        settlement: Settlement,
+        deadline: FilterDeadline,
+    ) -> None:
+        self._watcher = watcher
+        self._name = name
+        self._state = state
+        self._sink = context.sink
+        self._pending = context.catch_up_pending
+        self._taken = taken
+        self._settlement = settlement
+        self._deadline = deadline
+
+    async def drive(self, events: AsyncGenerator[TriggerEvent, None], fence: Fence | None) -> None:
+        """Submit all that the filter yields, until it returns.
+
+        Args:
+            fence: The lease under which the watcher is served now; a message may have one of its own.
+        """
+        state, sink, pending = self._state, self._sink, self._pending
+        messages, note_stored = self._taken, self._note_stored
+        source = EventSource((self._watcher,), fence)
+        async for event in events:
+            if not isinstance(event, TriggerEvent):
+                raise PluginError(
+                    f"The filter of {self._name} yielded {type(event).__qualname__}, not a TriggerEvent"
+                )
+            if sink.is_full or pending.count >= pending.limit:
+                # Before it is submitted: of a thousand who catch up each would exceed the bound by one.
+                await self._wait_for_room()
+            taken = messages.open
+            if taken is None:
+                # What derives from no message the live filter yields as well.
+                continue
+            ordinal = taken.derived
+            taken.derived += 1
+            if not state.may_act:
+                await self._wait_to_be_closed()
+                continue
+            if taken.is_stale:
+                continue
+            # First this, and nothing is counted: the producer may raise.
+            key, fence = taken.key, taken.fence
+            if source.fence is not fence:
+                source = EventSource((self._watcher,), fence)
+            taken.unresolved += 1
+            pending.count += 1
+            try:
+                sink.submit_nowait(TakenDerived(taken, note_stored), event, source, key, ordinal)
+            except BaseException:
+                # The payload's own code, for example: nobody answers for it.
+                taken.unresolved -= 1
+                self._give_room()
+                raise
+
+    async def _wait_to_be_closed(self) -> None:
+        """Wait for ever: an event cannot be stored, so its message must not pass. The group is closed soon."""
+        await anyio.sleep_forever()
+
+    async def _wait_for_room(self) -> None:
+        sink, pending = self._sink, self._pending
+        with self._deadline.suspended():
+            while sink.is_full or pending.count >= pending.limit:
+                if sink.is_full:
+                    await sink.wait_for_room()
+                await pending.wait_for_room()
+
+    def _note_stored(self, taken: Taken, error: Exception | None) -> None:
+        self._give_room()
+        self._settlement.note_stored(taken, error)
+
+    def _give_room(self) -> None:
+        self._pending.count -= 1
+        if self._pending.is_awaited:
+            self._pending.note_room()

@@ -1,0 +1,172 @@
+"""Stores a message that a watcher cannot take, with the evidence, so that its lane can go on (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import structlog
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.events import WatcherRef
+from triggerer.domain.watchers.parked import Failed, ParkedChange, Passed, SetAside
+from triggerer.errors import LeaseLost, ParkedFull
+from triggerer.observability.error_texts import error_text, traceback_text
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.processing.in_flight import TakenFromLane
+from triggerer.streams.catchup.reading.queue_reader import QueueMessage
+from triggerer.streams.context import RuntimeContext
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.producer_answers import dump_event
+
+_log = structlog.get_logger(__name__)
+
+
+class SettingAside:
+    """Sets the messages of one watcher aside.
+
+    Args:
+        name: The watcher's, for the log.
+        tasks: Where a message is handed over to the producer, at a bound. What derives from its last messages may be
+            refused when the watcher catches up no more.
+    """
+
+    def __init__(
+        self,
+        watcher: WatcherRef,
+        name: str,
+        state: GroupState,
+        context: RuntimeContext,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
+        self._watcher = watcher
+        self._name = name
+        self._state = state
+        self._context = context
+        self._tasks = tasks
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there is a place for it, and the producer can write a message as bytes."""
+        producer = self._state.producer
+        return (
+            self._context.parked is not None
+            and producer is not None
+            and type(producer).dump_event is not SharedStreamProducer.dump_event
+        )
+
+    def submit(
+        self,
+        taken: TakenFromLane,
+        error: Exception,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        """Have a message set aside.
+
+        Args:
+            error: Why the watcher could not take it.
+            on_done: Called once: None when it is durable, or need not be kept; else the lane stands at it.
+        """
+        parked, producer = self._context.parked, self._state.producer
+        assert parked is not None
+        assert producer is not None
+        lag, fence = taken.lag, taken.fence
+        try:
+            data = dump_event(producer, taken.event)
+        except Exception as raised:
+            on_done(raised)
+            return
+        if data is None:
+            on_done(None)
+            return
+        what = SetAside(
+            lag.stored_as,
+            self._key_of(producer, taken),
+            data,
+            lag.failures,
+            error_text(error),
+            traceback_text(error),
+            self._context.now(),
+            was_kept=isinstance(taken.message, QueueMessage) and taken.message.id is not None,
+        )
+
+        def note(refusal: Exception | None) -> None:
+            if (
+                isinstance(refusal, ParkedFull)
+                and not self._state.is_ending
+                and self._may_dead_letter(producer)
+            ):
+                self._tasks.start_soon(self._dead_letter, producer, taken, error, on_done)
+                return
+            if refusal is None:
+                taken.is_set_aside = True
+                self._warn("a message was set aside", lag, taken, error)
+            on_done(refusal)
+
+        parked.submit_nowait(ParkedChange(fence, self._watcher.watcher_id, what, note))
+
+    def submit_change(
+        self,
+        lag: Lag,
+        what: Passed | Failed,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        """Have something stored of messages of a queue that are kept."""
+        assert self._context.parked is not None
+        change = ParkedChange(lag.fence, self._watcher.watcher_id, what, on_done)
+        self._context.parked.submit_nowait(change)
+
+    def _key_of(self, producer: SharedStreamProducer, taken: TakenFromLane) -> str:
+        """What identifies the message. Where it has no key, or the producer cannot tell it, its place does.
+
+        Its events cannot be stored without that key either, so it may be why the watcher cannot take the message.
+        """
+        key: str | None = None
+        try:
+            with plugin_code(f"get_idempotency_key() of {type(producer).__qualname__}"):
+                key = taken.key
+        except Exception as raised:
+            self._warn("the key of a message cannot be told", taken.lag, taken, raised)
+        if isinstance(key, str) and key:
+            return key
+        lag, position = taken.lag, taken.message.position
+        if lag.kept is None:
+            return f"{lag.stored_as}@{position}"
+        # In a queue it has a number in this group only: in the next one another message has that.
+        return f"{lag.stored_as}@{self._context.now().isoformat()}/{position[1]}"
+
+    def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:
+        return (
+            self._context.parked_at_bound == "dead_letter"
+            and type(producer).dead_letter is not SharedStreamProducer.dead_letter
+        )
+
+    async def _dead_letter(
+        self,
+        producer: SharedStreamProducer,
+        taken: TakenFromLane,
+        error: Exception,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        if not self._state.may_act:
+            on_done(LeaseLost("the stream is no longer owned by this instance"))
+            return
+        try:
+            with plugin_code(f"dead_letter() of {type(producer).__qualname__}"):
+                await producer.dead_letter(taken.event, f"{self._name}: {error_text(error)}")
+        except Exception as raised:
+            on_done(raised)
+            return
+        self._warn("a message was dead-lettered", taken.lag, taken, error)
+        on_done(None)
+
+    def _warn(self, what: str, lag: Lag, taken: TakenFromLane, error: Exception) -> None:
+        _log.warning(
+            what,
+            watcher=self._name,
+            lane=lag.stored_as,
+            position=taken.message.position,
+            failures=lag.failures,
+            error=error_text(error),
+        )

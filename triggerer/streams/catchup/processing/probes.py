@@ -1,0 +1,197 @@
+"""Tells a message that cannot be taken from a watcher that takes nothing: it is given others (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Hashable
+from contextlib import aclosing
+from typing import Final
+
+import anyio
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.watchers.lane_positions import Position, following, is_before
+from triggerer.errors import PluginError
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.reading.lane_ends import find_positions
+from triggerer.streams.catchup.reading.lane_tail import Message
+from triggerer.streams.catchup.reading.queue_reader import KeptReader, QueueMessage
+from triggerer.streams.delivery.group_state import GroupState
+
+_MOST_FAILED: Final = 10
+_MOST_WITHOUT_EVIDENCE: Final = 1_000
+"""So many from which nothing derives, before the lane's own message is tried again."""
+_BATCH: Final = 20
+_MOST: Final = 100
+"""Of a queue: how far behind the lane's message others are looked for."""
+_WAIT_S: Final = 2.0
+"""How long the log is waited for: what lies before the end of a lane need not be a message."""
+
+
+class _Trial:
+    __slots__ = (
+        "candidates",
+        "failed",
+        "has_passed",
+        "is_exhausted",
+        "keys",
+        "tried",
+        "without_evidence",
+    )
+
+    def __init__(self, position: Position) -> None:
+        self.tried = position
+        """What was read of its lane last."""
+        self.keys: set[str | None] = set()
+        """Of a queue: those that were chosen already."""
+        self.candidates: deque[Message | QueueMessage] = deque()
+        self.failed = 0
+        self.without_evidence = 0
+        self.has_passed = False
+        self.is_exhausted = False
+
+
+class Trials:
+    """The trials of one watcher, by the lane in which it fails.
+
+    When a message has failed `max_deliveries` times, the message is to blame if another one passes, and the watcher if
+    none does. Others are tried until one has passed, or ten have failed. What a try derives is not stored. One from
+    which nothing derives tells nothing: the filter has perhaps only seen that it does not want it.
+    """
+
+    def __init__(self, state: GroupState, queue: KeptReader | None = None) -> None:
+        self._state = state
+        self._queue = queue
+        self._trials: dict[Lag, _Trial] = {}
+
+    def is_due(self, lag: Lag) -> bool:
+        """Whether another message is to be tried before the lane's own is tried again."""
+        if lag.failures < self._state.settings.max_deliveries:
+            return False
+        trial = self._trials.get(lag)
+        return trial is None or not (
+            trial.has_passed or trial.is_exhausted or trial.failed >= _MOST_FAILED
+        )
+
+    def blames_message(self, lag: Lag) -> bool:
+        """Whether the lane's message has failed often enough, while another has passed."""
+        trial = self._trials.get(lag)
+        return trial is not None and trial.has_passed
+
+    async def next(self, lag: Lag) -> Message | QueueMessage | None:
+        """The next message to be tried; None if there is none for now.
+
+        Raises:
+            Exception: What the producer raised.
+        """
+        trial = self._trials.get(lag)
+        if trial is None:
+            trial = self._trials[lag] = _Trial(lag.read_to)
+        if not trial.candidates and trial.without_evidence < _MOST_WITHOUT_EVIDENCE:
+            if self._queue is None:
+                await self._fill(lag, trial)
+            else:
+                await self._fill_from_queue(lag, trial, self._queue)
+        if trial.candidates:
+            return trial.candidates.popleft()
+        trial.is_exhausted = True
+        return None
+
+    def note_failed(self, lag: Lag) -> None:
+        """The filter has failed with a message that was tried."""
+        trial = self._trials.get(lag)
+        if trial is not None:
+            trial.failed += 1
+
+    def note_passed(self, lag: Lag, *, is_evidence: bool) -> None:
+        """The filter has moved past a message that was tried.
+
+        Args:
+            is_evidence: Whether it has derived something from it, or rejected it.
+        """
+        trial = self._trials.get(lag)
+        if trial is not None:
+            trial.has_passed |= is_evidence
+            trial.without_evidence += not is_evidence
+
+    def look_again(self, lag: Lag) -> None:
+        """The lane's message has failed again: there may be others by the time when it is tried next."""
+        trial = self._trials.get(lag)
+        if trial is not None:
+            trial.is_exhausted = False
+            trial.without_evidence = 0
+
+    def forget(self, lag: Lag) -> None:
+        """The lane goes on."""
+        self._trials.pop(lag, None)
+
+    async def _fill(self, lag: Lag, trial: _Trial) -> None:
+        producer = self._state.producer
+        assert producer is not None
+        end = self._end_of(lag)
+        found = await _read_some(producer, lag.lane, following(trial.tried), end, _BATCH)
+        if found:
+            trial.tried = found[-1].position
+        elif not (trial.failed or trial.without_evidence):
+            found = await self._first_of_others(producer, lag.lane)
+        trial.candidates.extend(found)
+
+    async def _first_of_others(
+        self, producer: SharedStreamProducer, lane: Hashable
+    ) -> list[Message]:
+        """The first messages of other lanes, of those that have any: the others of the watcher wait meanwhile."""
+        clock, found = self._state.clock, list[Message]()
+        firsts = await find_positions(producer, None)
+        ends = await self._state.lane_ends.find(producer, clock, after=clock.monotonic())
+        until = clock.monotonic() + _WAIT_S
+        for other, first in firsts.items():
+            end = ends.get(other)
+            if other != lane and end is not None and is_before(first, end):
+                found += await _read_some(producer, other, first, end, 1)
+                if len(found) >= _BATCH or clock.monotonic() >= until:
+                    break
+        return found
+
+    async def _fill_from_queue(self, lag: Lag, trial: _Trial, queue: KeptReader) -> None:
+        found = [one for one in await queue.others(lag, _MOST) if one.key not in trial.keys]
+        trial.keys.update(one.key for one in found[:_BATCH])
+        trial.candidates.extend(found[:_BATCH])
+
+    def _end_of(self, lag: Lag) -> Position | None:
+        newest = self._state.recent_of(lag.lane).newest
+        return lag.end if newest is None else following(newest)
+
+
+async def _read_some(
+    producer: SharedStreamProducer,
+    lane: Hashable,
+    position: Position,
+    end: Position | None,
+    most: int,
+) -> list[Message]:
+    """Up to `most` messages of a lane before its end; where that is unknown, as many as there are in a short time."""
+    found: list[Message] = []
+    if end is not None and not is_before(position, end):
+        return found
+
+    def is_at_end(reached: Position) -> bool:
+        return end is not None and not is_before(reached, end)
+
+    with plugin_code(f"read_lane() of {lane!r}"), anyio.move_on_after(_WAIT_S) as reading:
+
+        def note_passed(reached: Position) -> None:
+            if is_at_end(reached):
+                reading.cancel()
+
+        pairs = producer.read_lane_reporting(lane, position, note_passed)
+        if not isinstance(pairs, AsyncGenerator):
+            raise PluginError(
+                f"read_lane() of {type(producer).__qualname__} returned {type(pairs).__qualname__}"
+            )
+        async with aclosing(pairs):
+            async for event, payload in pairs:
+                found.append(Message(producer.get_position(payload), event, payload))
+                if len(found) >= most or is_at_end(following(found[-1].position)):
+                    break
+    return found

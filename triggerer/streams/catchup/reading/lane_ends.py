@@ -1,0 +1,57 @@
+"""Where the lanes of a log end: looked up once for all who ask at nearly the same time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import anyio
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.watchers.lane_positions import Position
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.clock import Clock
+
+_END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+class LaneEnds:
+    """The answer of one group's producer, kept until somebody needs a later one."""
+
+    def __init__(self) -> None:
+        self.looked_at = -math.inf
+        """When the kept answer was asked for, by the monotonic clock: what came later may lie beyond it."""
+        self._ends: Mapping[Hashable, Position] = {}
+        self._lock = anyio.Lock()
+
+    async def find(
+        self, producer: SharedStreamProducer, clock: Clock, *, after: float
+    ) -> Mapping[Hashable, Position]:
+        """Where each lane ended at a moment after `after`.
+
+        Raises:
+            Exception: What the producer raised. Whoever asks next asks it again.
+        """
+        async with self._lock:
+            if self.looked_at <= after:
+                began = clock.monotonic()
+                self._ends = await find_positions(producer, _END_OF_TIME)
+                self.looked_at = began
+        return self._ends
+
+
+def tells_positions(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `find_positions`."""
+    return producer.find_positions is not SharedStreamProducer.find_positions
+
+
+async def find_positions(
+    producer: SharedStreamProducer, start: datetime | None
+) -> Mapping[Hashable, Position]:
+    """See `SharedStreamProducer.find_positions`; of no lane where it is not overridden."""
+    if not tells_positions(type(producer)):
+        return {}
+    with plugin_code(f"find_positions() of {type(producer).__qualname__}"):
+        return await producer.find_positions(start)

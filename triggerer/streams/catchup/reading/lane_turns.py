@@ -1,0 +1,168 @@
+"""Which of the lanes that a watcher reads again has its turn, and which wait since something has failed there."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from triggerer.backoff import Backoff
+from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.context import RuntimeContext
+
+_MOST_IN_A_ROW: Final = 30
+"""Failures in a row, of whatever lane, before all lanes wait: nothing is gained from trying thousands of them."""
+
+
+class _Attempts:
+    def __init__(self, context: RuntimeContext) -> None:
+        self.quick = context.retry_backoff()
+        self.patient = context.restart_backoff()
+
+
+class LaneTurns:
+    """The turns of one watcher's lanes. Synchronous.
+
+    A turn costs O(log lanes): where each message is a lane there are thousands.
+
+    A watcher that fails with everything is not given one lane after the other for long: all of them wait then.
+    """
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
+        self._ready: dict[Lag, None] = {}
+        """In the order of their turns."""
+        self._due: dict[Lag, float] = {}
+        """When those that wait have their turn."""
+        self._heap: list[tuple[float, int, Lag]] = []
+        """The same; of those that were postponed again, or are gone, there are outdated ones."""
+        self._resting: set[Lag] = set()
+        """Those of them in which nothing has failed: there was nothing to be read."""
+        self._pushed = 0
+        self._current: Lag | None = None
+        self._attempts: dict[Lag, _Attempts] = {}
+        self._pace: Backoff = context.restart_backoff()
+        self._in_a_row = 0
+        self._not_before = -math.inf
+
+    def __bool__(self) -> bool:
+        """Whether there are lanes that wait for a turn."""
+        return bool(self._ready or self._due)
+
+    def offer(self, lag: Lag) -> None:
+        """It is behind: it has its turn after those that are offered already, or when what blocks it is tried again."""
+        if lag in self._resting:
+            self._end_wait(lag)
+        if lag in self._due or lag is self._current:
+            return
+        if lag.blocked is not None and lag.blocked_until > self._now:
+            self._wait_until(lag, lag.blocked_until)
+            return
+        self._ready[lag] = None
+
+    def next(self) -> Lag | None:
+        """Whose turn it is; None if all wait. The one before is offered again, if it is still behind."""
+        before, self._current = self._current, None
+        if before is not None and not (before.is_gone or before.is_live):
+            self.offer(before)
+        now = self._now
+        if now < self._not_before:
+            return None
+        for lag in self._fall_due(now):
+            self._ready[lag] = None
+        while self._ready:
+            lag = next(iter(self._ready))
+            del self._ready[lag]
+            if lag.is_gone or lag.is_live:
+                self._attempts.pop(lag, None)
+                continue
+            self._current = lag
+            return lag
+        return None
+
+    def due(self) -> float:
+        """When somebody has a turn."""
+        if self._ready or self._current is not None:
+            return self._not_before
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        if not self._heap:
+            return self._not_before
+        return max(self._heap[0][0], self._not_before)
+
+    def postpone(self, lag: Lag, *, is_patient: bool) -> None:
+        """Its message has failed: it waits for a growing delay, or for `restart` where nothing is started again."""
+        if not self._context.restarts:
+            self._wait_until(lag, math.inf)
+            return
+        attempts = self._attempts.get(lag)
+        if attempts is None:
+            attempts = self._attempts[lag] = _Attempts(self._context)
+        backoff = attempts.patient if is_patient else attempts.quick
+        self._wait_until(lag, self._now + backoff.next_delay())
+
+    def delay(self, lag: Lag, seconds: float) -> None:
+        """Look again later, and not before."""
+        self._wait_until(lag, self._now + seconds)
+
+    def rest(self, lag: Lag, seconds: float) -> None:
+        """There is nothing to be read: look again later, or when it is offered."""
+        self._wait_until(lag, self._now + seconds)
+        self._resting.add(lag)
+
+    def end_rests(self) -> None:
+        """All those that rest have their turn now."""
+        for lag in list(self._resting):
+            self.resume(lag)
+
+    def resume(self, lag: Lag) -> None:
+        """It waits no more."""
+        if self._end_wait(lag):
+            self._ready[lag] = None
+
+    def _end_wait(self, lag: Lag) -> bool:
+        self._resting.discard(lag)
+        return self._due.pop(lag, None) is not None
+
+    def note_failure(self) -> None:
+        """A message has failed, of whatever lane."""
+        self._in_a_row += 1
+        if self._in_a_row >= _MOST_IN_A_ROW and self._context.restarts:
+            self._not_before = self._now + self._pace.next_delay()
+
+    def note_success(self, lag: Lag) -> None:
+        """A message has passed: the next failure of its lane waits for the shortest delay."""
+        self._attempts.pop(lag, None)
+        if self._in_a_row:
+            self._in_a_row = 0
+            self._not_before = -math.inf
+            self._pace.reset()
+
+    def restart(self) -> None:
+        """All that wait have their turn now."""
+        self._ready.update(dict.fromkeys(self._due))
+        self._due.clear()
+        self._resting.clear()
+        self._heap.clear()
+        self._not_before = -math.inf
+
+    @property
+    def _now(self) -> float:
+        return self._context.clock.monotonic()
+
+    def _wait_until(self, lag: Lag, due: float) -> None:
+        self._ready.pop(lag, None)
+        self._resting.discard(lag)
+        if lag is self._current:
+            self._current = None
+        self._due[lag] = due
+        self._pushed += 1
+        heapq.heappush(self._heap, (due, self._pushed, lag))
+
+    def _fall_due(self, now: float) -> Iterator[Lag]:
+        while self._heap and self._heap[0][0] <= now:
+            due, _, lag = heapq.heappop(self._heap)
+            if self._due.get(lag) == due:
+                self._end_wait(lag)
+                yield lag

@@ -1,0 +1,87 @@
+"""Reads a lane of a log ahead, beside the group."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import aclosing
+from typing import Final
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.watchers.lane_positions import Position
+from triggerer.errors import PluginError
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.catchup.reading.lane_tail import Message
+from triggerer.synchronization import AutoResetEvent
+
+_MOST: Final = 1_024
+"""Read ahead while as many are being handled: they take longer than a broker needs for its next answer."""
+_MOST_BYTES: Final = 1024 * 1024
+
+
+class LogReader:
+    """One reading of one lane. `run` reads up to a bound in number and in bytes ahead, while what was taken is handled.
+
+    Args:
+        on_arrival: Called when there is something to take, and was nothing before; or the reading has ended with
+            `error`.
+    """
+
+    def __init__(
+        self,
+        producer: SharedStreamProducer,
+        lane: Hashable,
+        position: Position,
+        on_arrival: Callable[[], None],
+    ) -> None:
+        self.error: Exception | None = None
+        self.nothing_before: Position | None = None
+        """All that the lane holds before it was read, and nothing behind it; None: it is not known."""
+        self._producer = producer
+        self._lane = lane
+        self._position = position
+        self._on_arrival = on_arrival
+        self._messages: list[Message] = []
+        self._size_bytes = 0
+        self._has_room = AutoResetEvent()
+
+    def take(self) -> list[Message]:
+        """What was read since it was called last, in order; empty if there is nothing yet."""
+        taken, self._messages = self._messages, []
+        self._size_bytes = 0
+        self._has_room.set()
+        return taken
+
+    async def run(self) -> None:
+        """Read until cancelled, or until the reading fails: see `error`."""
+        try:
+            with plugin_code(f"read_lane() of {self._lane!r}"):
+                await self._read()
+            raise PluginError(f"read_lane() of {type(self._producer).__qualname__} returned")
+        except Exception as error:
+            self.error = error
+            self._on_arrival()
+
+    async def _read(self) -> None:
+        producer = self._producer
+        pairs = producer.read_lane_reporting(self._lane, self._position, self._note_passed)
+        if not isinstance(pairs, AsyncGenerator):
+            raise PluginError(
+                f"read_lane() of {type(producer).__qualname__} returned {type(pairs).__qualname__}",
+                hint="write it as an async generator: `async def` with `yield`",
+            )
+        async with aclosing(pairs):
+            get_position, get_size = producer.get_position, producer.get_size
+            async for event, payload in pairs:
+                self.nothing_before = None
+                self._messages.append(Message(get_position(payload), event, payload))
+                self._size_bytes += get_size(payload)
+                if len(self._messages) == 1:
+                    # Who finds something does not wait.
+                    self._on_arrival()
+                while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
+                    await self._has_room.wait()
+
+    def _note_passed(self, position: Position) -> None:
+        """All that lies before has been read, since the next is asked for."""
+        self.nothing_before = position
+        self._on_arrival()

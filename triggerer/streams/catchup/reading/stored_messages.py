@@ -1,0 +1,135 @@
+"""Messages that were set aside for a watcher, and that it is to be given once more."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+import structlog
+
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.watchers.parked import (
+    KeptMessage,
+    ParkedChange,
+    ParkedStore,
+    Replayed,
+    Returned,
+)
+from triggerer.errors import ConfigurationError, StoreError
+from triggerer.observability.error_texts import error_text, traceback_text
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.catchup.processing.in_flight import TakenAgain
+from triggerer.streams.delivery.group_state import GroupState
+
+_log = structlog.get_logger(__name__)
+
+_PAGE: Final = 100
+
+
+async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> None:
+    """Set aside again what is kept for a watcher whose messages come from no producer: nobody can load it.
+
+    Raises nothing: where the store does not answer, whoever looks next tries again.
+    """
+    error = error_text(
+        ConfigurationError(
+            "it cannot be given to its watcher, which reads no shared stream in ack mode now"
+        )
+    )
+    after = 0
+    try:
+        while rows := await parked.read_kept(fence, watcher.watcher_id, after, _PAGE):
+            after = rows[-1].id
+            for row in rows:
+                what = Returned(row.id, error, None)
+                parked.submit_nowait(ParkedChange(fence, watcher.watcher_id, what, _ignore))
+    except StoreError as failure:
+        _log.warning("messages could not be set aside again", error=error_text(failure))
+
+
+def _ignore(_: Exception | None) -> None:
+    pass
+
+
+class KeptMessages:
+    """Those of one watcher, read from the store in pages, in the order in which they were parked.
+
+    Each is given to the filter once. One that fails is set aside again: what came after it in its lane has passed long
+    ago, so nothing waits for it.
+    """
+
+    def __init__(
+        self, watcher: WatcherRef, fence: Fence, state: GroupState, parked: ParkedStore
+    ) -> None:
+        self.are_waiting = False
+        """Whether there may be some that were not given yet."""
+        self._watcher = watcher
+        self._fence = fence
+        self._state = state
+        self._parked = parked
+        self._page: deque[KeptMessage] = deque()
+        self._after = 0
+        self._under_way: set[int] = set()
+        """Given, or read and not yet given; and what became of it is not durable."""
+
+    def look(self) -> None:
+        """Read from the first one on: a replay was asked for."""
+        self.are_waiting = True
+        self._after = 0
+
+    async def next(self) -> TakenAgain | None:
+        """Return the next one, loaded; None if there is none left.
+
+        Raises:
+            StoreError: They cannot be read now.
+        """
+        producer = self._state.producer
+        assert producer is not None
+        while kept := await self._next_row():
+            try:
+                with plugin_code(f"load_event() of {type(producer).__qualname__}"):
+                    event: Any = producer.load_event(kept.data)
+            except Exception as error:
+                self._submit(kept, Returned(kept.id, error_text(error), traceback_text(error)))
+                continue
+            return TakenAgain(kept, event, self._fence)
+        return None
+
+    async def _next_row(self) -> KeptMessage | None:
+        if not self._page:
+            after = self._after
+            rows = await self._parked.read_kept(self._fence, self._watcher.watcher_id, after, _PAGE)
+            if self._after != after:
+                # Told to look again meanwhile.
+                return await self._next_row()
+            if not rows:
+                self.are_waiting = False
+                return None
+            self._after = rows[-1].id
+            self._page.extend(row for row in rows if row.id not in self._under_way)
+            self._under_way.update(row.id for row in self._page)
+            return await self._next_row()
+        return self._page.popleft()
+
+    def note_passed(self, taken: TakenAgain) -> None:
+        """Delete the row of a message: all that derives from it is durable."""
+        self._submit(taken.kept, Replayed(taken.kept.id))
+
+    def note_failed(self, taken: TakenAgain, error: BaseException) -> None:
+        """Set a message aside again."""
+        taken.is_dropped = True
+        _log.warning(
+            "a message failed again, and is set aside",
+            message=taken.kept.id,
+            error=error_text(error),
+        )
+        what = Returned(taken.kept.id, error_text(error), traceback_text(error))
+        self._submit(taken.kept, what)
+
+    def _submit(self, kept: KeptMessage, what: Returned | Replayed) -> None:
+        def note(_: Exception | None) -> None:
+            # Where it was refused the row stays as it was, and is found by whoever looks next.
+            self._under_way.discard(kept.id)
+
+        change = ParkedChange(self._fence, self._watcher.watcher_id, what, note)
+        self._parked.submit_nowait(change)

@@ -1,0 +1,1 @@
+"""One group's life: poll, fan-out, resolution and advance."""

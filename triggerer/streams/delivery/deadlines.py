@@ -1,0 +1,130 @@
+"""Ack timeouts: of subscribers, of the store's confirmations, and of advances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from triggerer.errors import AckTimeout, BrokerUnavailable
+from triggerer.streams.delivery.derived_event import DerivedEvent
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.pump import Pump
+from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.delivery.subscribers import Subscribers
+
+
+class Deadlines:
+    """Fails every subscriber that owes an answer for longer than the ack timeout. On the fast path nobody owes one.
+
+    It sleeps until the oldest unresolved event falls due. No broadcast has to wake it: what is broadcast while it
+    sleeps falls due later. Waking up costs O(subscribers), however many events are outstanding.
+    """
+
+    def __init__(self, state: GroupState, subscribers: Subscribers, pump: Pump) -> None:
+        self._state = state
+        self._subscribers = subscribers
+        self._timeout = state.settings.ack_timeout
+        self._advances = _Advances(pump, self._timeout)
+
+    async def run(self) -> None:
+        """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
+
+        An advance has the same time, from when it is first seen here. One that takes longer ends the group: otherwise
+        its lane would stand still, and nothing would show why. If the event loop is blocked when something falls due,
+        all get as much more time: nobody could answer meanwhile.
+
+        Raises:
+            BrokerUnavailable: An advance has not returned in time.
+        """
+        if not self._state.is_acknowledged:
+            return
+        clock = self._state.clock
+        while True:
+            now = clock.monotonic()
+            oldest = min(self._oldest(now), self._advances.note_awaited(now))
+            due = max(oldest + self._timeout, now)
+            await clock.sleep_until(due)
+            woken = clock.monotonic()
+            await clock.sleep_until(woken + (woken - due))
+            self._fail_overdue(woken)
+            if self._advances.has_overdue(woken):
+                raise self._not_advanced()
+
+    def _oldest(self, now: float) -> float:
+        """When the oldest event that somebody has not resolved was broadcast; `now` if there is none."""
+        ledger, subscribers = self._state.ledger, self._subscribers
+        oldest = now
+        for subscriber in subscribers:
+            if subscriber.done < ledger.head:
+                oldest = min(oldest, ledger.entry(subscriber.done).broadcast_at)
+        for subscriber in (*subscribers, *subscribers.departed):
+            pending = subscriber.oldest_pending
+            if pending is not None:
+                oldest = min(oldest, pending.overdue_since)
+        return oldest
+
+    def _fail_overdue(self, at: float) -> None:
+        """Fail every subscriber that owes an answer for an event that had fallen due at `at`.
+
+        Compared as `due` is made: `at - timeout` may be rounded to less than the broadcast, and nobody would fail.
+        """
+        ledger, subscribers = self._state.ledger, self._subscribers
+        for subscriber in list(subscribers):
+            if subscriber.done < ledger.head:
+                entry = ledger.entry(subscriber.done)
+                if entry.broadcast_at + self._timeout <= at:
+                    subscribers.fail(subscriber, self._not_resolved(subscriber))
+        for subscriber in [*subscribers, *subscribers.departed]:
+            while (derived := subscriber.oldest_pending) is not None:
+                if derived.overdue_since + self._timeout > at:
+                    break
+                self._abandon(subscriber, derived)
+        self._state.progress.note()
+
+    def _abandon(self, subscriber: Subscriber, derived: DerivedEvent) -> None:
+        error = AckTimeout(
+            f"The store did not confirm an event of {subscriber.name} on the shared stream {self._state.name}"
+            f" within {self._timeout:g} s",
+            hint="see whether the database answers",
+        )
+        derived.abandon(error)
+        self._subscribers.fail(subscriber, error)
+
+    def _not_advanced(self) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"advance() of the shared stream {self._state.name} did not return within {self._timeout:g} s",
+            hint="see whether the broker answers; raise shared_stream_ack_timeout if an advance may take so long",
+        )
+
+    def _not_resolved(self, subscriber: Subscriber) -> AckTimeout:
+        return AckTimeout(
+            f"{subscriber.name} did not resolve an event of the shared stream {self._state.name} within"
+            f" {self._timeout:g} s of its broadcast",
+            hint="its filter is stuck or too slow; raise shared_stream_ack_timeout if that is its nature",
+        )
+
+
+class _Advances:
+    """When each awaited advance was first seen. Noting when each one starts would cost time for every event."""
+
+    def __init__(self, pump: Pump, timeout: float) -> None:
+        self._pump = pump
+        self._timeout = timeout
+        # By the identity of what was handed to it, which is kept so that no other one gets the same.
+        self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
+
+    def note_awaited(self, now: float) -> float:
+        """Note which are awaited; return when the oldest of them was first seen, or `now`."""
+        awaited = self._pump.awaited
+        self._first_seen = {
+            id(batch): self._first_seen.get(id(batch), (batch, now)) for batch in awaited
+        }
+        return min((since for _, since in self._first_seen.values()), default=now)
+
+    def has_overdue(self, at: float) -> bool:
+        """Whether one that had fallen due at `at` is still awaited."""
+        awaited = {id(batch) for batch in self._pump.awaited}
+        return any(
+            since + self._timeout <= at and batch in awaited
+            for batch, (_, since) in self._first_seen.items()
+        )

@@ -1,0 +1,101 @@
+"""What a filter has derived, until the store has answered for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+from triggerer.domain.events import EventSource
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Entry
+from triggerer.streams.delivery.ledger import Member
+from triggerer.streams.delivery.pending_limit import PendingLimit
+
+
+class _Completed(Enum):
+    COMPLETED = auto()
+
+
+_COMPLETED = _Completed.COMPLETED
+
+
+class Deriver(Member):
+    """A member whose filter derives events: what those need of it until the store has answered."""
+
+    __slots__ = ("oldest_pending", "on_departed", "on_refused", "pending", "source", "state")
+
+    source: EventSource
+    state: GroupState
+    pending: PendingLimit
+    oldest_pending: DerivedEvent | None
+    """The first of its derived events that a message waits for and the store has not answered for."""
+    on_refused: Callable[[Exception], None] | None
+    on_departed: Callable[[Any], None]
+    """Called when it is no longer present and the store has answered for all of its events."""
+
+
+class DerivedEvent:
+    """A `TriggerEvent` on its way into the store, tied to the raw event that was open when the filter yielded it.
+
+    Implements `triggerer.domain.events.PendingEvent`. There may be very many of them while the store lags, so each
+    holds only what it must, 56 bytes. Those of a subscriber form a linked list in the order in which they were derived.
+    """
+
+    __slots__ = ("entry", "next", "subscriber")
+
+    subscriber: Deriver
+    entry: Entry | _Completed | None
+    next: DerivedEvent | None
+    """The subscriber's next one; None once this one and all before it are complete."""
+
+    def __init__(self, subscriber: Deriver, entry: Entry | None) -> None:
+        self.subscriber = subscriber
+        self.entry = entry
+        self.next = None
+
+    @property
+    def overdue_since(self) -> float:
+        """When its message was broadcast; infinite if no message waits for it."""
+        return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
+
+    def complete(self, error: Exception | None) -> None:
+        """See `PendingEvent`; after `abandon` the store's answer may still come."""
+        subscriber = self.subscriber
+        pending = subscriber.pending
+        pending.count -= 1
+        if pending.is_awaited:
+            pending.note_room()
+        entry = self.entry
+        if entry is _COMPLETED:
+            return
+        self.entry = _COMPLETED
+        if error is not None and subscriber.on_refused is not None:
+            subscriber.on_refused(error)
+        if entry is None:
+            return
+        if subscriber.oldest_pending is self:
+            # It leaves the list, and so do those behind it that were completed earlier.
+            following, self.next = self.next, None
+            while following is not None and following.entry is _COMPLETED:
+                following = following.next
+            subscriber.oldest_pending = following
+        if error is not None:
+            subscriber.state.ledger.refuse(subscriber, entry)
+        entry.unresolved -= 1
+        if not entry.unresolved:
+            lane = entry.lane
+            # Those behind their lane's head are found when the head is advanced.
+            if lane is not None and lane.head is entry:
+                state = subscriber.state
+                state.lanes.queue(lane)
+                if not state.progress.is_noted:
+                    state.progress.note()
+        if not subscriber.is_present and subscriber.oldest_pending is None:
+            subscriber.on_departed(subscriber)
+
+    def abandon(self, error: Exception) -> None:
+        """Refuse it without waiting for the store's answer. Until that comes, the store still holds the event."""
+        self.subscriber.pending.count += 1
+        self.complete(error)

@@ -1,0 +1,279 @@
+"""Flow control: when the poll has to pause, and the producer's hooks when a bound is reached or there is room again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.delivery.slow_subscribers import TURNS_BEFORE_OVERFLOW, TooSlow
+from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.delivery.subscribers import Subscribers
+from triggerer.synchronization import AutoResetEvent
+
+
+class Flow:
+    """The bounds of one group.
+
+    The poll calls `check` before a broadcast once `check_at` or the group's bound in bytes is reached, and
+    `handle_full_lane` after a broadcast that filled a lane; `run` is a task of the group. While the poll is paused,
+    nothing is broadcast. A lane at its own bound pauses the poll only if the producer cannot pause that lane alone. If
+    a hook of the producer raises, the group ends.
+    """
+
+    def __init__(self, state: GroupState, subscribers: Subscribers, too_slow: TooSlow) -> None:
+        self._state = state
+        self._subscribers = subscribers
+        self._too_slow = too_slow
+        self._settings = state.settings
+        self._ledger = state.ledger
+        self._lanes = state.lanes
+        self._progress = state.progress
+        self.check_at = 0
+        """The number up to which the poll may broadcast without calling `check`."""
+        self._yield_at = 0
+        self._free_until = 0
+        self._awaits_members = False
+        self._paused: set[Lane] = set()
+        """The lanes whose `pause_lane` was called last, not their `resume_lane`."""
+        self._to_resume: deque[Lane] = deque()
+        self._resume_needed = AutoResetEvent()
+        self._hook_lock = anyio.Lock()
+        """The hooks are called one at a time."""
+        self._lanes.on_low_water = self._note_low_water
+
+    # The poll
+
+    async def check(self, payload: Any = None) -> None:
+        """Let other tasks run, and wait until an event may be broadcast. Its `payload` says which lane it belongs to.
+
+        Nothing is pulled meanwhile: the broker keeps the backlog. A subscriber with a full queue that reads nothing
+        within the grace is failed, and the others go on. While the group stops, an event that was pulled is held back
+        if the broker redelivers it (ack mode), and broadcast otherwise.
+        """
+        self._state.is_poll_waiting = True
+        try:
+            await self._check(payload)
+        finally:
+            self._state.is_poll_waiting = False
+
+    async def _check(self, payload: Any) -> None:
+        if self._ledger.head >= self._yield_at:
+            await checkpoint()
+            self._yield_at = self._ledger.head + self._burst()
+        lane: Hashable = None
+        if self._lanes.full and self._state.producer is not None:
+            lane = self._state.producer.get_advance_lane(payload)
+        if (
+            self._ledger.head >= self._free_until
+            or self._state.is_stopping
+            or self._awaits_members
+            or self._state.holders
+            or self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes
+            or lane in self._lanes.full
+        ):
+            self._free_until = self._first_not_free()
+            while not self._is_free(lane):
+                await self._pause_until_free(lane)
+                # Others ran while resume() was awaited, and may have reached a bound.
+                self._free_until = self._first_not_free()
+        # It is free, so somebody has come.
+        self._awaits_members = False
+        must_check = self._lanes.full or self._state.is_stopping or self._state.holders
+        self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
+
+    def _burst(self) -> int:
+        """How many events may be broadcast before other tasks have to run."""
+        readers = len(self._subscribers) - len(self._state.selection)
+        return min(self._settings.burst, self._settings.burst_readings // max(readers, 1)) or 1
+
+    def _first_not_free(self) -> int:
+        """The first number that may not be broadcast at present, whatever its lane."""
+        head = self._ledger.head
+        if (
+            self._state.is_closed
+            or self._state.holders
+            or (self._state.is_stopping and self._state.is_acknowledged)
+            or self._is_deserted
+        ):
+            return head
+        if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
+            return head
+        free = head + self._settings.max_outstanding - self._lanes.outstanding
+        # A subscriber that joins or becomes active before the next check starts at the head or later.
+        lowest = min((one.pulled for one in self._subscribers), default=head)
+        return min(free, min(lowest, head) + self._settings.subscriber_queue_size)
+
+    @property
+    def _is_deserted(self) -> bool:
+        """Whether what is broadcast now would fail for all, again and again, until its deliveries are spent."""
+        return self._awaits_members and self._state.is_acknowledged and not len(self._subscribers)
+
+    def _is_free(self, lane: Hashable) -> bool:
+        return self._ledger.head < self._free_until and not self._is_held(lane)
+
+    def _is_held(self, key: Hashable) -> bool:
+        """Whether an event of this lane has to wait until others of the lane are advanced."""
+        lane = self._lanes.full.get(key)
+        if lane is None:
+            return False
+        # A producer that has paused a lane may still yield what it had fetched, or may forget the pause in a rebalance.
+        return lane not in self._paused or self._lanes.is_full(lane)
+
+    async def _pause_until_free(self, key: Hashable) -> None:
+        producer = self._state.producer
+        if self._state.is_closed:
+            # The poll was woken before it was cancelled.
+            await anyio.sleep_forever()
+        # Before the hooks, which may take long.
+        self._too_slow.note_poll_paused(self._lanes.full.get(key) if self._is_held(key) else None)
+        if producer is not None and producer.pauses_lanes and self._is_held(key):
+            # The producer may have forgotten the pause, for example of a lane that was reassigned and came back.
+            await self._pause_lane(producer, self._lanes.full[key])
+        was_full = self._is_full
+        if producer is not None:
+            await producer.pause()
+        while True:
+            self._free_until = self._first_not_free()
+            # Half of it: pausing and resuming the broker for every single event would leave no time for anything else.
+            if self._is_free(key) and not (was_full and self._is_above_half):
+                break
+            await self._wait_for_room()
+        self._too_slow.note_poll_goes_on()
+        if producer is not None:
+            await producer.resume()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the group has reached its bound in events or in bytes."""
+        lanes, settings = self._lanes, self._settings
+        return (
+            lanes.outstanding >= settings.max_outstanding
+            or lanes.outstanding_bytes >= settings.max_outstanding_bytes
+        )
+
+    @property
+    def _is_above_half(self) -> bool:
+        lanes, settings = self._lanes, self._settings
+        return (
+            lanes.outstanding > settings.max_outstanding // 2
+            or lanes.outstanding_bytes > settings.max_outstanding_bytes // 2
+        )
+
+    async def _wait_for_room(self) -> None:
+        full = self._too_slow.full_subscribers()
+        before = [subscriber.pulled for subscriber in full]
+        deadline = self._state.clock.monotonic() + self._settings.overflow_grace
+        if not full:
+            # Paused for what is outstanding, not for a reader; the deadlines limit that, and who is too slow is found.
+            await self._progress.wait_for_room()
+            return
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._cancel_at, deadline, scope)
+                await self._until_all_moved(full, before)
+                tasks.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            for subscriber, pulled in zip(full, before, strict=True):
+                if subscriber.is_present and subscriber.pulled == pulled:
+                    grace = self._settings.overflow_grace
+                    self._too_slow.fail(subscriber, f"did not move for {grace:g} s")
+
+    async def _cancel_at(self, deadline: float, scope: anyio.CancelScope) -> None:
+        if self._settings.overflow_grace <= 0:
+            # "At once" still means after some turns of the loop: a reader that only waits for its turn is not stuck.
+            for _ in range(TURNS_BEFORE_OVERFLOW):
+                await checkpoint()
+        clock = self._state.clock
+        await clock.sleep_until(deadline)
+        # If this is late, the event loop was blocked and nobody could read: they get the time that it is late.
+        woken = clock.monotonic()
+        await clock.sleep_until(woken + (woken - deadline))
+        scope.cancel()
+
+    async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
+        """Wait until every full subscriber has read something or is gone: each of them pauses the poll."""
+        while any(
+            subscriber.is_present and subscriber.pulled == pulled
+            for subscriber, pulled in zip(full, before, strict=True)
+        ):
+            await self._progress.wait_for_room()
+
+    # Lanes
+
+    async def handle_full_lane(self) -> None:
+        """A lane has reached its bound. Check every event from now on, or have the producer pause the lane."""
+        lane, self._lanes.newly_full = self._lanes.newly_full, None
+        self.check_at = 0
+        producer = self._state.producer
+        if lane is not None and producer is not None and producer.pauses_lanes:
+            self._too_slow.look()
+            await self._pause_lane(producer, lane)
+
+    async def _pause_lane(self, producer: SharedStreamProducer, lane: Lane) -> None:
+        async with self._hook_lock:
+            if lane.key in self._lanes.full:
+                self._paused.add(lane)
+                await producer.pause_lane(lane.key)
+
+    def _note_low_water(self, lane: Lane) -> None:
+        self._progress.note_room()
+        if lane in self._paused:
+            self._to_resume.append(lane)
+            self._resume_needed.set()
+
+    async def run(self) -> None:
+        """Resume lanes. Not done by the poll, which pauses them: it may be waiting for the broker."""
+        try:
+            with plugin_code(f"resume_lane() of the shared stream {self._state.name}"):
+                await self._resume_lanes()
+        except Exception:
+            self._state.is_ending = True
+            raise
+
+    async def _resume_lanes(self) -> None:
+        while True:
+            await self._resume_needed.wait()
+            while self._to_resume:
+                lane = self._to_resume.popleft()
+                async with self._hook_lock:
+                    if lane in self._paused and self._lanes.full.get(lane.key) is not lane:
+                        self._paused.discard(lane)
+                        assert self._state.producer is not None
+                        await self._state.producer.resume_lane(lane.key)
+
+    # Stopping
+
+    def await_members(self) -> None:
+        """Broadcast nothing more (ack mode) until a member is present: all wait to be started again."""
+        self._awaits_members = True
+        self.check_at = 0
+
+    def hold(self) -> None:
+        """Look before the next broadcast whether the stream is held, see `GroupState.holders`."""
+        self.check_at = 0
+
+    def stop_pulling(self) -> None:
+        self._state.is_stopping = True
+        self.check_at = 0
+
+    def start_pulling(self) -> None:
+        self._state.is_stopping = False
+
+    async def wait_while_stopping(self) -> None:
+        """Wait until `start_pulling`, unless nothing is being stopped."""
+        while self._state.is_stopping:
+            await self._progress.wait_for_room()
+
+    async def wait_until_drained(self) -> None:
+        while self._state.is_stopping and self._state.outstanding:
+            await self._progress.wait_for_room()
+            if self._state.is_ending:
+                return

@@ -1,0 +1,429 @@
+"""A group's life: open the stream, fan out, supervise, end. One group serves one shared-stream key once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from contextlib import aclosing
+from datetime import datetime
+from random import Random
+from typing import Any
+
+import anyio
+import structlog
+
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer, StreamState, is_acknowledged
+from triggerer.domain.events import EventSink, EventSource, WatcherRef
+from triggerer.domain.watchers.parked import ParkedStore
+from triggerer.domain.watchers.stream_names import readable_key
+from triggerer.domain.watchers.stream_states import EventsWithState
+from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
+from triggerer.processes.own_lease import OwnLease
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.decision.falling_behind import FallingBehind
+from triggerer.streams.catchup.decision.falling_behind_in_queues import Keeping
+from triggerer.streams.clock import Clock
+from triggerer.streams.delivery.deadlines import Deadlines
+from triggerer.streams.delivery.flow import Flow
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Lanes
+from triggerer.streams.delivery.ledger import Ledger
+from triggerer.streams.delivery.loop_tick import Turns
+from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.delivery.pump import Pump
+from triggerer.streams.delivery.rejected import Rejected
+from triggerer.streams.delivery.slow_subscribers import TooSlow
+from triggerer.streams.delivery.staged_events import stage
+from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.delivery.subscribers import Subscribers
+from triggerer.streams.settings import RuntimeSettings
+from triggerer.streams.supervision.stream_state import has_state, no_state
+
+_log = structlog.get_logger(__name__)
+
+
+def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `get_size`: otherwise nobody needs to ask for each event."""
+    return producer.get_size is not SharedStreamProducer.get_size
+
+
+def works_beside_poll(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `run`."""
+    return producer.run is not SharedStreamProducer.run
+
+
+def _ignore(_: GroupState) -> None:
+    pass
+
+
+def _ignore_holders() -> None:
+    pass
+
+
+class Group:
+    """One poll and its subscribers.
+
+    `run` opens the stream, and lives until that fails or `run` is cancelled. Subscribers join before or while it runs;
+    none can join once it `is_ending`. Every method must be called on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        key: Hashable,
+        opener: type[BaseEventTrigger],
+        kwargs: dict[str, Any],
+        *,
+        name: str | None = None,
+        sink: EventSink,
+        clock: Clock,
+        lease: OwnLease,
+        settings: RuntimeSettings,
+        pending: PendingLimit,
+        lags: Lags,
+        source_of: Callable[[WatcherRef], EventSource | None],
+        now: Callable[[], datetime],
+        parked: ParkedStore | None = None,
+        load_state: Callable[[], Awaitable[StreamState]] = no_state,
+        with_state: EventsWithState | None = None,
+        hands_over_at_bound: bool = False,
+        random: Random | None = None,
+        on_open: Callable[[GroupState], None] = _ignore,
+        on_holders: Callable[[], None] = _ignore_holders,
+    ) -> None:
+        self._opener = opener
+        self._kwargs = kwargs
+        lanes = Lanes(settings.max_outstanding_per_lane, settings.max_outstanding_bytes_per_lane)
+        ledger = Ledger(lanes if is_acknowledged(opener) else None)
+        self.key = key
+        self.state = GroupState(
+            key,
+            name or readable_key(key),
+            settings,
+            clock,
+            lease,
+            lanes,
+            ledger,
+            lags,
+            source_of,
+            now,
+            parked=parked,
+            hands_over_at_bound=hands_over_at_bound,
+            on_holders=self._note_holders,
+        )
+        self._load_state = load_state
+        self._with_state = with_state
+        self._sink = sink
+        self._random = random or Random()
+        self._on_open = on_open
+        self._on_holders = on_holders
+        self.subscribers = Subscribers(
+            self.state, sink=sink, pending=pending, on_interrupted=self._cancel_later
+        )
+        falling_behind = FallingBehind(self.state, self.subscribers)
+        rejected = Rejected(self.state, falling_behind.decide)
+        lanes.decide, lanes.on_failed = rejected.decide, falling_behind.note_redelivery
+        self._too_slow = TooSlow(self.state, self.subscribers, pending, sink)
+        self._flow = Flow(self.state, self.subscribers, self._too_slow)
+        self._pump = Pump(self.state)
+        self._deadlines = Deadlines(self.state, self.subscribers, self._pump)
+        self._keeping: Keeping | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nobody can join any more."""
+        return self.state.is_ending
+
+    @property
+    def outstanding(self) -> int:
+        """See `GroupState.outstanding`."""
+        return self.state.outstanding
+
+    # Life
+
+    async def run(self) -> None:
+        """Poll until the stream fails or the caller cancels; never returns normally.
+
+        Raises:
+            GroupEnded: With what ended the stream as its cause. Nothing past the last successful advance was told
+                to the broker; every subscriber has been ended with this error.
+        """
+        key, state = self.key, self.state
+        try:
+            # Before the tasks start: a producer that cannot be created ends the group like one that fails later.
+            events = await self._open()
+            _log.info(f"Shared stream group started key={key}", stream=state.name)
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._poll, events, name=f"shared-stream-poll[{key}]")
+                if state.producer is not None and works_beside_poll(type(state.producer)):
+                    name = f"shared-stream-run[{key}]"
+                    tasks.start_soon(self._run_producer, state.producer, name=name)
+                tasks.start_soon(self._pump.run, name=f"shared-stream-pump[{key}]")
+                if state.producer is not None and state.producer.pauses_lanes:
+                    tasks.start_soon(self._flow.run, name=f"shared-stream-flow[{key}]")
+                if state.may_fall_behind:
+                    tasks.start_soon(self._too_slow.run, name=f"shared-stream-look[{key}]")
+                if self._keeping is not None:
+                    tasks.start_soon(self._keeping.run, name=f"shared-stream-keeping[{key}]")
+                tasks.start_soon(self._watch_deadlines, name=f"shared-stream-deadlines[{key}]")
+            # None of the tasks returns. Plugin code may have cancelled its own task, which ends it without an error.
+            raise PluginError(f"A task of the shared stream {state.name} was cancelled by itself")
+        except Exception as error:
+            cause = _first_cause(error)
+            raise self._announce_end(cause) from cause
+        finally:
+            state.is_ending = True
+            self._tasks = None
+            if state.staging is not None:
+                state.staging.end()
+            # For those who wait for it to drain: nothing more is going to be advanced.
+            state.progress.note_room()
+            await self._close_producer()
+
+    async def _open(self) -> AsyncGenerator[Any, None]:
+        opening = plugin_code(f"Opening the shared stream {self.state.name}")
+        if self.state.is_acknowledged:
+            with opening:
+                producer = self._opener.create_shared_stream_producer(dict(self._kwargs))
+            self.state.producer = producer
+            if has_state(type(producer)):
+                state = await self._load_state()
+                if not self.state.may_act:
+                    await self._wait_to_be_closed()
+                self.state.staging = stage(self.state, self._sink, self._with_state, state)
+                with opening:
+                    producer.use_state(state)
+            with opening:
+                producer.use_standing(self._note_standing)
+                events = producer.open_stream()
+            self._keep_messages()
+            self._on_open(self.state)
+        else:
+            with opening:
+                events = self._opener.open_shared_stream(dict(self._kwargs))
+        if not isinstance(events, AsyncGenerator):
+            raise PluginError(
+                f"The stream of {self._opener.__qualname__} is {type(events).__qualname__}",
+                hint="write open_stream() and open_shared_stream() as async generators",
+            )
+        return events
+
+    def _keep_messages(self) -> None:
+        """Where the source is a queue, what somebody misses is stored."""
+        state = self.state
+        if state.keeps_messages and state.lags.are_kept:
+            assert state.parked is not None
+            self._keeping = keeping = Keeping(state, self.subscribers, state.parked, self._random)
+            lanes = state.lanes
+            rejected = Rejected(state, keeping.decide)
+            lanes.decide, lanes.on_failed = rejected.decide, keeping.note_redelivery
+            lanes.decided_lanes = state.lags.by_lane
+
+    def _note_holders(self) -> None:
+        self._flow.hold()
+        self._on_holders()
+
+    def _note_standing(self, lane: Hashable, why: str | None) -> None:
+        standing = self.state.standing
+        if standing.get(lane) == why:
+            return
+        if why is None:
+            del standing[lane]
+        else:
+            standing[lane] = why
+        self._on_holders()
+
+    async def _watch_deadlines(self) -> None:
+        try:
+            await self._deadlines.run()
+        except BrokerUnavailable as error:
+            # Shown at once: an advance that cannot be cancelled, in a thread for example, keeps the group from ending.
+            self._announce_end(error)
+            raise
+
+    def _announce_end(self, cause: BaseException) -> GroupEnded:
+        """End every subscriber with what `run` is going to raise."""
+        self.state.is_ending = True
+        ended = GroupEnded(f"The shared stream {self.state.name} ended: {cause}", key=self.key)
+        ended.__cause__ = cause
+        self.subscribers.end(ended)
+        return ended
+
+    def _cancel_later(self, subscriber: Subscriber) -> None:
+        """Cancel a filter that was ended, if it is still running when the close timeout has passed."""
+        if self._tasks is not None and not self.is_ending:
+            self._tasks.start_soon(self._cancel_at, subscriber, self.state.clock.monotonic())
+
+    async def _cancel_at(self, subscriber: Subscriber, now: float) -> None:
+        await self.state.clock.sleep_until(now + self.state.settings.close_timeout)
+        subscriber.cancel()
+
+    def close(self) -> None:
+        """Broadcast and advance nothing more from now on; the caller cancels `run`."""
+        self.state.is_closed = True
+        self.state.is_ending = True
+        self._flow.stop_pulling()
+
+    def clear(self) -> None:
+        """Drop all events. The group has ended, but is a reference cycle and waits for the garbage collector."""
+        self.state.ledger.clear()
+        self.state.lanes.clear()
+        self.state.newest.clear()
+
+    async def _close_producer(self) -> None:
+        producer = self.state.producer
+        if producer is None:
+            return
+        timeout = self.state.settings.close_timeout
+        with anyio.move_on_after(timeout, shield=True) as scope:
+            try:
+                with plugin_code(f"aclose() of the shared stream {self.state.name}"):
+                    await producer.aclose()
+            except Exception:
+                # The group is over either way; the log says what could not be given back.
+                _log.exception("closing a producer failed", stream=self.state.name)
+        if scope.cancelled_caught:
+            _log.error("closing a producer timed out", stream=self.state.name, seconds=timeout)
+
+    async def _run_producer(self, producer: SharedStreamProducer) -> None:
+        try:
+            with plugin_code(f"run() of the shared stream {self.state.name}"):
+                await producer.run()
+            raise PluginError(f"run() of {type(producer).__qualname__} returned")
+        except Exception:
+            self.state.is_ending = True
+            raise
+
+    # Fan-out
+
+    async def _poll(self, events: AsyncGenerator[Any, None]) -> None:
+        try:
+            with plugin_code(f"The poll of the shared stream {self.state.name}"):
+                async with aclosing(events):
+                    if self.state.is_acknowledged:
+                        await self._fan_out_acknowledged(events)
+                    else:
+                        await self._fan_out(events)
+            raise PluginError(f"The stream of {self._opener.__qualname__} returned")
+        except Exception:
+            self.state.is_ending = True
+            raise
+
+    async def _fan_out(self, events: AsyncGenerator[Any, None]) -> None:
+        state, flow, present = self.state, self._flow, self.subscribers.present
+        ledger, selecting = state.ledger, state.selection.tables
+        turns = Turns()
+        async for event in events:
+            has_checked = ledger.head >= flow.check_at
+            if has_checked:
+                await flow.check()
+            if turns.has_turned:
+                # Once for all events of one turn of the loop.
+                turns.watch()
+                if not state.may_act:
+                    await self._wait_to_be_closed()
+            ledger.broadcast(event)
+            if selecting:
+                self._offer(event)
+            if state.readers:
+                self._wake_readers()
+            elif not present:
+                state.progress.note()
+            if has_checked:
+                # Nothing redelivers what is pulled here, so it stops before the next pull.
+                await flow.wait_while_stopping()
+
+    async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:
+        state, flow, present = self.state, self._flow, self.subscribers.present
+        ledger, lanes, selecting = state.ledger, state.lanes, state.selection.tables
+        assert state.producer is not None
+        get_lane = state.producer.get_advance_lane
+        get_size = state.producer.get_size if tells_sizes(type(state.producer)) else None
+        max_bytes = state.settings.max_outstanding_bytes
+        behind = state.lags.by_lane if state.reads_log else ()
+        keeps_messages, in_queue = self._keeping is not None, state.lags.by_lane
+        turns = Turns()
+        size_bytes = 0
+        now = 0.0
+        async for event, payload in events:
+            if ledger.head >= flow.check_at or lanes.outstanding_bytes >= max_bytes:
+                await flow.check(payload)
+            if turns.has_turned:
+                # All events of one turn of the loop get the same time.
+                turns.watch()
+                now = state.clock.monotonic()
+                if not state.may_act:
+                    await self._wait_to_be_closed()
+            if get_size is not None:
+                size_bytes = get_size(payload)
+                if size_bytes < 0:
+                    raise PluginError(
+                        f"get_size() of the shared stream {self.state.name} is negative"
+                    )
+            ledger.broadcast_in_lane(event, payload, get_lane(payload), now, size_bytes)
+            if keeps_messages:
+                ledger.entries[-1].event = event
+                if in_queue:
+                    state.keep_newest(ledger.entries[-1], size_bytes)
+            if behind:
+                state.keep_recent(event, payload, size_bytes)
+            if selecting:
+                self._offer(event)
+            if state.readers:
+                self._wake_readers()
+            elif not present:
+                state.progress.note()
+            if lanes.newly_full is not None:
+                await flow.handle_full_lane()
+
+    async def _wait_to_be_closed(self) -> None:
+        """Never return. Whoever keeps the lease closes the group, if it is not closed already."""
+        await anyio.sleep_forever()
+
+    def _wake_readers(self) -> None:
+        state = self.state
+        readers, state.readers = state.readers, {}
+        for reader in readers:
+            reader.wake()
+
+    def _offer(self, event: Any) -> None:
+        state = self.state
+        state.selection.offer(event, state.ledger.head - 1)
+        if not state.progress.is_noted:
+            # If the event concerns nobody, nobody else notes progress.
+            state.progress.note()
+
+    # Stopping
+
+    def stop_pulling(self) -> None:
+        """First stage of a shutdown: pull nothing more, and let what is outstanding resolve."""
+        self._flow.stop_pulling()
+
+    def await_members(self) -> None:
+        """Pull nothing more until a member has joined, if none is present; see `note_joined`."""
+        if not len(self.subscribers):
+            self._flow.await_members()
+
+    def note_joined(self) -> None:
+        """A member is present that was not."""
+        self.state.progress.note()
+
+    def start_pulling(self) -> None:
+        """Pull again: a member has joined after all."""
+        self._flow.start_pulling()
+        self.state.progress.note()
+
+    async def wait_until_drained(self) -> None:
+        """Wait until nothing is outstanding, `start_pulling` is called, or the group has ended.
+
+        In ack mode the ack timeout bounds that.
+        """
+        await self._flow.wait_until_drained()
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """The first error of a task group; its other tasks were only cancelled because of it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,293 @@
+"""Who still owes an answer for which event. Synchronous, no I/O.
+
+Events are numbered consecutively in broadcast order. A subscriber passes them in order, so its answers are one cursor,
+`done`: it has resolved everything before that number, apart from unconfirmed `TriggerEvent`s, which are counted with
+their event. All have passed an event once it lies before the lowest cursor. A heap finds that cursor; its items are
+corrected only when they reach the top. The cursor of an idle member lies beyond all numbers.
+
+How many members have to answer for an event (frozen at the broadcast), for how many it counts as failed, and how many
+of these had not pulled it, is a step function of its number: joining, failing and leaving add one step or two each,
+however many events are outstanding.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from bisect import bisect_left
+from collections.abc import Hashable
+from operator import itemgetter
+from typing import Any, Final
+
+from triggerer.streams.delivery.lanes import Entry, Lanes, OutcomeCounts, Rejection
+
+IDLE: Final = sys.maxsize
+"""The cursor of a member that passes every event as it is broadcast, until `Ledger.mark_active`."""
+_TRIM_AT = 512
+_TRIM_AT_BYTES = 1024 * 1024
+_number = itemgetter(0)
+
+
+class Member:
+    """A subscriber as the ledger sees it."""
+
+    __slots__ = ("done", "failed_from", "is_present", "order")
+
+    def __init__(self) -> None:
+        self.done = 0
+        """Everything before this number is resolved. May be moved forward at any time, unless it is `IDLE`."""
+        self.is_present = False
+        self.failed_from: int | None = None
+        self.order = 0
+
+
+class Ledger:
+    """The events that some member has not passed yet. Those that all have passed are released to the lanes.
+
+    `events` and `entries` are parallel lists; their first item has the number `base`. `entries` stays empty on the fast
+    path, where nothing is acknowledged. Readers index by `number - base`, and read `base` again after every wait.
+    """
+
+    def __init__(self, lanes: Lanes | None) -> None:
+        self.lanes = lanes
+        self.events: list[Any] = []
+        self.entries: list[Entry] = []
+        self.base = 0
+        self.head = 0
+        """The number that the next event gets."""
+        self.passed = 0
+        """All have passed everything before this number, and it was released to the lanes."""
+        self._passed_bytes = 0
+        """The sizes of those before `passed` that are still in the lists."""
+        self._heap: list[tuple[int, int, Member]] = []
+        self._joined = 0
+        self._present = 0
+        self._steps: list[tuple[int, int, int, int]] = []
+        self._counts = OutcomeCounts(0, 0, 0)
+
+    # Broadcasting
+
+    def broadcast(self, event: Any) -> None:
+        """Append an event of the fast path, which nobody acknowledges."""
+        self.events.append(event)
+        self.head += 1
+
+    def broadcast_in_lane(
+        self, event: Any, payload: Any, lane: Hashable, now: float, size_bytes: int = 0
+    ) -> None:
+        """Append an event. Those present now have to answer for it; for those counted as absent it has failed."""
+        assert self.lanes is not None
+        seq = self.head
+        self.entries.append(self.lanes.append(lane, seq, payload, now, size_bytes))
+        self.events.append(event)
+        self.head = seq + 1
+
+    def entry(self, seq: int) -> Entry:
+        """The entry of an event that some member has not passed."""
+        return self.entries[seq - self.base]
+
+    def clear(self) -> None:
+        """Drop all events: nobody reads or answers any more."""
+        self.events.clear()
+        self.entries.clear()
+        self.base = self.head
+
+    # Membership
+
+    def join(self, member: Member, *, was_absent: bool) -> None:
+        """Let `member` answer for every event from now on. `was_absent`: it was counted as absent until now."""
+        member.done = self.head
+        member.is_present = True
+        member.failed_from = None
+        self._present += 1
+        self._push(member)
+        self._step(self.head, 1, -1 if was_absent else 0)
+
+    def mark_idle(self, member: Member) -> None:
+        """`member` has passed everything, and passes each new event as it is broadcast."""
+        member.done = IDLE
+
+    def mark_active(self, member: Member, seq: int) -> None:
+        """`member`, which was idle, has to answer for `seq`, the newest event."""
+        member.done = seq
+        self._push(member)
+
+    def add_absent(self) -> None:
+        """Count every event from now on as failed for a member that is known but cannot join yet."""
+        self._step(self.head, 0, 1)
+
+    def remove_absent(self) -> None:
+        """Stop counting an absent member. What was broadcast while it was absent stays failed for it."""
+        self._step(self.head, 0, -1)
+
+    def fail(self, member: Member, opened: Entry | None) -> None:
+        """Fail what `member` has not resolved; from now on it is absent.
+
+        Args:
+            opened: The event that its filter has open. It fails even if the filter has rejected it.
+        """
+        member.done = min(member.done, self.head)
+        if opened is not None and not opened.is_taken:
+            if opened.seq < member.done:
+                # It has rejected the event that it has open, and now fails: failed wins, unless the event was advanced.
+                self.refuse(member, opened)
+            elif opened.nacks is not None and opened.nacks.has_refused(member):
+                # Counted before, when the store refused an event derived from it; the step below counts it again.
+                opened.nacks.failed -= 1
+        if opened is not None and opened.seq >= member.done and not opened.is_taken:
+            opened.make_nacks().unread -= 1
+        member.failed_from = member.done
+        self._step(member.done, -1, 1, 1)
+        self._step(self.head, 0, 0, -1)
+        self._remove(member)
+
+    def leave(self, member: Member, opened: Entry | None) -> None:
+        """Accept (once persisted) what `member` was given, and fail what it was never given."""
+        member.done = min(member.done, self.head)
+        if opened is not None and opened.seq >= member.done:
+            member.done = opened.seq + 1
+        member.failed_from = member.done
+        if member.done < self.head:
+            self._step(member.done, -1, 1, 1)
+            self._step(self.head, 0, -1, -1)
+        else:
+            self._step(self.head, -1, 0)
+        self._remove(member)
+
+    def _remove(self, member: Member) -> None:
+        member.is_present = False
+        self._present -= 1
+        self._compact()
+
+    def _push(self, member: Member) -> None:
+        # A new order tells this item from an outdated one of the same member that the heap may still hold.
+        self._joined += 1
+        member.order = self._joined
+        heapq.heappush(self._heap, (member.done, member.order, member))
+        self._compact()
+
+    def _compact(self) -> None:
+        if len(self._heap) > 2 * self._present + 16:
+            # Outdated items are removed when they reach the top. Behind a stuck member they never would.
+            self._heap = [item for item in self._heap if self._is_current(item)]
+            heapq.heapify(self._heap)
+
+    def _step(self, seq: int, acking: int, failing: int, unread: int = 0) -> None:
+        if self.lanes is None:
+            return
+        steps = self._steps
+        at = bisect_left(steps, seq, key=_number)
+        if at < len(steps) and steps[at][0] == seq:
+            _, other_acking, other_failing, other_unread = steps[at]
+            steps[at] = (seq, acking + other_acking, failing + other_failing, unread + other_unread)
+        else:
+            steps.insert(at, (seq, acking, failing, unread))
+
+    # Nacks
+
+    def reject(self, member: Member, opened: Entry, rejection: Rejection | None = None) -> None:
+        """Count the open event as rejected by `member`. That resolves it."""
+        if member.done <= opened.seq:
+            member.done = opened.seq + 1
+            nacks = opened.make_nacks()
+            if nacks.has_refused(member):
+                # Both rejected and failed: failed (contract, rule 5).
+                return
+            nacks.rejected += 1
+            # Even if nothing is on its way into the store: the filter may still derive an event from it.
+            nacks.remember_rejection(member, rejection)
+
+    def refuse(self, member: Member, entry: Entry) -> None:
+        """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""
+        if member.failed_from is not None and entry.seq >= member.failed_from:
+            return
+        entry.make_nacks().note_refused(member)
+
+    def miss(self, member: Member, entry: Entry) -> None:
+        """As `refuse`, for one that `member` is not given."""
+        self.refuse(member, entry)
+        if entry.nacks is not None and entry.nacks.has_refused(member):
+            entry.nacks.unread += 1
+
+    # Progress
+
+    def lowest(self) -> int:
+        """The lowest cursor of all present members that are not idle; `head` if there are none."""
+        heap = self._heap
+        while heap:
+            done, order, member = heap[0]
+            if not self._is_current(heap[0]):
+                heapq.heappop(heap)
+            elif member.done != done:
+                heapq.heapreplace(heap, (member.done, order, member))
+            else:
+                return min(done, self.head)
+        return self.head
+
+    @staticmethod
+    def _is_current(item: tuple[int, int, Member]) -> bool:
+        _, order, member = item
+        return member.is_present and order == member.order
+
+    def release_passed(self, limit: int = sys.maxsize) -> bool:
+        """Release to the lanes what all have passed since the last call; return whether more is left than `limit`.
+
+        Amortised O(number of events released).
+        """
+        lowest = self.lowest()
+        if lowest == self.passed:
+            return False
+        until = min(lowest, self.passed + limit)
+        if self.lanes is not None:
+            self._release(until)
+        self.passed = until
+        behind = until - self.base
+        if (
+            behind >= _TRIM_AT
+            or 2 * behind >= len(self.events)
+            or self._passed_bytes >= _TRIM_AT_BYTES
+        ):
+            # So often that few events are kept needlessly, so seldom that no more are moved than removed.
+            del self.events[:behind]
+            del self.entries[:behind]
+            self.base = until
+            self._passed_bytes = 0
+        return until < lowest
+
+    def _release(self, until: int) -> None:
+        assert self.lanes is not None
+        queue = self.lanes.queue
+        steps = self._steps
+        at = self.passed
+        passed_bytes = self._passed_bytes
+        while at < until:
+            # Up to the next step the counts are the same for all events.
+            if steps and steps[0][0] <= at:
+                self._apply_steps(at)
+            end = min(until, steps[0][0]) if steps else until
+            counts = self._counts
+            for entry in self.entries[at - self.base : end - self.base]:
+                entry.counts = counts
+                passed_bytes += entry.size_bytes
+                unresolved = entry.unresolved = entry.unresolved - 1
+                if not unresolved:
+                    lane = entry.lane
+                    # Those behind their lane's head are found when the head is advanced.
+                    if lane is not None and lane.head is entry:
+                        queue(lane)
+            at = end
+        self._passed_bytes = passed_bytes
+
+    def _apply_steps(self, seq: int) -> None:
+        """Apply the steps up to and including those at `seq`."""
+        before = self._counts
+        count, acking, failing, unread = 0, before.acking, before.failing, before.unread
+        for at, more_acking, more_failing, more_unread in self._steps:
+            if at > seq:
+                break
+            acking += more_acking
+            failing += more_failing
+            unread += more_unread
+            count += 1
+        del self._steps[:count]
+        self._counts = OutcomeCounts(acking, failing, unread)

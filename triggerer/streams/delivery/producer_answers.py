@@ -1,0 +1,55 @@
+"""What a producer says of a message where that is stored: checked, since the store could not even count the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.errors import PluginError
+from triggerer.observability.error_texts import error_text
+from triggerer.streams.cancellation import plugin_code
+
+_log = structlog.get_logger(__name__)
+
+
+def dump_event(producer: SharedStreamProducer, event: Any) -> bytes | None:
+    """See `SharedStreamProducer.dump_event`; None: nothing is to be kept of it.
+
+    Raises:
+        Exception: What the producer raised.
+        PluginError: It returned something else.
+    """
+    what = f"dump_event() of {type(producer).__qualname__}"
+    with plugin_code(what):
+        data: Any = producer.dump_event(event)
+        if data is not None and not isinstance(data, bytes):
+            raise PluginError(f"{what} returned {type(data).__qualname__}, not bytes or None")
+        return data
+
+
+def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
+    """See `SharedStreamProducer.get_idempotency_key`.
+
+    Raises:
+        Exception: What the producer raised.
+        PluginError: It returned something else.
+    """
+    what = f"get_idempotency_key() of {type(producer).__qualname__}"
+    with plugin_code(what):
+        key: Any = producer.get_idempotency_key(payload)
+        if key is not None and not isinstance(key, str):
+            raise PluginError(f"{what} returned {type(key).__qualname__}, not a str or None")
+        return key
+
+
+def dead_letters_rejected(producer: SharedStreamProducer, payload: Any) -> bool:
+    """See `SharedStreamProducer.dead_letters_rejected`; False where the producer raises: then it is set aside."""
+    what = f"dead_letters_rejected() of {type(producer).__qualname__}"
+    try:
+        with plugin_code(what):
+            return bool(producer.dead_letters_rejected(payload))
+    except Exception as error:
+        _log.warning("a producer's hook failed", hook=what, error=error_text(error))
+        return False

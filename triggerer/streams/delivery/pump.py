@@ -1,0 +1,233 @@
+"""The only caller of `advance`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import anyio
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.delivery.loop_tick import Turns
+
+_BURST: Final = 512
+"""How many events are handled before other tasks get to run, when very many become ready at once."""
+_REQUEST: Final = 2_048
+"""The most events of one advance where lanes advance side by side: each advance is a request to the broker."""
+
+
+class Pump:
+    """Releases what all have passed to the lanes, and advances each lane whose head is ready.
+
+    Within a lane an advance starts only after the last one returned. At most one is awaited at a time in the group,
+    unless the producer declares that its lanes advance side by side. An advance that raises ends the group.
+    """
+
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
+        self._turns = Turns()
+        self._task_name = f"shared-stream-pump[{state.key}]"
+        self._what = f"advance() of the shared stream {state.name}"
+        self._awaited: Sequence[AdvanceItem] | None = None
+        # Where lanes advance side by side.
+        self._awaited_beside: dict[Lane, Sequence[AdvanceItem]] = {}
+        self._awaited_together: dict[int, Sequence[Sequence[AdvanceItem]]] = {}
+        # What a call that is still awaited has said to be advanced.
+        self._reported: deque[tuple[Lane, Sequence[AdvanceItem]]] = deque()
+
+    @property
+    def awaited(self) -> list[Sequence[Any]]:
+        """What was handed to each advance that has not returned. They are told apart by identity."""
+        one = [] if self._awaited is None else [self._awaited]
+        return [*one, *self._awaited_beside.values(), *self._awaited_together.values()]
+
+    async def run(self) -> None:
+        state = self._state
+        ledger, progress = state.ledger, state.progress
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await progress.wait()
+                if self._reported:
+                    self._finish_reported()
+                while ledger.release_passed(_BURST):
+                    await self._advance_with_state(tasks)
+                    await checkpoint()
+                await self._advance_with_state(tasks)
+                if not state.is_acknowledged:
+                    # No advance will say so there: whoever waits for the group to drain looks again.
+                    progress.note_room()
+
+    async def _advance_with_state(self, tasks: anyio.abc.TaskGroup) -> None:
+        staging = self._state.staging
+        if staging is None:
+            await self._advance_ready(tasks)
+            return
+        staging.flush()
+        if not staging.is_ahead:
+            await self._advance_ready(tasks)
+            staging.note_advanced()
+            staging.flush()
+
+    async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
+        state = self._state
+        if not state.lanes.has_ready or not state.may_act:
+            return
+        producer = state.producer
+        assert producer is not None
+        if producer.lanes_advance_side_by_side:
+            await self._start_side_by_side(producer, tasks)
+            return
+        try:
+            with plugin_code(self._what):
+                await self._advance_one_by_one(producer)
+        except Exception:
+            state.is_ending = True
+            raise
+
+    async def _advance_one_by_one(self, producer: SharedStreamProducer) -> None:
+        lanes, progress, turns = self._state.lanes, self._state.progress, self._turns
+        advance, lags = producer.advance, self._state.lags
+        turns.watch()
+        handled = 0
+        for batch in lanes.batches(_BURST):
+            if handled >= _BURST:
+                handled = 0
+                progress.note_room()
+                await checkpoint()
+            elif turns.has_turned:
+                # The batch before is finished, so there may be room. If the loop has not turned, nobody waits yet.
+                progress.note_room()
+            self._awaited = batch
+            await advance(batch)
+            if lags.by_lane:
+                self._state.note_advanced(batch)
+            if turns.has_turned:
+                # The plugin may have shielded this advance from a cancellation; another one must not follow. If the
+                # loop has not turned, nobody can have cancelled it.
+                await checkpoint_if_cancelled()
+                if self._state.lease.is_over:
+                    return
+            handled += len(batch)
+        self._awaited = None
+        progress.note_room()
+
+    async def _start_side_by_side(
+        self, producer: SharedStreamProducer, tasks: anyio.abc.TaskGroup
+    ) -> None:
+        lanes = self._state.lanes
+        if type(producer).advance_lanes is not SharedStreamProducer.advance_lanes:
+            await self._start_together(producer, tasks)
+            return
+        handled = 0
+        while lanes.has_ready:
+            lane, batch = lanes.take(_REQUEST)
+            if not batch:
+                lanes.finish(lane)
+                continue
+            tasks.start_soon(
+                self._advance_beside_others, producer, lane, batch, name=self._task_name
+            )
+            handled += len(batch)
+            if handled >= _BURST:
+                handled = 0
+                await checkpoint()
+
+    async def _advance_beside_others(
+        self, producer: SharedStreamProducer, lane: Lane, batch: Sequence[AdvanceItem]
+    ) -> None:
+        state = self._state
+        if not state.may_act:
+            # A task that has not started yet is cancelled only at its first wait.
+            return
+        self._awaited_beside[lane] = batch
+        try:
+            with plugin_code(self._what):
+                await producer.advance(batch)
+            if state.lags.by_lane:
+                state.note_advanced(batch)
+        except Exception:
+            state.is_ending = True
+            raise
+        finally:
+            del self._awaited_beside[lane]
+        state.lanes.finish(lane)
+        await checkpoint_if_cancelled()
+        # The lane may be ready again, or the poll may be waiting for the room that this advance has made.
+        state.progress.note()
+
+    async def _start_together(
+        self, producer: SharedStreamProducer, tasks: anyio.abc.TaskGroup
+    ) -> None:
+        lanes = self._state.lanes
+        while lanes.has_ready:
+            together, batches = lanes.take_together(_BURST, _REQUEST)
+            if not batches:
+                continue
+            tasks.start_soon(
+                self._advance_together, producer, together, batches, name=self._task_name
+            )
+            if lanes.has_ready:
+                await checkpoint()
+
+    async def _advance_together(
+        self,
+        producer: SharedStreamProducer,
+        together: list[Lane],
+        batches: list[list[AdvanceItem]],
+    ) -> None:
+        state = self._state
+        if not state.may_act:
+            # As in `_advance_beside_others`.
+            return
+        reported: set[int] = set()
+
+        def report(places: Iterable[int]) -> None:
+            for place in places:
+                if place not in reported:
+                    reported.add(place)
+                    self._reported.append((together[place], batches[place]))
+            state.progress.note()
+
+        self._awaited_together[id(batches)] = batches
+        try:
+            with plugin_code(self._what):
+                await producer.advance_lanes(batches, report)
+            if state.lags.by_lane:
+                for place, batch in enumerate(batches):
+                    if place not in reported:
+                        state.note_advanced(batch)
+        except Exception:
+            state.is_ending = True
+            raise
+        finally:
+            del self._awaited_together[id(batches)]
+        finish = state.lanes.finish
+        for lane in _unreported(together, reported) if reported else together:
+            finish(lane)
+        await checkpoint_if_cancelled()
+        state.progress.note()
+
+    def _finish_reported(self) -> None:
+        """Let those lanes go on that were advanced while others of their call were not."""
+        state = self._state
+        try:
+            with plugin_code(self._what):
+                while self._reported:
+                    lane, batch = self._reported.popleft()
+                    if state.lags.by_lane:
+                        state.note_advanced(batch)
+                    state.lanes.finish(lane)
+        except Exception:
+            state.is_ending = True
+            raise
+        state.progress.note_room()
+
+
+def _unreported(together: Sequence[Lane], reported: set[int]) -> Sequence[Lane]:
+    """Return the lanes of one call that were not reported as advanced while others were not."""
+    return [lane for place, lane in enumerate(together) if place not in reported]

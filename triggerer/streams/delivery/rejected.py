@@ -1,0 +1,203 @@
+"""Sets a message aside for each watcher that rejected it, where the broker has no place for it (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from triggerer.abc import AdvanceOutcome, SharedStreamProducer
+from triggerer.domain.events import WatcherRef
+from triggerer.domain.storable import storable_text
+from triggerer.domain.watchers.lane_positions import encode_lane
+from triggerer.domain.watchers.parked import ParkedChange, SetAside
+from triggerer.errors import LeaseLost, NotSetAside
+from triggerer.observability.error_texts import error_text
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Decide, Entry, Nacks, Rejection
+from triggerer.streams.delivery.producer_answers import (
+    dead_letters_rejected,
+    dump_event,
+    idempotency_key,
+)
+from triggerer.streams.delivery.subscriber import Subscriber
+
+_log = structlog.get_logger(__name__)
+
+_MOST_AHEAD: Final = 200
+"""Messages of a lane that are set aside in one transaction."""
+_MOST_KNOWN: Final = 10_000
+"""Messages that are known to be set aside."""
+_NO_REASON: Final = "the watcher's filter rejected it"
+
+
+class Rejected:
+    """Decides as `decide` does, and then has what was rejected set aside before the broker is advanced past it.
+
+    The producer keeps a message that it dead-letters by itself. All others would be gone: they are stored for
+    each watcher that rejected them, by their idempotency key, so a redelivery stores nothing more. Until that is
+    durable the lane waits, as it waits for events. A message that cannot be stored counts as failed for the watcher.
+    """
+
+    def __init__(self, state: GroupState, decide: Decide) -> None:
+        self._state = state
+        self._decide = decide
+        self._known: dict[tuple[int, str], None] = {}
+        """By watcher and key what this group has set aside, the oldest first. Behind a message that fails it may come
+        again many times, and a person may have replayed or discarded it meanwhile."""
+
+    def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+        """See `triggerer.streams.delivery.lanes.Decide`. Synchronous."""
+        decided = self._decide(entry, outcome)
+        if decided is None or decided.failed or not decided.rejected or not self._is_possible:
+            return decided
+        if not self._begin(entry):
+            is_set_aside = entry.nacks is not None and entry.nacks.is_set_aside
+            return replace(decided, is_set_aside=True) if is_set_aside else decided
+        self._look_ahead(entry)
+        # By now the store may have answered.
+        return None if entry.unresolved else self.decide(entry, entry.outcome())
+
+    @property
+    def _is_possible(self) -> bool:
+        producer = self._state.producer
+        return (
+            self._state.parked is not None
+            and producer is not None
+            and type(producer).dump_event is not SharedStreamProducer.dump_event
+        )
+
+    def _look_ahead(self, entry: Entry) -> None:
+        """Set aside also what follows in the lane, or each message would wait for a transaction of its own."""
+        following = entry.next
+        for _ in range(_MOST_AHEAD):
+            if following is None or following.unresolved:
+                return
+            if following.nacks is not None:
+                outcome = following.outcome()
+                if outcome.rejected and not outcome.failed:
+                    self._begin(following)
+            following = following.next
+
+    def _begin(self, entry: Entry) -> bool:
+        """Submit a message for the watchers that rejected it; False if that is needless, or was done before."""
+        nacks, producer = entry.nacks, self._state.producer
+        assert producer is not None
+        if nacks is None or nacks.is_set_aside or dead_letters_rejected(producer, entry.payload):
+            return False
+        rejections = [
+            (member, rejection)
+            for member, rejection in (nacks.rejected_by or {}).items()
+            if rejection is not None and not nacks.has_refused(member)
+        ]
+        if not rejections:
+            return False
+        nacks.is_set_aside = True
+        # First this: the store may answer at once.
+        entry.unresolved += 1
+        for member, rejection in rejections:
+            assert isinstance(member, Subscriber)
+            self._submit(entry, nacks, member, rejection)
+        entry.unresolved -= 1
+        return True
+
+    def _submit(self, entry: Entry, nacks: Nacks, member: Subscriber, rejection: Rejection) -> None:
+        state, producer = self._state, self._state.producer
+        assert producer is not None
+        assert state.parked is not None
+        try:
+            data = dump_event(producer, rejection.event)
+        except Exception as error:
+            # The plugin's. The message is not passed, and comes again.
+            self._refuse(entry, nacks, member, error)
+            return
+        if data is None:
+            return
+        lane = self._lane_of(entry)
+        what = SetAside(
+            lane,
+            self._key_of(entry, lane),
+            data,
+            0,
+            storable_text(rejection.reason or _NO_REASON),
+            None,
+            state.now(),
+        )
+        for watcher in rejection.watchers:
+            source = state.source_of(watcher)
+            is_known = (watcher.watcher_id, what.key) in self._known
+            if not is_known and source is not None and source.fence is not None:
+                entry.unresolved += 1
+                note = self._noting(entry, nacks, member, watcher, what)
+                state.parked.submit_nowait(
+                    ParkedChange(source.fence, watcher.watcher_id, what, note)
+                )
+
+    def _noting(
+        self, entry: Entry, nacks: Nacks, member: Subscriber, watcher: WatcherRef, what: SetAside
+    ) -> Callable[[Exception | None], None]:
+        def note(error: Exception | None) -> None:
+            if isinstance(error, LeaseLost):
+                # Another instance owns the stream, and reads the message. This group advances nothing from now on.
+                return
+            if error is None:
+                self._note_known(watcher, what)
+                _log.warning(
+                    "a message was rejected, and set aside",
+                    watcher=member.name,
+                    watcher_id=watcher.watcher_id,
+                    key=what.key,
+                    reason=what.error,
+                )
+            else:
+                self._refuse(entry, nacks, member, error)
+            entry.unresolved -= 1
+            lane = entry.lane
+            if not entry.unresolved and lane is not None and lane.head is entry:
+                self._state.lanes.queue(lane)
+                self._state.progress.note()
+
+        return note
+
+    def _note_known(self, watcher: WatcherRef, what: SetAside) -> None:
+        self._known[watcher.watcher_id, what.key] = None
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _refuse(self, entry: Entry, nacks: Nacks, member: Subscriber, error: Exception) -> None:
+        """It is not stored, so the watcher has failed it: it comes again, or the watcher falls behind there."""
+        nacks.is_set_aside = False
+        self._state.ledger.refuse(member, entry)
+        if member.on_refused is not None:
+            refusal = NotSetAside(
+                f"a message that the watcher rejected is not stored, and comes again: {error_text(error)}"
+            )
+            refusal.__cause__ = error
+            member.on_refused(refusal)
+
+    def _lane_of(self, entry: Entry) -> str:
+        assert entry.lane is not None
+        key = entry.lane.key
+        # A lane that cannot be stored is still shown. A replay of the message does not need the lane.
+        return encode_lane(key) or f'"{storable_text(str(key))}"'
+
+    def _key_of(self, entry: Entry, lane: str) -> str:
+        state = self._state
+        assert state.producer is not None
+        key: str | None = None
+        try:
+            key = idempotency_key(state.producer, entry.payload)
+        except Exception as error:
+            _log.warning(
+                "the key of a message that was rejected cannot be told",
+                lane=lane,
+                error=error_text(error),
+            )
+        if key:
+            return key
+        if state.reads_log:
+            return f"{lane}@{state.position_of(entry)}"
+        # Without a key a message that comes again is another.
+        return f"{lane}@{state.now().isoformat()}/{entry.seq}"

@@ -1,0 +1,141 @@
+"""Which subscribers an event concerns: a selector names the values that its filter looks for, for a lookup in a table.
+
+An event costs one lookup for each distinct `by`, however many subscribers there are. A subscriber is idle, and is not
+woken, until an event concerns it (`Ledger.mark_idle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final, Protocol
+
+from triggerer.abc import BaseEventTrigger, SharedStreamSelector
+from triggerer.errors import PluginError
+from triggerer.streams.cancellation import is_interrupt
+
+_NOBODY: Final = ()
+
+
+class Selecting(Protocol):
+    """Says which events concern it."""
+
+    def offer(self, seq: int) -> None:
+        """Its selector names the event of this number, which has just been broadcast."""
+
+
+class Selection:
+    """The subscribers of one group that have a selector. Synchronous; no I/O, except in a selector's `read`."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Hashable, _Table] = {}
+        """By `by`; empty if nobody has a selector. Always the same object: the poll keeps a reference to it."""
+        self._by: dict[Selecting, Hashable] = {}
+
+    def __len__(self) -> int:
+        return len(self._by)
+
+    def add(self, subscriber: Selecting, selector: SharedStreamSelector) -> None:
+        """Offer the subscriber what its selector names, from the next broadcast on."""
+        table = self.tables.get(selector.by)
+        if table is None:
+            table = self.tables[selector.by] = _Table(selector.read)
+        table.add(subscriber, selector.values)
+        self._by[subscriber] = selector.by
+
+    def remove(self, subscriber: Selecting) -> None:
+        """Offer the subscriber nothing more. Does nothing if it has no selector."""
+        if subscriber not in self._by:
+            return
+        by = self._by.pop(subscriber)
+        table = self.tables[by]
+        table.remove(subscriber)
+        if not table.members:
+            del self.tables[by]
+
+    def offer(self, event: Any, seq: int) -> None:
+        """Offer an event that has just been broadcast to those whom it concerns."""
+        for table in self.tables.values():
+            for subscriber in table.find(event):
+                subscriber.offer(seq)
+
+
+class _Table:
+    """Which subscriber looks for which value, among those that read the value from events in the same way."""
+
+    __slots__ = ("_read", "_seekers", "members")
+
+    def __init__(self, read: Callable[[Any], Hashable]) -> None:
+        self._read = read
+        self._seekers: dict[Hashable, dict[Selecting, None]] = {}
+        self.members: dict[Selecting, frozenset[Hashable]] = {}
+
+    def add(self, subscriber: Selecting, values: frozenset[Hashable]) -> None:
+        self.members[subscriber] = values
+        for value in values:
+            self._seekers.setdefault(value, {})[subscriber] = None
+
+    def remove(self, subscriber: Selecting) -> None:
+        for value in self.members.pop(subscriber):
+            seekers = self._seekers[value]
+            del seekers[subscriber]
+            if not seekers:
+                del self._seekers[value]
+
+    def find(self, event: Any) -> Iterable[Selecting]:
+        """Whom the event concerns. All of them if it cannot be read: only their filters know what that means."""
+        try:
+            return self._seekers.get(self._read(event), _NOBODY)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            # The code of one trigger runs in the poll of all, and must not end it.
+            return self.members
+
+
+def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
+    """Whether an event concerns a filter with this selector; None: any does."""
+    if selector is None:
+        return True
+    try:
+        return selector.read(event) in selector.values
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        # Only its filter knows what that means.
+        return True
+
+
+def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
+    """The trigger's selector. None if it has none, or its class overrides the filter that the selector belongs to.
+
+    Raises:
+        PluginError: It is something else, or its values cannot be looked up.
+    """
+    if not is_selecting(type(trigger)):
+        return None
+    selector = trigger.shared_stream_selector()
+    if selector is not None and not isinstance(selector, SharedStreamSelector):
+        raise PluginError(
+            f"{type(trigger).__qualname__}.shared_stream_selector() returned {type(selector).__qualname__}",
+            hint="return a SharedStreamSelector, or None",
+        )
+    if selector is not None:
+        # If what the poll is going to use raises, it raises here, where it harms nobody else.
+        hash(selector.by)
+        if not isinstance(selector.values, frozenset):
+            raise PluginError(
+                f"the values of {type(trigger).__qualname__}.shared_stream_selector() are a"
+                f" {type(selector.values).__qualname__}",
+                hint="make them a frozenset",
+            )
+    return selector
+
+
+def is_selecting(cls: type[BaseEventTrigger]) -> bool:
+    """Whether the class's selector belongs to its filter: it is defined in the same class, or in a subclass of that."""
+    for one in cls.__mro__:
+        if "shared_stream_selector" in vars(one):
+            return True
+        if "filter_shared_stream" in vars(one):
+            break
+    return False

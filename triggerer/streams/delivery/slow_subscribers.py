@@ -1,0 +1,268 @@
+"""Who is too slow: it holds up a sibling that waits for more, and falls behind alone (contract, rules 8 and 18)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from triggerer.domain.events import EventSink, WatcherRef
+from triggerer.domain.watchers.lane_positions import following, is_before
+from triggerer.errors import SubscriberOverflow
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Entry, Lane
+from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.delivery.subscribers import Subscribers
+from triggerer.synchronization import AutoResetEvent
+
+TURNS_BEFORE_OVERFLOW: Final = 8
+"""Of the event loop: a reader that only waits for its turn is not slow."""
+
+
+class _Filled(NamedTuple):
+    """What of a lane, or of the stream, is more than half of a bound, counted from its newest event."""
+
+    newest: int
+    """The number of that."""
+    first: int
+    """The number of the first event of it; -1: all that is there is less."""
+    before: int | None
+    """If that is the newest itself, the number of the one before it (-1: there is none); otherwise None."""
+    broadcast_at: float
+    """When the newest was broadcast."""
+
+
+class TooSlow:
+    """Fails those that hold up the poll, or a paused lane, while a sibling waits for more: they fall behind alone.
+
+    A lane, or a poll that has reached a bound of the stream, goes on at half of the bound. So who has more than that to
+    resolve holds it up by itself, whatever store and broker do. A sibling waits for more of a lane when it has resolved
+    all of it that was broadcast, or read it while it catches up; of the stream, when it has resolved all.
+
+    While the store is slow, nobody counts as slow: then all wait for it. Where a single message is more than half of a
+    bound in bytes, who resolves it last is not slow yet: it has the overflow grace, from the broadcast on.
+
+    `run` is a task of the group. It looks when a lane has become full or the poll pauses (`look`), and then whenever
+    something moves, as long as that lasts. Otherwise it costs nothing.
+    """
+
+    def __init__(
+        self, state: GroupState, subscribers: Subscribers, pending: PendingLimit, sink: EventSink
+    ) -> None:
+        self.is_poll_paused = False
+        self._state = state
+        self._subscribers = subscribers
+        self._pending = pending
+        self._sink = sink
+        self._held: Lane | None = None
+        self._needed = AutoResetEvent()
+        self._filled: dict[Lane | None, _Filled] = {}
+        self._again_at = math.inf
+        """When to look again although nothing moves."""
+
+    # What the flow control tells
+
+    def look(self) -> None:
+        """A lane was paused."""
+        self._needed.set()
+        self._state.progress.note_room()
+
+    def note_poll_paused(self, held: Lane | None) -> None:
+        """The poll pauses. `held`: the full lane of the message that it holds, if it pauses for that."""
+        self.is_poll_paused, self._held = True, held
+        self.look()
+
+    def note_poll_goes_on(self) -> None:
+        self.is_poll_paused, self._held = False, None
+
+    def full_subscribers(self) -> list[Subscriber]:
+        """Those whose queue is full."""
+        limit = self._state.ledger.head - self._state.settings.subscriber_queue_size
+        return [subscriber for subscriber in self._subscribers if subscriber.pulled <= limit]
+
+    def fail(self, subscriber: Subscriber, reason: str) -> None:
+        ledger = self._state.ledger
+        error = SubscriberOverflow(
+            f"{subscriber.name} fell {ledger.head - min(subscriber.done, ledger.head)} events"
+            f" behind the shared stream {self._state.name}, and {reason}",
+            hint="make its filter faster, or raise shared_stream_subscriber_queue_size",
+        )
+        self._subscribers.fail(subscriber, error)
+
+    # Looking
+
+    async def run(self) -> None:
+        try:
+            with plugin_code(f"get_position() of the shared stream {self._state.name}"):
+                while True:
+                    await self._needed.wait()
+                    await self._look_while_needed()
+        except Exception:
+            self._state.is_ending = True
+            raise
+
+    async def _look_while_needed(self) -> None:
+        while self.is_poll_paused or self._paused_lanes():
+            if self._find():
+                for _ in range(TURNS_BEFORE_OVERFLOW):
+                    await checkpoint()
+                for subscriber in self._find():
+                    self.fail(subscriber, "its siblings wait for more")
+                # Much may have moved in that time, of which nobody is told once more.
+            elif self._is_store_slow:
+                await self._wait_for_store()
+            else:
+                await self._wait_for_change()
+        self._filled.clear()
+
+    def _paused_lanes(self) -> list[Lane]:
+        """The lanes that get nothing more at present."""
+        state = self._state
+        if state.producer is not None and state.producer.pauses_lanes:
+            return list(state.lanes.full.values())
+        held = self._held
+        return [] if held is None or state.lanes.full.get(held.key) is not held else [held]
+
+    @property
+    def _is_store_slow(self) -> bool:
+        return self._sink.is_full or self._pending.count >= self._pending.limit
+
+    async def _wait_for_store(self) -> None:
+        """Not for progress: what made the store slow may belong to other streams."""
+        if self._sink.is_full:
+            await self._sink.wait_for_room()
+        else:
+            await self._pending.wait_for_room()
+
+    async def _wait_for_change(self) -> None:
+        progress = self._state.progress
+        if self._again_at == math.inf:
+            await progress.wait_for_room()
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._cancel_at, self._again_at, tasks.cancel_scope)
+            await progress.wait_for_room()
+            tasks.cancel_scope.cancel()
+
+    async def _cancel_at(self, instant: float, scope: anyio.CancelScope) -> None:
+        await self._state.clock.sleep_until(instant)
+        scope.cancel()
+
+    # Who it is
+
+    def _find(self) -> list[Subscriber]:
+        """Those who are too slow now; sets when to look again."""
+        state, ledger, lanes = self._state, self._state.ledger, self._paused_lanes()
+        self._again_at = math.inf
+        if len(self._filled) > len(lanes) + 1:
+            # Some are not full any more.
+            self._filled.clear()
+        if state.is_ending or state.is_stopping or state.holders or self._is_store_slow:
+            # Whoever fell behind, nothing more would be broadcast.
+            return []
+        lowest = ledger.lowest()
+        if lowest >= ledger.head:
+            # All have resolved all: the store or the broker is awaited. Nearly always, where all is well.
+            return []
+        found: dict[Subscriber, None] = {}
+        if self.is_poll_paused and any(one.done >= ledger.head for one in self._subscribers):
+            found.update(dict.fromkeys(self.full_subscribers() or self._filling_stream()))
+        for lane in lanes:
+            tail = lane.tail
+            if tail is not None and tail.seq >= lowest:
+                found.update(dict.fromkeys(self._filling_lane(lane, tail)))
+        return [one for one in found if self._has_sibling_past(one)]
+
+    def _filling_stream(self) -> Iterator[Subscriber]:
+        settings, tail = self._state.settings, self._state.ledger.entries[-1]
+        bound, bound_bytes = settings.max_outstanding, settings.max_outstanding_bytes
+        return self._who_fills(self._find_filled(None, tail, bound // 2, bound_bytes // 2))
+
+    def _filling_lane(self, lane: Lane, tail: Entry) -> list[Subscriber]:
+        lanes = self._state.lanes
+        filled = self._find_filled(lane, tail, lanes.bound // 2, lanes.bound_bytes // 2)
+        slow = list(self._who_fills(filled))
+        if not slow or any(self._is_past(lane, tail, one) for one in self._subscribers):
+            return slow
+        # Who has read all of it while it catches up waits for more, too.
+        others = self._have_read(lane, tail)
+        return [one for one in slow if not others.issubset(one.source.watchers)]
+
+    def _is_past(self, lane: Lane, entry: Entry, subscriber: Subscriber) -> bool:
+        """Whether it has resolved all of the lane up to here, and is given what follows: it is not behind itself."""
+        state = self._state
+        if subscriber.done <= entry.seq or subscriber.waits_for(lane.key):
+            return False
+        if lane.key not in state.lags.by_lane:
+            return True
+        coming = following(state.position_of(entry))
+        return state.lags.who_reads(subscriber.source, lane.key, coming) is not None
+
+    def _has_sibling_past(self, slow: Subscriber) -> bool:
+        """Whether anybody else has taken the first message that it has not resolved.
+
+        Where all the others are behind before that message, it would have failed for all, and lost a delivery.
+        """
+        entry = self._state.ledger.entry(slow.done)
+        lane = entry.lane
+        assert lane is not None
+        return any(
+            one is not slow and self._is_past(lane, entry, one) for one in self._subscribers
+        ) or not self._have_read(lane, entry).issubset(slow.source.watchers)
+
+    def _have_read(self, lane: Lane, entry: Entry) -> set[WatcherRef]:
+        """Who is, or was, behind in the lane, and has read this message of it while it caught up."""
+        lags = self._state.lags.by_lane.get(lane.key)
+        if not lags:
+            return set()
+        position = self._state.position_of(entry)
+        return {
+            lag.watcher
+            for lag in lags.values()
+            if is_before(position, lag.read_to) and self._state.source_of(lag.watcher) is not None
+        }
+
+    def _who_fills(self, filled: _Filled) -> Iterator[Subscriber]:
+        due = filled.broadcast_at + self._state.settings.overflow_grace
+        is_over = due <= self._state.clock.monotonic()
+        for subscriber in self._subscribers:
+            if subscriber.done > filled.first:
+                continue
+            if filled.before is None or subscriber.done <= filled.before or is_over:
+                yield subscriber
+            else:
+                self._again_at = min(self._again_at, due)
+
+    def _find_filled(self, lane: Lane | None, tail: Entry, half: int, half_bytes: int) -> _Filled:
+        """What of a lane is more than `half` or `half_bytes`; None: of the stream. Once for each newest event.
+
+        What all have passed since counts as well: nobody has it to resolve.
+        """
+        filled = self._filled.get(lane)
+        if filled is None or filled.newest != tail.seq:
+            filled = _find_filled(self._newest_first(lane), tail, half, half_bytes)
+            self._filled[lane] = filled
+        return filled
+
+    def _newest_first(self, lane: Lane | None) -> Iterator[Entry]:
+        for entry in reversed(self._state.ledger.entries):
+            if lane is None or entry.lane is lane:
+                yield entry
+
+
+def _find_filled(newest_first: Iterator[Entry], tail: Entry, half: int, half_bytes: int) -> _Filled:
+    size_bytes = 0
+    for count, entry in enumerate(newest_first, 1):
+        size_bytes += entry.size_bytes
+        if count > half or size_bytes > half_bytes:
+            before = None
+            if count == 1:
+                last = next(newest_first, None)
+                before = -1 if last is None else last.seq
+            return _Filled(tail.seq, entry.seq, before, tail.broadcast_at)
+    return _Filled(tail.seq, -1, None, tail.broadcast_at)

@@ -1,0 +1,151 @@
+"""Events of a stream whose producer keeps a state: they wait for the pump's next turn, and the state goes with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+from typing import Final
+
+from triggerer.abc import AdvanceItem, StreamState
+from triggerer.domain.events import EventSink, EventSource, HasPayload, PendingEvent
+from triggerer.domain.watchers.stream_states import EventsWithState, Submission
+from triggerer.streams.cancellation import plugin_code
+from triggerer.streams.delivery.derived_event import DerivedEvent
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Entry
+from triggerer.streams.supervision.stream_state import StoredState, tells_state_ahead
+
+_MOST: Final = 512
+"""Items that a state passes at once: no more than the pump advances at once."""
+
+
+def stage(
+    state: GroupState, sink: EventSink, with_state: EventsWithState | None, stored: StreamState
+) -> Staging | None:
+    """The group's staging, where its producer tells its state ahead; None: the state is stored after the events."""
+    producer = state.producer
+    assert producer is not None
+    if (
+        with_state is None
+        or not isinstance(stored, StoredState)
+        or not tells_state_ahead(type(producer))
+        or producer.lanes_advance_side_by_side
+    ):
+        return None
+    return Staging(state, sink, with_state, stored)
+
+
+class Staging:
+    """The `EventSink` of such a group's subscribers.
+
+    What filters derive is handed on in the pump's next turn. By then they have moved past the message as a rule, and
+    the state that passes it goes into the transaction of its events. Where a sibling has not, or a filter awaits
+    something between its event and its next message, the events go first, and the last ones take the state with them;
+    nobody waits for anybody else. Nothing is advanced while a state is on its way, and no other is sent.
+    """
+
+    def __init__(
+        self, state: GroupState, sink: EventSink, with_state: EventsWithState, stored: StoredState
+    ) -> None:
+        self._state = state
+        self._sink = sink
+        self._with_state = with_state
+        self._stored = stored
+        self._staged: list[Submission] = []
+        self.is_ahead = False
+        """Whether a state is on its way that passes what is not advanced."""
+        self._is_advance_due = False
+        self._is_ended = False
+        stored.on_saved = state.progress.note
+
+    @property
+    def is_full(self) -> bool:
+        return self._sink.is_full
+
+    async def wait_for_room(self) -> None:
+        await self._sink.wait_for_room()
+
+    def submit_nowait(
+        self,
+        event: PendingEvent,
+        yielded: HasPayload,
+        source: EventSource,
+        key: str | None,
+        ordinal: int,
+    ) -> None:
+        if self._is_ended:
+            self._sink.submit_nowait(event, yielded, source, key, ordinal)
+            return
+        try:
+            # It may change afterwards, and is read later.
+            kept = deepcopy(yielded)
+        except Exception:
+            # Whatever it is, a store will refuse it in its own words.
+            self._hand_on()
+            self._sink.submit_nowait(event, yielded, source, key, ordinal)
+            return
+        self._staged.append(Submission(event, kept, source, key, ordinal))
+        if not self._state.progress.is_noted:
+            self._state.progress.note()
+
+    def flush(self) -> None:
+        """Hand on what is staged. For the pump, after it has released what all have passed."""
+        if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
+            # Each of these notes progress when it ends.
+            return
+        passed = self._find_passed()
+        if not passed:
+            self._hand_on()
+            return
+        producer = self._state.producer
+        assert producer is not None
+        with plugin_code(f"state_after() of the shared stream {self._state.name}"):
+            value = producer.state_after(passed)
+        change = self._stored.change_ahead(value, self._note_done)
+        staged, self._staged = self._staged, []
+        self.is_ahead = True
+        self._with_state.submit_with_state_nowait(staged, change)
+
+    def _hand_on(self) -> None:
+        staged, self._staged = self._staged, []
+        for one in staged:
+            self._sink.submit_nowait(one.event, one.yielded, one.source, one.key, one.ordinal)
+
+    def _note_done(self) -> None:
+        self.is_ahead = False
+        self._is_advance_due = True
+        self._state.progress.note()
+
+    def note_advanced(self) -> None:
+        """The pump has advanced what was ready."""
+        self._is_advance_due = False
+
+    def end(self) -> None:
+        """The group has ended. What is staged is stored all the same, and what is still derived, at once."""
+        self._is_ended = True
+        self._hand_on()
+
+    def _find_passed(self) -> list[AdvanceItem]:
+        """What would be advanced next if all that is staged were durable; empty if none of that belongs to it."""
+        lanes, passed = self._state.lanes, self._state.ledger.passed
+        staged: Counter[Entry] = Counter()
+        for one in self._staged:
+            if isinstance(one.event, DerivedEvent) and isinstance(one.event.entry, Entry):
+                staged[one.event.entry] += 1
+        items: list[AdvanceItem] = []
+        takes_events = False
+        for lane in lanes:
+            if lane.key in lanes.decided_lanes:
+                continue
+            entry = lane.head
+            while (
+                entry is not None
+                and len(items) < _MOST
+                and entry.seq < passed
+                and entry.unresolved == staged[entry]
+                and (outcome := entry.outcome()).is_clean
+            ):
+                items.append(AdvanceItem(entry.payload, outcome))
+                takes_events = takes_events or staged[entry] > 0
+                entry = entry.next
+        return items if takes_events else []

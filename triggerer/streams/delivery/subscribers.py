@@ -1,0 +1,172 @@
+"""Who reads a group's stream: joining, failing and leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSink, EventSource, WatcherRef
+from triggerer.errors import GroupEnded
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.delivery.subscriber import Subscriber
+
+
+class Subscribers:
+    """The subscribers of one group.
+
+    Args:
+        on_interrupted: Called with a subscriber that was failed while its filter awaited the stream: the error is
+            raised there, and the filter may go on all the same.
+    """
+
+    def __init__(
+        self,
+        state: GroupState,
+        *,
+        sink: EventSink,
+        pending: PendingLimit,
+        on_interrupted: Callable[[Subscriber], None],
+    ) -> None:
+        self.present: dict[Subscriber, None] = {}
+        self.departed: dict[Subscriber, None] = {}
+        """Those that have left, and whose events the store has not all answered for."""
+        self._gone: list[Subscriber] = []
+        """Those that are not present, and that may have answered for something that is outstanding."""
+        self._state = state
+        self._sink = sink
+        self._pending = pending
+        self._on_interrupted = on_interrupted
+
+    def __iter__(self) -> Iterator[Subscriber]:
+        """Those that are present."""
+        return iter(self.present)
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def answered_for(self, seq: int) -> Iterator[Subscriber]:
+        """Those that have, or have had, to answer for an event, and had not failed before they were past it."""
+        for subscriber in self.present:
+            if subscriber.joined_at <= seq:
+                yield subscriber
+        for subscriber in self._gone:
+            assert subscriber.failed_from is not None
+            if subscriber.joined_at <= seq < subscriber.failed_from:
+                yield subscriber
+
+    def join(
+        self,
+        trigger: BaseEventTrigger,
+        *,
+        name: str,
+        source: EventSource,
+        was_absent: bool = False,
+        on_refused: Callable[[Exception], None] | None = None,
+    ) -> Subscriber:
+        """Let `trigger` answer for every event that is broadcast from now on.
+
+        Args:
+            on_refused: Called with the reason when one of its events will not be durable; synchronous, must not raise.
+        Raises:
+            GroupEnded: The group is ending; wait for the next one.
+        """
+        state = self._state
+        if state.is_ending:
+            raise GroupEnded(f"The shared stream {state.name} is ending", key=state.key)
+        subscriber = Subscriber(
+            state,
+            trigger,
+            name=name,
+            source=source,
+            sink=self._sink,
+            pending=self._pending,
+            on_refused=on_refused,
+            on_departed=self._forget,
+        )
+        state.ledger.join(subscriber, was_absent=was_absent)
+        subscriber.start_at(subscriber.done)
+        if was_absent:
+            state.absences.end(source.watchers, subscriber.joined_at)
+        self._trim()
+        subscriber.was_absent = state.may_fall_behind and (
+            state.absences.any_of(source.watchers) or state.awaits_redelivery
+        )
+        self.present[subscriber] = None
+        return subscriber
+
+    def fail(self, subscriber: Subscriber, error: BaseException) -> None:
+        """Fail what the subscriber has not resolved, and count it as absent from now on."""
+        if subscriber.is_present:
+            opened = subscriber.open_entry
+            self._state.ledger.fail(subscriber, opened)
+            since = subscriber.done
+            if opened is not None and not opened.is_taken:
+                # Also what it had rejected: failed wins.
+                since = min(since, opened.seq)
+            self._state.absences.begin(subscriber.source.watchers, since)
+            self._remove(subscriber)
+            if subscriber.interrupt(error):
+                self._on_interrupted(subscriber)
+
+    def leave(self, subscriber: Subscriber, *, comes_back: bool = False) -> None:
+        """Unsubscribe on purpose: what it pulled is accepted once durable, what it never pulled fails.
+
+        Args:
+            comes_back: Its filter returned, and is started again. Otherwise its watchers were deleted.
+        """
+        if subscriber.is_present:
+            self._state.ledger.leave(subscriber, subscriber.open_entry)
+            if comes_back:
+                self._state.absences.begin(subscriber.source.watchers, subscriber.done)
+            self._remove(subscriber)
+
+    def end(self, error: BaseException) -> None:
+        """End all of them with `error`; nothing is resolved."""
+        for subscriber in list(self.present):
+            subscriber.interrupt(error)
+
+    def add_absent(self, watchers: Sequence[WatcherRef]) -> None:
+        """Count what is broadcast from now on as failed for a member that is known but cannot join yet."""
+        self._state.ledger.add_absent()
+        self._state.absences.begin(watchers, self._state.ledger.head)
+
+    def remove_absent(self, watchers: Sequence[WatcherRef]) -> None:
+        """Stop counting a member that failed, or has never joined."""
+        self._state.ledger.remove_absent()
+        self._state.absences.end(watchers, self._state.ledger.head)
+
+    def replace_absent(self, before: Sequence[WatcherRef], after: Sequence[WatcherRef]) -> None:
+        """A member that is absent serves other watchers from now on."""
+        self._state.absences.end(
+            [one for one in before if one not in after], self._state.ledger.head
+        )
+        self._state.absences.begin(
+            [one for one in after if one not in before], self._state.ledger.head
+        )
+
+    def forget(self, watchers: Sequence[WatcherRef]) -> None:
+        """These were deleted: what failed for them, they do not miss."""
+        self._state.absences.forget(watchers)
+
+    def _trim(self) -> None:
+        """Forget what only concerns events that are not outstanding any more."""
+        oldest = self._state.oldest_outstanding
+        self._state.absences.trim(oldest)
+        self._gone = [
+            one for one in self._gone if one.failed_from is None or one.failed_from > oldest
+        ]
+
+    def _remove(self, subscriber: Subscriber) -> None:
+        state = self._state
+        del self.present[subscriber]
+        self._gone.append(subscriber)
+        subscriber.may_read = False
+        state.readers.pop(subscriber, None)
+        state.selection.remove(subscriber)
+        if subscriber.oldest_pending is not None:
+            self.departed[subscriber] = None
+        state.progress.note()
+
+    def _forget(self, departed: Subscriber) -> None:
+        self.departed.pop(departed, None)

@@ -1,0 +1,1 @@
+"""Which streams exist, which triggers belong to them, and how both are restarted."""

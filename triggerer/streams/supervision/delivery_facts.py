@@ -1,0 +1,66 @@
+"""What a trigger says of its source, checked: a wrong type there is an error of the plugin, and named as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.watchers.guarantees import DeliveryFacts, Finding
+from triggerer.errors import PluginError, TriggererError
+from triggerer.observability.error_texts import error_text
+from triggerer.streams.cancellation import plugin_code
+
+_HINT: Final = "the plugin's author has to mend that; no DAG file is to blame"
+
+
+async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:
+    """What `describe_delivery` answers.
+
+    Raises:
+        TriggererError: What the trigger raised: its settings are wrong, its source refuses, or does not answer.
+        PluginError: It raised another error, or its answer is not what `DeliveryFacts` declares.
+    """
+    kind = type(trigger)
+    what = f"describe_delivery() of {kind.__module__}.{kind.__qualname__}"
+    try:
+        with plugin_code(what):
+            found: Any = await trigger.describe_delivery(ask=ask)
+    except TriggererError:
+        raise
+    except Exception as error:
+        raise raised_by(what, error) from error
+    if not isinstance(found, DeliveryFacts):
+        said = f"{what} returned {type(found).__qualname__}, not triggerer.abc.DeliveryFacts"
+        raise PluginError(said, hint=_HINT)
+    if wrong := [*_wrong(found)] or [
+        text
+        for place, one in enumerate(found.findings)
+        for text in _wrong(one, f"findings[{place}].")
+    ]:
+        raise PluginError(f"{what} returned DeliveryFacts in which {'; '.join(wrong)}", hint=_HINT)
+    return found
+
+
+def raised_by(what: str, error: Exception) -> PluginError:
+    """The error of a plugin's hook that raised an error which is none of `triggerer.errors`."""
+    return PluginError(f"{what} raised {error_text(error)}", hint=_HINT)
+
+
+def _wrong(facts: DeliveryFacts | Finding, place: str = "") -> Iterator[str]:
+    """A text for each field that has not the type that its class declares."""
+    kind: Any = type(facts)
+    for name, check in _checks(kind).items():
+        value = getattr(facts, name)
+        try:
+            check.validate_python(value, strict=True)
+        except ValidationError:
+            yield f"{place}{name} is {value!r} instead of {kind.__annotations__[name]}"
+
+
+@cache
+def _checks(kind: Any) -> dict[str, TypeAdapter[Any]]:
+    return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind).items()}

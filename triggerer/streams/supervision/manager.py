@@ -1,0 +1,275 @@
+"""Hosts triggers: one stream per key, and triggers without a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from triggerer.domain.events import EventSource
+from triggerer.domain.watchers.lane_positions import ReplayEnd, ReplayRequest
+from triggerer.domain.watchers.parked import KeptLane
+from triggerer.streams.catchup.backlogs.replays import not_a_log
+from triggerer.streams.catchup.reading.stored_messages import give_back
+from triggerer.streams.context import RuntimeContext
+from triggerer.streams.supervision.member import HostedTrigger, TriggerSpec
+from triggerer.streams.supervision.stream import SharedStream
+
+
+def _ignore(_: HostedTrigger) -> None:
+    pass
+
+
+def _ignore_answer(_: Exception | None) -> None:
+    """A request whose row could not be deleted is refused by the next owner too."""
+
+
+class Manager:
+    """Hosts triggers for as long as its `async with` block lasts.
+
+    Leaving the block cancels everything and resolves nothing: what was not advanced is redelivered to the next owner.
+    Call `drain` first for an orderly stop. No method raises because of a plugin: see `HostedTrigger.error`.
+
+    Args:
+        on_state: Called after every change of a trigger's state; synchronous, and must not raise.
+    """
+
+    def __init__(
+        self, context: RuntimeContext, on_state: Callable[[HostedTrigger], None] = _ignore
+    ) -> None:
+        self._context = context
+        self._on_state = on_state
+        self._streams: dict[Hashable, SharedStream] = {}
+        self._by_id: dict[str, SharedStream] = {}
+        self._ending: dict[Hashable, SharedStream] = {}
+        """Streams that were closed and whose tasks have not ended, by key."""
+        self._unmade: dict[str | None, dict[HostedTrigger, None]] = {}
+        """Triggers that could not be made yet, by the id of their stream, which no other has opened."""
+        self._standalone: dict[HostedTrigger, None] = {}
+        self._stack = AsyncExitStack()
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
+        if isinstance(error, Exception):
+            # The caller's own error is raised as it is, not wrapped in an exception group.
+            await self._stack.__aexit__(None, None, None)
+            return None
+        return await self._stack.__aexit__(kind, error, trace)
+
+    @property
+    def streams(self) -> dict[Hashable, SharedStream]:
+        """The streams that have members, by key. Read only."""
+        return self._streams
+
+    def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
+        """Host these triggers, in the given order.
+
+        Those of a stream that is not open yet have all joined it, or count as absent, before its poll starts. One that
+        cannot be made is tried again; it belongs to the stream whose id the specification names once another trigger
+        has opened that.
+        """
+        assert self._tasks is not None, "enter the manager first"
+        hosted = [HostedTrigger(spec, self._context, self._on_state) for spec in specs]
+        for member in hosted:
+            if member.make():
+                self._place(member)
+            else:
+                self._await_making(member)
+        for stream in self._streams.values():
+            # Those that were taken out before are here again, or have moved to another stream.
+            stream.behind.forget_unhosted()
+        return hosted
+
+    def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
+        """Stop a trigger. `on_purpose`: its watcher was deleted. Otherwise what it has not resolved is redelivered."""
+        self._unmade.get(member.spec.stream_id, {}).pop(member, None)
+        stream = self._stream_of(member)
+        if stream is not None:
+            stream.remove(member, on_purpose=on_purpose)
+        else:
+            member.withdraw(None, on_purpose=on_purpose)
+
+    def replace_source(self, member: HostedTrigger, source: EventSource, *, name: str) -> None:
+        """Send a trigger's events to other watchers from now on: those that it served before were deleted.
+
+        Args:
+            name: What it is called from now on, in logs and errors.
+        """
+        stream = self._stream_of(member)
+        if stream is not None:
+            stream.behind.replace_source(member, source, name=name)
+        else:
+            member.replace_source(source, name=name)
+
+    def set_back(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+        """Set watchers of a trigger back, as soon as its stream is open; see `HostedTrigger.replay_errors`.
+
+        May be called with the same requests again.
+        """
+        requests = tuple(requests)
+        new = [request for request in requests if request not in member.replays]
+        member.replays = requests
+        stream = self._stream_of(member)
+        if stream is not None:
+            stream.behind.set_back(member, requests)
+        elif member.is_keyed and member.key is None:
+            self._refuse_replays(member, new)
+
+    def _refuse_replays(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+        fence, sink = member.source.fence, self._context.positions
+        for request in requests:
+            member.note_replay_failed(request.watcher_id, not_a_log())
+            if fence is not None and sink is not None:
+                sink.end_replay_nowait(
+                    ReplayEnd(fence, request.watcher_id, request.id, _ignore_answer)
+                )
+
+    def restart(self, member: HostedTrigger) -> None:
+        """Start a trigger again that has failed and is held, where nothing is restarted by itself."""
+        stream = self._stream_of(member)
+        if stream is not None:
+            stream.behind.restart(member)
+
+    def replay_parked(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
+        """Give its watchers what is kept for them now in these lanes, some of which was set aside before."""
+        stream = self._stream_of(member)
+        if stream is not None and lanes:
+            stream.behind.replay_parked(member, lanes)
+        elif member.is_keyed and member.key is None:
+            self._give_back(member, lanes)
+
+    def _give_back(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
+        fence, parked = member.source.fence, self._context.parked
+        kept_for = {one.watcher_id for one in lanes}
+        if self._tasks is not None and fence is not None and parked is not None:
+            for watcher in member.source.watchers:
+                if watcher.watcher_id in kept_for:
+                    self._tasks.start_soon(give_back, watcher, fence, parked)
+
+    def close_stream(self, key: Hashable) -> None:
+        """Stop a stream and its members at once and resolve nothing: its lease was lost or released."""
+        stream = self._streams.get(key)
+        if stream is not None:
+            self._forget(stream)
+            self._ending[key] = stream
+            stream.close()
+
+    def close_stream_known_as(self, stream_id: str) -> None:
+        """Like `close_stream`, by id. Also for a stream whose members have left and which resolves what they owed."""
+        stream = self._by_id.get(stream_id)
+        if stream is not None:
+            self.close_stream(stream.key)
+
+    def abandon(self, member: HostedTrigger) -> None:
+        """Stop a trigger and its stream at once, and resolve nothing."""
+        self._unmade.get(member.spec.stream_id, {}).pop(member, None)
+        if member.stream_key is not None:
+            self.close_stream(member.stream_key)
+        else:
+            member.end()
+
+    async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
+        """Pull nothing more. Wait up to `timeout` seconds until all is advanced and the store has answered.
+
+        Args:
+            members: The triggers to drain, with their streams. None: all.
+        """
+        if members is None:
+            streams, standalone = list(self._streams.values()), list(self._standalone)
+        else:
+            found = {member: self._stream_of(member) for member in members}
+            streams = list({stream: None for stream in found.values() if stream is not None})
+            standalone = [member for member, stream in found.items() if stream is None]
+        with anyio.move_on_after(timeout):
+            async with anyio.create_task_group() as tasks:
+                for member in standalone:
+                    member.pending.close()
+                    tasks.start_soon(member.pending.wait_until_empty)
+                for stream in streams:
+                    tasks.start_soon(stream.drain)
+
+    # Placing
+
+    def _stream_of(self, member: HostedTrigger) -> SharedStream | None:
+        return None if member.stream_key is None else self._streams.get(member.stream_key)
+
+    def _place(self, member: HostedTrigger) -> None:
+        """Start a trigger that has been made: in its stream, or on its own."""
+        assert self._tasks is not None
+        if member.key is None:
+            self._tasks.start_soon(self._serve_standalone, member, name=member.task_name)
+            return
+        stream = self._streams.get(member.key)
+        if stream is None:
+            stream = self._streams[member.key] = SharedStream(member.key, self._context)
+            # Its task runs only after this turn of the loop, when all triggers of this call have been added.
+            self._tasks.start_soon(self._run_stream, stream, self._ending.get(member.key))
+        stream_id = member.spec.stream_id
+        if stream_id is not None:
+            self._by_id[stream_id] = stream
+            for sibling in self._unmade.pop(stream_id, ()):
+                stream.add(sibling)
+        stream.add(member)
+
+    def _await_making(self, member: HostedTrigger) -> None:
+        stream_id = member.spec.stream_id
+        if stream_id is not None and stream_id in self._by_id:
+            self._by_id[stream_id].add(member)
+            return
+        assert self._tasks is not None
+        self._unmade.setdefault(stream_id, {})[member] = None
+        self._tasks.start_soon(self._retry_making, member, name=member.task_name)
+
+    async def _retry_making(self, member: HostedTrigger) -> None:
+        """Try until it can be made, another trigger opens its stream, or it is removed."""
+        stream_id = member.spec.stream_id
+        while self._context.restarts:
+            await member.wait_for_retry()
+            if member not in self._unmade.get(stream_id, ()):
+                return
+            if member.make():
+                del self._unmade[stream_id][member]
+                self._place(member)
+                return
+
+    def _forget(self, stream: SharedStream) -> None:
+        if self._streams.get(stream.key) is stream:
+            del self._streams[stream.key]
+        for stream_id in [i for i, known in self._by_id.items() if known is stream]:
+            del self._by_id[stream_id]
+
+    # Serving
+
+    async def _run_stream(self, stream: SharedStream, predecessor: SharedStream | None) -> None:
+        if predecessor is not None:
+            # One poll per key: the last producer has to be closed first.
+            await predecessor.ended.wait()
+        try:
+            with stream.scope:
+                await stream.run()
+        finally:
+            self._forget(stream)
+            if self._ending.get(stream.key) is stream:
+                del self._ending[stream.key]
+            stream.ended.set()
+
+    async def _serve_standalone(self, member: HostedTrigger) -> None:
+        self._standalone[member] = None
+        try:
+            await member.serve_standalone()
+        finally:
+            del self._standalone[member]

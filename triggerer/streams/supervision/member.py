@@ -1,0 +1,418 @@
+"""A trigger that the runtime hosts: it is made, run, and restarted after growing delays when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+import anyio
+import structlog
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSource
+from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
+from triggerer.domain.watchers.parked import KeptLane
+from triggerer.domain.watchers.stream_names import stream_name as name_of_stream
+from triggerer.errors import GroupEnded, PluginError
+from triggerer.streams.cancellation import plugin_code, take_back_stray_cancellations
+from triggerer.streams.context import RuntimeContext
+from triggerer.streams.delivery.group import Group
+from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.streams.supervision.blocked_loop import named_task
+from triggerer.streams.supervision.refused_events import Refusals
+from triggerer.streams.supervision.runner import Runner
+
+_log = structlog.get_logger(__name__)
+
+
+class Load(Protocol):
+    """What takes time, and does not hold up the event loop."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody has to wait for it any more."""
+
+    async def wait_until_settled(self) -> None:
+        """Wait until it has ended, or has taken too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSpec:
+    """What it takes to host a trigger."""
+
+    name: str
+    """The watchers that it serves, for logs and errors."""
+    make: Callable[[], BaseEventTrigger]
+    """Called before every start. May raise anything: it runs the plugin's code."""
+    kwargs: dict[str, Any]
+    """What the stream is opened with if this trigger opens it."""
+    source: EventSource
+    positions: tuple[LanePosition, ...] = ()
+    """Where its watchers stand that are behind, as it is stored."""
+    kept: tuple[KeptLane, ...] = ()
+    """The lanes in which messages are kept for its watchers."""
+    stream_id: str | None = None
+    """The digest of its stream key, as the DAG processor stored it: known before the trigger is made."""
+    load: Callable[[], Load] | None = None
+    """Begins to load what `make` needs, before that is called again. What goes wrong in it, `make` raises."""
+
+
+class HostedState(StrEnum):
+    """State of a hosted trigger. Its watchers are shown in one of the first three."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FAILING = "failing"
+    ENDED = "ended"
+
+
+class HostedTrigger:
+    """One trigger under supervision. Only the `Manager` and its streams change it; others read it."""
+
+    def __init__(
+        self,
+        spec: TriggerSpec,
+        context: RuntimeContext,
+        on_state: Callable[[HostedTrigger], None],
+    ) -> None:
+        self.spec = spec
+        self.source = spec.source
+        self.state = HostedState.WAITING
+        self.error: BaseException | None = None
+        self.trigger: BaseEventTrigger | None = None
+        self.subscriber: Subscriber | None = None
+        self.key: Hashable | None = None
+        self.stream_name = ""
+        """What people read in place of the key; empty until the key has been read."""
+        self.is_keyed = False
+        """Whether the key has been read, which happens when the trigger is first made."""
+        self.is_absent = False
+        """Whether its group counts it as absent."""
+        self.is_held = False
+        """Whether it has failed and waits for `restart`; only where nothing is restarted by itself."""
+        self._restarted = anyio.Event()
+        self.stream_key: Hashable | None = None
+        """The key of the shared stream that it is a member of, if any."""
+        self.pending = PendingLimit(context.settings.max_pending)
+        """Counts its events on their way into the store, if it has no stream."""
+        self.catching_up: dict[int, BaseException | None] = {}
+        """Its watchers that are behind somewhere, by id, and why the last attempt to catch up failed."""
+        self.held_by: str | None = None
+        """Names the watchers for whom its stream is held: no message can be kept for them now."""
+        self.standing: str | None = None
+        """Says which lane of its stream stands, and why."""
+        self.replays: tuple[ReplayRequest, ...] = ()
+        """What is asked of its watchers."""
+        self.replay_errors: dict[int, Exception] = {}
+        """By watcher why the last replay that was asked of it could not be done."""
+        self.name = spec.name
+        """For logs and errors: its watchers, as they are now."""
+        self.refusals = Refusals(spec.name, context.clock, context.now, lambda: on_state(self))
+        """Events of it that the store has refused. They do not end it."""
+        self._runner = Runner(
+            spec.name,
+            spec.source,
+            sink=context.sink,
+            pending=self.pending,
+            on_refused=self.refusals.note,
+        )
+        self._context = context
+        self._on_state = on_state
+        self._backoff = context.restart_backoff()
+        self._scope: anyio.CancelScope | None = None
+        self._is_stopped = False
+
+    @property
+    def task_name(self) -> str:
+        """The name of the tasks that run its code, by which `stalls.py` tells what blocks the event loop."""
+        return f"watcher[{self.name}]"
+
+    def replace_source(self, source: EventSource, *, name: str, group: Group | None = None) -> None:
+        """Send its events to other watchers from now on.
+
+        Args:
+            name: As `TriggerSpec.name`.
+            group: The one that it is a member of, if any.
+        """
+        if group is not None and (self.is_absent or self._has_failed):
+            group.subscribers.replace_absent(self.source.watchers, source.watchers)
+        self.source = self._runner.source = source
+        self.name = self._runner.name = self.refusals.name = name
+        if self.subscriber is not None:
+            self.subscriber.source, self.subscriber.name = source, name
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether its subscriber was failed from outside, and its task has had no turn to set `is_absent`."""
+        return self.subscriber is not None and not self.subscriber.is_present
+
+    # Making
+
+    def make(self) -> bool:
+        """Make the trigger and read its key; False, with `error` set, if the plugin's code raises."""
+        if self.trigger is not None:
+            return True
+        try:
+            with named_task(self.task_name), plugin_code(f"Making {self.name}"):
+                trigger = self.spec.make()
+                key = trigger.shared_stream_key()
+                stream_name = name_of_stream(trigger.describe_stream(), key)
+                # If what the runtime is going to use raises, it raises here, where it harms nobody else.
+                hash(key)
+                repr(key)
+                str(key)
+                is_another = self.is_keyed and bool(key != self.key)
+        except Exception as error:
+            # A plugin's error concerns only this trigger: it is shown, the trigger is retried, and the others go on.
+            self.note_failure(error)
+            return False
+        if is_another:
+            self.note_failure(
+                PluginError(
+                    f"The stream key of {self.name} was {self.key!r} and is now {key!r}",
+                    hint="derive the key from the arguments alone",
+                )
+            )
+            return False
+        self.trigger = trigger
+        self.key = key
+        self.stream_name = stream_name
+        self.is_keyed = True
+        return True
+
+    def note_catching_up(self) -> None:
+        """What is to be shown of its watchers has changed: one has fallen behind, fails there, or has caught up."""
+        self._on_state(self)
+
+    def note_replay_failed(self, watcher_id: int, error: Exception) -> None:
+        self.replay_errors[watcher_id] = error
+        self._on_state(self)
+
+    def note_failure(self, error: BaseException) -> None:
+        self.error = error
+        self._enter(HostedState.FAILING)
+
+    def _enter(self, state: HostedState) -> None:
+        self.state = state
+        self._on_state(self)
+
+    async def wait_for_retry(self) -> None:
+        """Wait until it is time to try again to make it, or until it is stopped."""
+        with anyio.CancelScope() as self._scope:
+            if not self._is_stopped:
+                now = self._context.clock.monotonic()
+                await self._context.clock.sleep_until(now + self._backoff.next_delay())
+                await self._load()
+
+    def begin_load(self) -> Load | None:
+        """Begin to load what `make` needs; None if there is nothing to wait for."""
+        if self.trigger is not None or self.spec.load is None:
+            return None
+        load = self.spec.load()
+        return None if load.is_settled else load
+
+    async def _load(self) -> None:
+        """The caller looks afterwards whether it is still to be made."""
+        load = self.begin_load()
+        if load is not None:
+            await load.wait_until_settled()
+
+    async def discard(self) -> None:
+        """Clean the trigger up and drop it; a restart makes a new one."""
+        trigger, self.trigger, self.subscriber = self.trigger, None, None
+        if trigger is not None:
+            await self.clean_up(trigger)
+
+    async def clean_up(self, trigger: BaseEventTrigger) -> None:
+        """Call the `cleanup()` of a trigger that was made; never raises for what it does."""
+        await take_back_stray_cancellations()
+        with anyio.move_on_after(self._context.settings.close_timeout, shield=True) as scope:
+            try:
+                with plugin_code(f"cleanup() of {self.name}"):
+                    await trigger.cleanup()
+            except Exception:
+                # The trigger is dropped either way; the log says what it could not give back.
+                _log.exception("cleanup of a trigger failed", trigger=self.name)
+        if scope.cancelled_caught:
+            _log.error("cleanup of a trigger timed out", trigger=self.name)
+        await take_back_stray_cancellations()
+
+    # In a group
+
+    def join(self, group: Group) -> bool:
+        """Subscribe. If it could not be made, have it counted as absent and return False.
+
+        Raises:
+            GroupEnded: The group is ending.
+        """
+        if self.trigger is None:
+            if not self.is_absent:
+                group.subscribers.add_absent(self.source.watchers)
+                self.is_absent = True
+            return False
+        self.subscriber = group.subscribers.join(
+            self.trigger,
+            name=self.name,
+            source=self.source,
+            was_absent=self.is_absent,
+            on_refused=self.refusals.note,
+        )
+        self.is_absent = False
+        self.error = None
+        self._enter(HostedState.RUNNING)
+        group.note_joined()
+        return True
+
+    async def serve(self, group: Group) -> None:
+        """Run in the group, and restart whenever it ends; returns when the group is ending."""
+        with anyio.CancelScope() as self._scope:
+            while True:
+                started = self._context.clock.monotonic()
+                if self.subscriber is not None:
+                    try:
+                        if not self._is_stopped:
+                            await self._run_subscriber(group, self.subscriber)
+                    finally:
+                        await self.discard()
+                if group.is_ending or self._is_stopped:
+                    return
+                if not self._context.restarts:
+                    if group.state.may_fall_behind and self.is_absent:
+                        if not await self._rejoin_when_told(group):
+                            return
+                        continue
+                    if self.is_absent:
+                        # It does not come back: only what it had not resolved counts as failed.
+                        group.subscribers.remove_absent(self.source.watchers)
+                        self.is_absent = False
+                    return
+                if not await self._rejoin_later(group, started):
+                    return
+
+    async def _run_subscriber(self, group: Group, subscriber: Subscriber) -> None:
+        error: Exception | None = None
+        try:
+            await subscriber.run()
+        except Exception as raised:
+            error = raised
+        # A filter that returns or raises because it was cancelled has not resolved anything.
+        await checkpoint_if_cancelled()
+        if error is not None:
+            if not group.is_ending:
+                _log.warning("trigger failed", trigger=self.name, error=repr(error))
+                self._fail_in(group, subscriber, error)
+                if self._context.restarts:
+                    group.await_members()
+            # From now on it may be told to start again: also while it is still being cleaned up.
+            self._restarted = anyio.Event()
+            self.note_failure(error)
+            return
+        # The filter returned. It is started again; what is broadcast meanwhile counts as failed, and is redelivered.
+        if not group.is_ending:
+            group.subscribers.leave(subscriber, comes_back=self._context.restarts)
+            if self._context.restarts:
+                group.subscribers.add_absent(self.source.watchers)
+                self.is_absent = True
+                group.await_members()
+        self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)
+
+    def _fail_in(self, group: Group, subscriber: Subscriber, error: Exception) -> None:
+        """Fail what its filter has not resolved. Until it joins again it counts as absent."""
+        group.subscribers.fail(subscriber, error)
+        self.is_absent = True
+
+    def restart(self) -> None:
+        """Start it again, if it is held."""
+        self.is_held = False
+        self._restarted.set()
+
+    async def _rejoin_when_told(self, group: Group) -> bool:
+        if not self._restarted.is_set():
+            self.is_held = True
+            if not len(group.subscribers):
+                # Nobody is left to read: what would be pulled now would only be redelivered, again and again.
+                group.stop_pulling()
+            await self._restarted.wait()
+        group.start_pulling()
+        return not group.is_ending and self.make() and self.join(group)
+
+    async def _rejoin_later(self, group: Group, started: float) -> bool:
+        group.await_members()
+        while True:
+            now = self._context.clock.monotonic()
+            await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))
+            await self._load()
+            started = self._context.clock.monotonic()
+            if group.is_ending or self._is_stopped:
+                # Stopped after it was woken: the cancellation comes at its next wait only.
+                return False
+            try:
+                if self.make() and self.join(group):
+                    return True
+            except GroupEnded:
+                return False
+
+    def withdraw(self, group: Group | None, *, on_purpose: bool) -> None:
+        """Leave the group and stop. `on_purpose`: the watcher was deleted, and what it pulled counts as accepted."""
+        if group is not None and not group.is_ending:
+            if self.subscriber is not None and self.subscriber.is_present:
+                if on_purpose:
+                    group.subscribers.leave(self.subscriber)
+                else:
+                    group.subscribers.fail(
+                        self.subscriber, PluginError(f"{self.name} was replaced")
+                    )
+                    group.subscribers.remove_absent(self.source.watchers)
+            elif self.is_absent or self.subscriber is not None:
+                # If its subscriber was failed from outside, its task had no turn to set `is_absent`.
+                group.subscribers.remove_absent(self.source.watchers)
+            if on_purpose:
+                group.subscribers.forget(self.source.watchers)
+        self.is_absent = False
+        self._enter(HostedState.ENDED)
+        self.stop()
+
+    def end(self) -> None:
+        """Stop for good. Nothing is resolved."""
+        self.state = HostedState.ENDED
+        self.stop()
+
+    def stop(self) -> None:
+        """Cancel what it is doing, or is about to do."""
+        self._is_stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    # Without a stream
+
+    async def serve_standalone(self) -> None:
+        """Run without a shared stream, and restart whenever it ends, until stopped or cancelled."""
+        with anyio.CancelScope() as self._scope:
+            while not self._is_stopped:
+                started = self._context.clock.monotonic()
+                if self.make() and self.trigger is not None:
+                    try:
+                        await self._run_standalone(self.trigger)
+                    finally:
+                        await self.discard()
+                if not self._context.restarts:
+                    return
+                now = self._context.clock.monotonic()
+                await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))
+                await self._load()
+
+    async def _run_standalone(self, trigger: BaseEventTrigger) -> None:
+        self.error = None
+        self._enter(HostedState.RUNNING)
+        try:
+            with plugin_code(f"run() of {self.name}"):
+                await self._runner.run(trigger)
+        except Exception as error:
+            _log.warning("trigger failed", trigger=self.name, error=repr(error))
+            self.note_failure(error)
+            return
+        self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)

@@ -1,0 +1,56 @@
+"""Asks a trigger what its source does, and computes what its watchers promise."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+import anyio
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.watchers.guarantees import Guarantee, Promise, promise
+from triggerer.errors import BrokerUnavailable, DagError
+from triggerer.streams.supervision.delivery_facts import facts_of
+
+ASKING_TIMEOUT: Final = timedelta(seconds=5)
+
+
+async def promise_of(
+    trigger: BaseEventTrigger,
+    *,
+    ask: bool,
+    ack_timeout: timedelta,
+    deadline: timedelta = ASKING_TIMEOUT,
+) -> Promise:
+    """What the watchers of a trigger promise.
+
+    Args:
+        ask: Whether its source may be asked.
+    Raises:
+        BrokerUnavailable: The source did not answer in time.
+        TriggererError: What the trigger raised of its settings and its source.
+        PluginError: It raised another error, or its answer has wrong types.
+    """
+    seconds = deadline.total_seconds()
+    with anyio.move_on_after(seconds) as scope:
+        try:
+            facts = await facts_of(trigger, ask=ask)
+        except Exception as error:
+            # A client may raise anything when it is cancelled.
+            if not scope.cancel_called:
+                raise
+            raise _silent(seconds) from error
+        return promise(facts, ack_timeout=ack_timeout)
+    raise _silent(seconds)
+
+
+def too_weak(promised: Promise, wanted: Guarantee) -> DagError:
+    """The error of a watcher whose trigger promises less than it asks for."""
+    return DagError(
+        f"it asks for {wanted}, and its trigger promises {promised}",
+        hint="change what the reason names, or ask for less: docs/explanation/guarantees.md",
+    )
+
+
+def _silent(seconds: float) -> BrokerUnavailable:
+    return BrokerUnavailable(f"its source did not answer within {seconds:g} s")

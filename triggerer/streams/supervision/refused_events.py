@@ -1,0 +1,75 @@
+"""Events of one trigger that the store has refused: logged, and shown with its watchers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from triggerer.domain.instants import readable
+from triggerer.errors import LeaseLost, NotSetAside, StoreError
+from triggerer.streams.clock import Clock
+
+_log = structlog.get_logger(__name__)
+
+# All rows of a group commit may be refused one by one, and again with every redelivery of their messages.
+_QUIET_S: Final = 1.0
+
+
+class Refusals:
+    """Counts them, and reports at most one per second.
+
+    Args:
+        name: The trigger's, for the log.
+        now: The time in UTC, shown by `latest`.
+        on_report: Called when one is reported.
+    """
+
+    __slots__ = ("_at", "_clock", "_latest", "_now", "_on_report", "_reported_at", "count", "name")
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        now: Callable[[], datetime],
+        on_report: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self._clock = clock
+        self._now = now
+        self._on_report = on_report
+        self._reported_at = -math.inf
+        self._latest: Exception | None = None
+        self._at = ""
+        self.count = 0
+
+    @property
+    def latest(self) -> str | None:
+        """How many there were, when one was last reported, and the last reason; None if there was none."""
+        if self._latest is None:
+            return None
+        if isinstance(self._latest, NotSetAside):
+            return f"a message cannot be set aside, at {self._at}: {self._latest}"
+        events = "an asset event was" if self.count == 1 else f"{self.count} asset events were"
+        return f"{events} refused, at {self._at}: {self._latest}"
+
+    def note(self, error: Exception) -> None:
+        """An event, or a message that was rejected, was not stored.
+
+        Ignored if the reason is that another instance owns the stream by now.
+        """
+        if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
+            return
+        self.count += 1
+        self._latest = error
+        now = self._clock.monotonic()
+        if now - self._reported_at < _QUIET_S:
+            return
+        self._reported_at = now
+        self._at = readable(self._now())
+        what = "message not set aside" if isinstance(error, NotSetAside) else "asset event refused"
+        _log.warning(what, trigger=self.name, error=str(error), refused=self.count)
+        self._on_report()

@@ -1,0 +1,279 @@
+"""A shared stream: its members, and the groups that serve them one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import partial
+from typing import Final
+
+import anyio
+import structlog
+
+from triggerer.backoff import is_worth_a_line
+from triggerer.domain.watchers.stream_names import readable_key
+from triggerer.errors import GroupEnded
+from triggerer.streams.catchup.processing.catch_up_tasks import WatchersBehind
+from triggerer.streams.context import RuntimeContext
+from triggerer.streams.delivery.group import Group
+from triggerer.streams.delivery.pending_limit import PendingLimit
+from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.stream_state import load_state
+from triggerer.synchronization import AutoResetEvent, Notifier
+
+_log = structlog.get_logger(__name__)
+_LASTS_S: Final = 5.0
+"""A source that is away ends a group at once, or within a few seconds."""
+
+
+class SharedStream:
+    """The members of one stream key, and the group that serves them now.
+
+    Before a group's poll starts, every member has joined it or counts as absent (contract, rule 14). Joining is
+    synchronous, so there is no race.
+    """
+
+    def __init__(self, key: Hashable, context: RuntimeContext) -> None:
+        self.key = key
+        self.members: dict[HostedTrigger, None] = {}
+        self.group: Group | None = None
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+        """Set when its last producer has been closed and none of its tasks is running."""
+        self.pending = PendingLimit(context.settings.max_pending)
+        self.behind = WatchersBehind(key, self.members.keys(), context)
+        """Which of the members' watchers are behind."""
+        self._context = context
+        self._backoff = context.restart_backoff()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._member_ended = Notifier()
+        self._all_left = AutoResetEvent()
+        self._is_emptied = False
+        self._is_draining = False
+        self._warned_of = ""
+        """The error with which it was restarted last."""
+        self._is_restarting = False
+        """Whether it has failed, and has not lasted since."""
+
+    @property
+    def name(self) -> str:
+        """What people read in place of the key."""
+        named = (member.stream_name for member in self.members if member.stream_name)
+        return next(named, "") or readable_key(self.key)
+
+    # Membership
+
+    def add(self, member: HostedTrigger) -> None:
+        """Let `member` join the running group now, or the next one when it opens."""
+        self.members[member] = None
+        member.stream_key = self.key
+        self.behind.add(member)
+        group = self.group
+        if group is not None and not group.is_ending and self._tasks is not None:
+            member.join(group)
+            self._tasks.start_soon(self._serve, member, group, name=member.task_name)
+            if self._is_emptied:
+                group.start_pulling()
+            self.behind.start(member)
+
+    def close(self) -> None:
+        """Stop the group and all members at once; nothing is resolved."""
+        if self.group is not None:
+            self.group.close()
+        self.scope.cancel()
+        for member in self.members:
+            member.end()
+        self._forget_members()
+        self.behind.lags.close()
+
+    def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
+        """Take `member` out. A group without members resolves what is outstanding, and is then closed."""
+        if member in self.members:
+            del self.members[member]
+            member.stream_key = None
+            member.withdraw(self.group, on_purpose=on_purpose)
+            self.behind.withdraw(member)
+            if self.group is not None:
+                # Those of its successor are asked once that can be made.
+                for watcher in member.source.watchers:
+                    self.group.state.selectors.pop(watcher.watcher_id, None)
+            if on_purpose:
+                self.behind.forget_watchers(member.source.watchers)
+        if not self.members:
+            self._all_left.set()
+
+    def _forget_members(self) -> None:
+        for member in self.members:
+            member.stream_key = None
+        self.members.clear()
+        self.behind.forget_hosts()
+
+    async def _serve(self, member: HostedTrigger, group: Group) -> None:
+        try:
+            await member.serve(group)
+        finally:
+            self._member_ended.notify_all()
+        if not self._context.restarts:
+            self.members.pop(member, None)
+            self.behind.forget_host(member, member.source.watchers)
+            member.stream_key = None
+            if not self.members:
+                self._all_left.set()
+
+    # Life
+
+    async def run(self) -> None:
+        """Open groups for as long as there are members; returns when there are none."""
+        while self.members:
+            await self._load_members()
+            if not self.members:
+                return
+            if self._is_draining or self._context.lease.is_over:
+                # It is about to be closed. Another group would only pull events that are then given up.
+                await anyio.sleep_forever()
+            started = self._context.clock.monotonic()
+            error = await self._run_group()
+            if error is None:
+                continue
+            if not self._context.restarts:
+                # The members have ended. If there are any, they joined while the group was ending.
+                continue
+            delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
+            self._log_restart(str(error.__cause__ or error), delay)
+            await self._context.clock.sleep_until(self._context.clock.monotonic() + delay)
+
+    def _log_restart(self, error: str, delay: float) -> None:
+        """Warn of another error at once, and of one that stays at growing distances."""
+        is_news = error != self._warned_of or is_worth_a_line(self._backoff.failures)
+        self._warned_of, self._is_restarting = error, True
+        log = _log.warning if is_news else _log.debug
+        log("shared stream restarts", stream=self.name, delay_s=round(delay, 2), error=error)
+
+    async def _log_recovery(self) -> None:
+        """Tell that a stream which had failed is read again, once it has lasted."""
+        clock = self._context.clock
+        await clock.sleep_until(clock.monotonic() + _LASTS_S)
+        self._warned_of, self._is_restarting = "", False
+        _log.info("shared stream is read again", stream=self.name)
+
+    async def drain(self) -> None:
+        """Pull nothing more. Wait until all is advanced or the group has ended, and the store has answered.
+
+        No other group is opened; the caller closes the stream next.
+        """
+        self._is_draining = True
+        if self.group is not None and not self.group.is_ending:
+            self.group.stop_pulling()
+            await self.group.wait_until_drained()
+        await self.pending.wait_until_empty()
+
+    async def _load_members(self) -> None:
+        """Load what those who are not made yet need, all at the same time."""
+        loads = [load for member in self.members if (load := member.begin_load()) is not None]
+        for load in loads:
+            await load.wait_until_settled()
+
+    async def _run_group(self) -> GroupEnded | None:
+        """Serve the members with one group. None: all have left, and what they owed is resolved."""
+        made = [member for member in self.members if member.make()]
+        if not made:
+            # Nobody can open the stream, so nothing is pulled and nothing is missed.
+            if not self._context.restarts:
+                self._forget_members()
+            return GroupEnded("no trigger of the stream can be made", key=self.key)
+        opener = made[0].trigger
+        assert opener is not None
+        group = Group(
+            self.key,
+            type(opener),
+            made[0].spec.kwargs,
+            name=self.name,
+            sink=self._context.sink,
+            clock=self._context.clock,
+            lease=self._context.lease,
+            settings=self._context.settings,
+            pending=self.pending,
+            lags=self.behind.lags,
+            source_of=self.behind.source_of,
+            now=self._context.now,
+            parked=self._context.parked,
+            load_state=partial(load_state, self._context.states, made[0].source.fence, self.key),
+            with_state=self._context.with_state,
+            hands_over_at_bound=self._context.parked_at_bound == "dead_letter",
+            random=self._context.random,
+            on_open=self.behind.note_open,
+            on_holders=self.behind.note_holders,
+        )
+        self._all_left.clear()
+        try:
+            return await self._serve_all(group)
+        finally:
+            group.clear()
+
+    async def _serve_all(self, group: Group) -> GroupEnded | None:
+        ended: GroupEnded | None = None
+        async with anyio.create_task_group() as tasks:
+            self._tasks, self.group = tasks, group
+            self.behind.begin(group, tasks)
+            try:
+                for member in self.members:
+                    member.is_absent = False
+                    member.join(group)
+                    tasks.start_soon(self._serve, member, group, name=member.task_name)
+                self.behind.start_replaying()
+                ended = await self._run_until_left(group)
+                if ended is not None:
+                    await self._end_members(ended)
+            finally:
+                self._tasks = self.group = None
+                self.behind.end()
+            tasks.cancel_scope.cancel()
+        return ended
+
+    async def _run_until_left(self, group: Group) -> GroupEnded | None:
+        ended: GroupEnded | None = None
+
+        async def run() -> None:
+            nonlocal ended
+            try:
+                await group.run()
+            except GroupEnded as error:
+                ended = error
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, name=f"shared-stream[{self.key}]")
+            if self._is_restarting:
+                tasks.start_soon(self._log_recovery, name=f"shared-stream-recovery[{self.key}]")
+            while True:
+                await self._all_left.wait()
+                if self.members:
+                    continue
+                self._is_emptied = True
+                await self._drain_emptied(group)
+                self._is_emptied = False
+                if not self.members:
+                    break
+            group.close()
+            tasks.cancel_scope.cancel()
+        return ended
+
+    async def _drain_emptied(self, group: Group) -> None:
+        """Pull nothing more until all is advanced, or somebody has joined again."""
+        while not self.members and group.outstanding:
+            group.stop_pulling()
+            await group.wait_until_drained()
+
+    async def _end_members(self, ended: GroupEnded) -> None:
+        """Wait until each filter has ended with the error. Those in back-off, or that do not end, are cancelled."""
+        for member in self.members:
+            if member.subscriber is None:
+                member.note_failure(ended)
+        with anyio.move_on_after(self._context.settings.close_timeout):
+            while any(member.subscriber is not None for member in self.members):
+                await self._member_ended.wait()
+        for member in [one for one in self.members if one.subscriber is not None]:
+            member.note_failure(ended)
+            if not self._context.restarts:
+                # It is about to be cancelled, so it cannot take itself out.
+                del self.members[member]
+                member.stream_key = None

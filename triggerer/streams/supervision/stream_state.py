@@ -1,0 +1,134 @@
+"""The state of a stream, as its producer is handed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import anyio
+
+from triggerer.abc import SharedStreamProducer, StreamState
+from triggerer.domain.events import Fence
+from triggerer.domain.json_text import dump_json, load_json
+from triggerer.domain.watchers.stream_states import MAX_STATE_BYTES, StateChange, StateStore
+from triggerer.errors import PluginError, RowRefused
+
+
+def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `state_after`, too."""
+    return has_state(producer) and producer.state_after is not SharedStreamProducer.state_after
+
+
+def has_state(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `use_state`."""
+    return producer.use_state is not SharedStreamProducer.use_state
+
+
+async def load_state(store: StateStore | None, fence: Fence | None, key: Hashable) -> StreamState:
+    """Read what was stored last of a stream.
+
+    Raises:
+        PluginError: There is no store for it.
+        StoreError: It cannot be read now.
+    """
+    if store is None or fence is None:
+        return await no_state()
+    return StoredState(await store.load(fence, key), store, fence, key)
+
+
+async def no_state() -> StreamState:
+    """For streams that nobody owns.
+
+    Raises:
+        PluginError: Always.
+    """
+    raise PluginError("the producer has a state, and there is no store for it here")
+
+
+class StoredState(StreamState):
+    """Stores each value under the lease that the stream was opened with."""
+
+    def __init__(self, value: Any, store: StateStore, fence: Fence, key: Hashable) -> None:
+        self._value = value
+        self._key = key
+        self._store = store
+        self._fence = fence
+        self._stored: bytes | None = None
+        """What is durable, if it was stored here."""
+        self._saving = 0
+        self._ahead: anyio.Event | None = None
+        self.on_saved: Callable[[], None] = lambda: None
+        """Called when something was saved, or could not be."""
+
+    @property
+    def is_saving(self) -> bool:
+        return self._saving > 0
+
+    def change_ahead(self, value: Any, on_done: Callable[[], None]) -> StateChange:
+        """The change that stores `value` with the events that it passes. What is saved meanwhile waits for it.
+
+        Raises:
+            PluginError: As `save`.
+        """
+        encoded = encode_state(value)
+        self._ahead = anyio.Event()
+
+        def note(error: Exception | None) -> None:
+            assert self._ahead is not None
+            if error is None:
+                self._note_stored(encoded)
+            ahead, self._ahead = self._ahead, None
+            ahead.set()
+            on_done()
+
+        return StateChange(self._fence, self._key, encoded, note)
+
+    def _note_stored(self, encoded: bytes) -> None:
+        self._stored = encoded
+        self._value = load_json(encoded)
+
+    @property
+    def value(self) -> Any:
+        return self._value
+
+    async def save(self, value: Any) -> None:
+        encoded = encode_state(value)
+        while self._ahead is not None:
+            await self._ahead.wait()
+        if encoded == self._stored and not self._saving:
+            return
+        done = anyio.Event()
+        failures: list[Exception] = []
+
+        def note(error: Exception | None) -> None:
+            if error is not None:
+                failures.append(error)
+            done.set()
+            # Also where nobody waits any more, since the waiter was cancelled.
+            self._saving -= 1
+            self.on_saved()
+
+        self._saving += 1
+        self._store.submit_nowait(StateChange(self._fence, self._key, encoded, note))
+        await done.wait()
+        if failures:
+            raise failures[0]
+        self._note_stored(encoded)
+
+
+def encode_state(value: Any) -> bytes:
+    """Write a state as JSON.
+
+    Raises:
+        PluginError: It is none, or is too large.
+    """
+    try:
+        encoded = dump_json(value, "the state of a stream")
+    except RowRefused as error:
+        raise PluginError(error.message, hint=error.hint) from error
+    if len(encoded) > MAX_STATE_BYTES:
+        raise PluginError(
+            f"the state of a stream has {len(encoded)} bytes, {MAX_STATE_BYTES} are allowed",
+            hint="store what is needed to go on, and forget the oldest of it",
+        )
+    return encoded

@@ -1,0 +1,1 @@
+"""The conformance suites for producers, triggers and timetables."""

@@ -1,0 +1,119 @@
+"""The producers' conformance suite, as far as closing and cancelling go."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.testing.conformance.driver import ACKED, CancelledAt, cancelled_at, close
+from triggerer.testing.conformance.features import Feature, case
+from triggerer.testing.conformance.resolutions import acked, nothing
+from triggerer.testing.conformance.suite import ProducerSuite
+
+# How often what an advance awaits may answer before the cancellation comes, until that is taken for the rule.
+_LATE_AT_MOST = 5
+
+
+class EndingCases(ProducerSuite):
+    """A producer may end at any moment, and loses nothing; part of `ProducerConformance`."""
+
+    @case()
+    async def test_a_producer_that_was_never_opened_can_be_closed(self) -> None:
+        await self.publish(["a"])
+        await close(await self._new_producer(), self.patience_s)
+        await self._check_left(["a"], "from the next producer")
+
+    @case()
+    async def test_an_idle_producer_is_cancelled_and_closed(self) -> None:
+        async with await self._driving() as driver:
+            await driver.stay_quiet(self.quiet_s)
+        await self.publish(["a"])
+        await self._check_left(["a"], "from the next producer")
+
+    @case()
+    async def test_a_stream_that_is_cancelled_anywhere_loses_nothing(self) -> None:
+        await self.publish(["a", "b", "c"])
+        cancelled = 0
+        came: list[str] = []
+        for wait in self.cancel_at:
+            if len(came) == 3:
+                break  # what it was cancelled at was the wait for a fourth one
+            came = []
+            producer = await self._new_producer()
+            try:
+                cancelled += await self._pull_beside_run(producer, came, wait)
+            finally:
+                await close(producer, self.patience_s)
+            assert await self.committed() == 0, f"cancelled at wait {wait}"
+        assert cancelled, "open_stream() never awaits anything"
+        await self._check_left(["a", "b", "c"], "after the last cancellation")
+
+    async def _pull_beside_run(
+        self, producer: SharedStreamProducer, came: list[str], wait: int
+    ) -> bool:
+        """Pull until cancelled at a wait, and whether that was reached; `run` is awaited beside, as in the runtime."""
+        async with anyio.create_task_group() as tasks:
+            if type(producer).run is not SharedStreamProducer.run:
+                tasks.start_soon(producer.run)
+            ended = await cancelled_at(self._pull(producer, came), wait)
+            tasks.cancel_scope.cancel()
+        return ended is CancelledAt.CANCELLED
+
+    async def _pull(self, producer: SharedStreamProducer, came: list[str]) -> None:
+        """Pull and resolve no message, until three came and nothing more comes."""
+        with anyio.move_on_after(self.patience_s) as scope:
+            stream: Any = producer.open_stream()
+            async with aclosing(stream):
+                async for event, payload in stream:
+                    if (value := self.value_of(event)) is not None:
+                        came.append(value)
+                    else:
+                        await producer.advance([AdvanceItem(payload, ACKED)])
+                    if len(came) == 3:
+                        scope.deadline = anyio.current_time() + self.quiet_s
+
+    @case()
+    async def test_an_advance_that_is_cancelled_anywhere_leaves_things_whole(self) -> None:
+        published: list[str] = []
+        committed: set[str] = set()
+        cancelled = late = 0
+        waits = deque(self.cancel_at)
+        while waits:
+            wait = waits.popleft()
+            more = [f"{wait}-{late}-a", f"{wait}-{late}-b"]
+            await self.publish(more)
+            published += more
+            ways: set[CancelledAt] = set()
+            async with await self._driving(nothing) as driver:
+                await self._await_all(more, driver)
+                came = driver.values
+                # Whatever is committed is a prefix: what comes is the rest, whole and in order.
+                if self._has(Feature.ORDERING):
+                    assert came == published[len(published) - len(came) :]
+                again = committed.intersection(came)
+                assert not again, f"{again} had been committed, and came again"
+                for values, payloads in driver.pending_by_lane():
+                    batch = [AdvanceItem(payload, ACKED) for payload in payloads]
+                    # What is sent for one lane may bring the answer of another, which then awaits nothing.
+                    way = await cancelled_at(driver.producer.advance(batch), wait)
+                    ways.add(way)
+                    if way is not CancelledAt.CANCELLED:
+                        committed.update(values)
+            was_cancelled = CancelledAt.CANCELLED in ways
+            cancelled += was_cancelled
+            if not was_cancelled:
+                if CancelledAt.TOO_LATE not in ways or late == _LATE_AT_MOST:
+                    break
+                late += 1
+                waits.appendleft(wait)
+        assert cancelled, "advance() never awaits anything"
+        await self.publish(["last"])
+        async with await self._driving() as driver:
+            await driver.until(lambda: "last" in acked(driver), "the last one is acked")
+            assert not committed.intersection(driver.values)
+            if not was_cancelled and self._has(Feature.ORDERING):
+                assert driver.values == ["last"], "an advance that returned was not committed"

@@ -1,0 +1,86 @@
+"""What becomes of the deliveries of a case, and what became of them."""
+
+from __future__ import annotations
+
+from triggerer.abc import AdvanceOutcome
+from triggerer.testing.conformance.driver import ACKED, FAILED, Delivery, Driver, Resolve
+
+
+def nothing(_: Delivery) -> None:
+    """Leave every delivery open."""
+
+
+def all_but(held: str) -> Resolve:
+    """Accept all values but this one, which stays open."""
+    return lambda delivery: None if delivery.value == held else ACKED
+
+
+def failing(value: str) -> Resolve:
+    """Fail this value at each delivery, and accept the others."""
+    return lambda delivery: FAILED if delivery.value == value else ACKED
+
+
+def once(value: str, outcome: AdvanceOutcome) -> Resolve:
+    """That outcome the first time; afterwards nothing of it is resolved."""
+    seen = 0
+
+    def resolve(delivery: Delivery) -> AdvanceOutcome | None:
+        nonlocal seen
+        if delivery.value != value:
+            return ACKED
+        seen += 1
+        return outcome if seen == 1 else None
+
+    return resolve
+
+
+def failing_once(value: str) -> Resolve:
+    """Fail this value at its first delivery; accept it afterwards, and the others."""
+    has_failed = False
+
+    def resolve(delivery: Delivery) -> AdvanceOutcome:
+        nonlocal has_failed
+        if delivery.value == value and not has_failed:
+            has_failed = True
+            return FAILED
+        return ACKED
+
+    return resolve
+
+
+def first(value: str, outcome: AdvanceOutcome, times: int) -> Resolve:
+    """Give this value the outcome at its first deliveries; accept it afterwards, and the others."""
+    seen = 0
+
+    def resolve(delivery: Delivery) -> AdvanceOutcome:
+        nonlocal seen
+        if delivery.value != value or seen == times:
+            return ACKED
+        seen += 1
+        return outcome
+
+    return resolve
+
+
+def gated(gate: list[bool]) -> Resolve:
+    """Accept everything from when `gate[0]` is true, and nothing before."""
+
+    def resolve(_: Delivery) -> AdvanceOutcome | None:
+        return ACKED if gate[0] else None
+
+    return resolve
+
+
+def outcomes(driver: Driver) -> list[tuple[str, AdvanceOutcome]]:
+    """The values that were advanced, in order, each with its outcome; one that came again stands there again."""
+    return [(delivery.value, outcome) for delivery, outcome in driver.advanced]
+
+
+def acked(driver: Driver) -> set[str]:
+    """The values that were advanced clean."""
+    return {value for value, outcome in outcomes(driver) if outcome.is_clean}
+
+
+def failed(driver: Driver) -> set[str]:
+    """The values that were advanced as failed."""
+    return {value for value, outcome in outcomes(driver) if outcome.failed}

@@ -1,0 +1,176 @@
+"""The producers' conformance suite, as far as a queue goes: what a watcher misses is kept in the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Hashable
+from typing import Any
+
+import anyio
+
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.domain.watchers.lane_positions import encode_lane
+from triggerer.testing.conformance.features import Feature, case
+from triggerer.testing.conformance.resolutions import acked, all_but, failing_once, nothing
+from triggerer.testing.conformance.suite import ProducerSuite
+from triggerer.testing.harness import HostedView, StreamHarness
+
+_VALUES = ["a", "b", "c"]
+
+
+class KeepingCases(ProducerSuite):
+    """The cases of `queue`; part of `ProducerConformance`."""
+
+    @case(Feature.QUEUE)
+    async def test_what_is_kept_for_a_watcher_has_a_key_and_a_lane_that_can_be_stored(self) -> None:
+        await self.publish(_VALUES)
+        async with await self._driving() as driver:
+            await driver.advanced_count(3)
+        for delivery in driver.deliveries:
+            assert delivery.key is not None, "without a key nobody knows what is kept already"
+            assert encode_lane(delivery.lane) is not None, f"{delivery.lane!r} is no JSON"
+
+    @case(Feature.QUEUE)
+    async def test_what_one_producer_has_dumped_another_one_loads(self) -> None:
+        await self.publish(_VALUES)
+        async with await self._driving() as driver:
+            await driver.advanced_count(3)
+            dumped = [driver.producer.dump_event(event) for event in driver.events]
+            values = driver.values
+        assert None not in dumped, "it has nothing to keep of a message"
+        async with await self._driving() as driver:
+            loaded = [driver.producer.load_event(data) for data in dumped if data is not None]
+            assert [self.value_of(event) for event in loaded] == values
+
+    @case(Feature.QUEUE, Feature.REDELIVERY)
+    async def test_a_message_that_comes_again_has_the_lane_and_the_key_it_had(self) -> None:
+        await self.publish(_VALUES)
+        async with await self._driving(failing_once("b")) as driver:
+            await driver.until(lambda: driver.values.count("b") >= 2, "b is redelivered")
+            first, again = (one for one in driver.deliveries if one.value == "b")
+            assert (again.lane, again.key) == (first.lane, first.key), "it would be kept twice"
+
+    @case(Feature.QUEUE, Feature.SIZES)
+    async def test_a_size_is_in_bytes(self) -> None:
+        await self.publish(["a" * 5_000])
+        async with await self._driving() as driver:
+            await driver.advanced_count(1)
+            (delivery,) = driver.deliveries
+            size = driver.producer.get_size(delivery.payload)
+        assert size >= len(delivery.value), f"{size} bytes for {len(delivery.value)}"
+
+    @case(Feature.QUEUE, Feature.DEAD_LETTER)
+    async def test_a_producer_that_never_had_a_message_can_hand_it_over(self) -> None:
+        """What was kept under another owner reaches a bound."""
+        await self.publish(["a"])
+        async with await self._driving() as driver:
+            await driver.advanced_count(1)
+            data = driver.producer.dump_event(driver.events[0])
+        assert data is not None
+        await self.publish(["b"])
+        async with await self._driving(nothing) as driver:
+            await driver.count(1)
+            await driver.producer.dead_letter(driver.producer.load_event(data), "for a test")
+            await driver.stay_quiet(self.quiet_s)
+            assert driver.values == ["b"], "what was handed over came again"
+        assert await self.dead_letters() == ["a"]
+
+    # A lane for each message
+
+    @case(Feature.QUEUE)
+    async def test_a_message_without_order_is_a_lane_of_its_own(self) -> None:
+        await self.publish_unordered(_VALUES)
+        async with await self._driving() as driver:
+            await driver.advanced_count(3)
+        lanes = {encode_lane(delivery.lane) for delivery in driver.deliveries}
+        assert None not in lanes, "a lane is no JSON"
+        assert len(lanes) == 3, f"three messages have {len(lanes)} lanes"
+
+    @case(Feature.QUEUE)
+    async def test_a_message_without_order_that_is_stuck_holds_up_no_other(self) -> None:
+        await self.publish_unordered(_VALUES)
+        async with await self._driving(all_but("a")) as driver:
+            await driver.until(lambda: acked(driver) == {"b", "c"}, "the others go on")
+            await self.publish_unordered(["d"])
+            await driver.until(lambda: "d" in acked(driver), "and still do")
+            await driver.stay_quiet(self.quiet_s)
+            assert "a" not in acked(driver)
+
+    # Under the runtime
+
+    @case(Feature.QUEUE)
+    async def test_a_watcher_that_fails_misses_nothing_and_its_sibling_gets_all_once(self) -> None:
+        producer = await self.new_producer()
+        failing: set[str] = {"b"}
+        watching = _watching(producer, self.value_of, failing)
+        async with StreamHarness(catch_up=True) as streams:
+            well, sick = await streams.add(watching("well")), await streams.add(watching("sick"))
+            await self.publish(_VALUES)
+            # In whatever order they come, some it has before it fails, and the others it has to get.
+            await self._until(
+                lambda: len(well.events) >= 3 and len(sick.events) + len(_behind(sick)) >= 3
+            )
+            assert sick.behind
+            # The broker is told all the same.
+            await self._await_committed_without(3)
+            failing.clear()
+            await streams.restart(sick)
+            await self._until(lambda: len(sick.events) >= 3 and not sick.behind)
+            await anyio.sleep(self.quiet_s)
+            for view in (well, sick):
+                taken = [event.payload for event in view.events]
+                self._check_same(taken, _VALUES, f"its events are {taken}")
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        with anyio.move_on_after(self.patience_s):
+            while True:
+                if condition():
+                    return
+                # The runtime tells nobody what has changed there, nor does the broker.
+                await anyio.sleep(0.01)
+        raise AssertionError(f"not within {self.patience_s:g} s")
+
+    async def _await_committed_without(self, number: int) -> None:
+        """As `_await_committed`, without a driver."""
+        with anyio.move_on_after(self.patience_s):
+            while True:
+                if await self.committed() == number:
+                    return
+                await anyio.sleep(0.01)
+        raise AssertionError(f"not {number}, but {await self.committed()} are committed")
+
+
+def _behind(view: HostedView) -> list[Any]:
+    """What a watcher has still to get, of all lanes."""
+    return [event for kept in view.behind.values() for event in kept]
+
+
+def _watching(
+    producer: SharedStreamProducer, value_of: Callable[[Any], str | None], failing: set[str]
+) -> type[Any]:
+    class Watching(BaseEventTrigger):
+        """An event of each message; the one that is called "sick" fails with some."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def serialize(self) -> tuple[str, dict[str, Any]]:
+            return "conformance.Watching", {"name": self.name}
+
+        def shared_stream_key(self) -> Hashable:
+            return "conformance"
+
+        @classmethod
+        def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+            return producer
+
+        async def filter_shared_stream(
+            self, shared_stream: AsyncIterator[Any]
+        ) -> AsyncIterator[TriggerEvent]:
+            async for event in shared_stream:
+                value = value_of(event)
+                if self.name == "sick" and value in failing:
+                    raise RuntimeError(f"cannot take {value}")
+                if value is not None:
+                    yield TriggerEvent(value)
+
+    return Watching

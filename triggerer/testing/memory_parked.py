@@ -1,0 +1,100 @@
+"""What a queue's watchers have missed, and what was set aside: in memory, in place of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from anyio.lowlevel import checkpoint
+
+from triggerer.domain.events import Fence
+from triggerer.domain.watchers.parked import (
+    Failed,
+    Kept,
+    KeptMessage,
+    ParkedChange,
+    ParkedState,
+    Passed,
+    Replayed,
+    Returned,
+    SetAside,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    watcher_id: int
+    message: KeptMessage
+    state: ParkedState
+
+
+class InMemoryParked:
+    """Keeps messages without a bound, until their watchers have passed them; stores each change at once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, _Row] = {}
+        self._last_id = 0
+
+    def submit_nowait(self, change: ParkedChange) -> None:
+        what, watcher_id = change.what, change.watcher_id
+        if isinstance(what, Kept):
+            self._put(watcher_id, what, ParkedState.KEPT)
+        elif isinstance(what, SetAside):
+            self._put(watcher_id, what, ParkedState.SET_ASIDE)
+        elif isinstance(what, Passed):
+            for key in what.keys:
+                id_ = self._find(watcher_id, key)
+                if id_ is not None and self._rows[id_].state is ParkedState.KEPT:
+                    del self._rows[id_]
+        elif isinstance(what, Failed):
+            id_ = self._find(watcher_id, what.key)
+            if id_ is not None:
+                row = self._rows[id_]
+                message = row.message._replace(failures=what.failures)
+                self._rows[id_] = replace(row, message=message)
+        elif isinstance(what, Returned):
+            self._rows[what.id] = replace(self._rows[what.id], state=ParkedState.SET_ASIDE)
+        else:
+            assert isinstance(what, Replayed)
+            self._rows.pop(what.id, None)
+        change.on_done(None)
+
+    def _put(self, watcher_id: int, what: Kept | SetAside, state: ParkedState) -> None:
+        """Unique by watcher and key: a repeat keeps its place, and what is set aside stays so."""
+        id_ = self._find(watcher_id, what.key)
+        if id_ is not None and state is ParkedState.KEPT:
+            return
+        if id_ is None:
+            self._last_id += 1
+            id_ = self._last_id
+        self._rows[id_] = _Row(watcher_id, KeptMessage(id_, what.lane, what.key, what.data), state)
+
+    def _find(self, watcher_id: int, key: str) -> int | None:
+        for id_, row in self._rows.items():
+            if row.watcher_id == watcher_id and row.message.key == key:
+                return id_
+        return None
+
+    async def read_kept(
+        self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
+    ) -> list[KeptMessage]:
+        # Where the store would be asked.
+        await checkpoint()
+        return [
+            message
+            for message in self._of(watcher_id, ParkedState.KEPT)
+            if message.id > after and lane in (None, message.lane)
+        ][:limit]
+
+    def kept(self, watcher_id: int, lane: str) -> list[bytes]:
+        """What is kept for a watcher in a lane, in order, as `dump_event` wrote it."""
+        return [one.data for one in self._of(watcher_id, ParkedState.KEPT) if one.lane == lane]
+
+    def set_aside(self, watcher_id: int) -> list[bytes]:
+        """What was set aside for a watcher, as `dump_event` wrote it."""
+        return [one.data for one in self._of(watcher_id, ParkedState.SET_ASIDE)]
+
+    def _of(self, watcher_id: int, state: ParkedState) -> Iterator[KeptMessage]:
+        for _, row in sorted(self._rows.items()):
+            if row.watcher_id == watcher_id and row.state is state:
+                yield row.message

@@ -1,0 +1,1 @@
+"""Models of brokers, and producers that read them."""

@@ -1,0 +1,57 @@
+"""The producer of a broker whose messages can be stored for single watchers (contract, rule 18)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from triggerer.testing.simulation.brokers.log_producer import SimulatedLog
+from triggerer.testing.simulation.brokers.producer import SimulatedProducer
+
+
+class StoresMessages(SimulatedProducer):
+    """A message is stored as its key: the broker's model keeps for ever what was published."""
+
+    def dump_event(self, event: Any) -> bytes:
+        return self._broker.message_of(event).key.encode()
+
+    def load_event(self, data: bytes) -> Any:
+        topic, lane, offset = data.decode().rsplit("/", 2)
+        assert topic == self._broker.topic
+        return self._broker.lanes[int(lane)].messages[int(offset)].event
+
+    async def dead_letter(self, event: Any, reason: str) -> None:
+        lagging = self._broker.checker.lagging
+        message = self._broker.message_of(event)
+        named, _, _ = reason.partition(":")
+        watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
+        assert watchers
+        if len(watchers) > 1:
+            # It names all that share a trigger.
+            watchers = [one for one in watchers if lagging.is_standing_before(one, message)]
+        if reason.startswith("no more messages can be kept"):
+            lagging.check_not_parked(watchers[0], message)
+        await self._simulate_io()
+        for watcher in watchers:
+            lagging.on_handed_over(watcher, message)
+        await self._simulate_io()
+
+
+class SettingAsideLog(StoresMessages, SimulatedLog):
+    """A log of which messages are set aside. Some cannot be written or read for a while, as after a deployment."""
+
+    def dump_event(self, event: Any) -> bytes:
+        if self._is_refused():
+            self._broker.checker.parked.on_not_written()
+            raise ValueError("it cannot be written")
+        return super().dump_event(event)
+
+    def load_event(self, data: bytes) -> Any:
+        if self._is_refused():
+            raise ValueError("it cannot be read")
+        return super().load_event(data)
+
+    def _is_refused(self) -> bool:
+        broker = self._broker
+        is_drawn = broker.refusing.random() < broker.scenario.filter_fault_rate
+        return is_drawn and not broker.faults.are_over

@@ -1,0 +1,51 @@
+"""A stream key of the simulated world, with its watchers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triggerer.abc import BaseEventTrigger
+    from triggerer.domain.events import WatcherRef
+    from triggerer.store.watchers.hosting import TriggerRow
+    from triggerer.testing.simulation.brokers.broker import Broker
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherTemplate:
+    """The class and arguments that watchers of a stream are declared with; `asset_id` None: of any asset."""
+
+    cls: type[BaseEventTrigger]
+    kwargs: dict[str, Any]
+    asset_id: int | None = None
+    name: str | None = None
+    """How the user's file calls the watcher; None: the simulation made the watcher up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A watcher as a DAG file declares it."""
+
+    ref: WatcherRef
+    cls: type[BaseEventTrigger]
+    kwargs: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream key, its broker, and its watchers."""
+
+    key: str
+    broker: Broker
+    templates: tuple[WatcherTemplate, ...]
+    next_event: Callable[[int, int, int], Any]
+    """Makes the raw event of a message from its number, its lane, and its offset there."""
+    watchers: dict[int, TriggerRow] = field(default_factory=dict)
+    """The row of each that is stored, by watcher."""
+
+    @property
+    def triggers(self) -> dict[int, TriggerRow]:
+        """The rows by trigger: some serve several watchers."""
+        return {row.trigger_id: row for row in self.watchers.values()}

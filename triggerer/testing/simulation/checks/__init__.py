@@ -1,0 +1,1 @@
+"""Checks of the promises, from evidence that the models collect."""

@@ -1,0 +1,46 @@
+"""What must hold where a filter that catches up meets the live one: nothing is given to both (rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.kernel.delivery import Delivery, Message
+
+
+class SeamChecker:
+    """Compares what live filters are given with what the watcher has passed while it caught up.
+
+    Keys absorb what derives from a repeat, so that nothing that is durable tells of it.
+
+    Args:
+        fail: Called with the rule that was broken, and how.
+        was_told: Whether a message was in an advance that returned: the broker may deliver it once more all the same.
+    """
+
+    def __init__(
+        self, fail: Callable[[str, str], None], was_told: Callable[[Message], bool]
+    ) -> None:
+        self._fail = fail
+        self._was_told = was_told
+        self._broadcast: dict[str, list[Delivery]] = {}
+        """By message its deliveries that were broadcast."""
+
+    def on_broadcast(self, delivery: Delivery) -> None:
+        """It is given to the live filters."""
+        self._broadcast.setdefault(delivery.message.key, []).append(delivery)
+
+    def on_passed(self, watcher: int, message: Message) -> None:
+        """A filter of the watcher's that catches up has moved past a message of a lane."""
+        for delivery in self._broadcast.get(message.key, ()):
+            delivery.caught_up.add(watcher)
+
+    def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
+        """The watcher's live filter is given it."""
+        message = delivery.message
+        if watcher in delivery.caught_up and not self._was_told(message):
+            self._fail(
+                "S13",
+                f"watcher {watcher} has passed {message.key} while it caught up, and reads it live",
+            )

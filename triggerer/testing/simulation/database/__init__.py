@@ -1,0 +1,1 @@
+"""A model of the database: what is durable, and how transactions fail."""

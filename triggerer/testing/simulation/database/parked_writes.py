@@ -1,0 +1,216 @@
+"""What one transaction writes of messages that are parked for watchers (`triggerer.store.watchers.parked`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+
+from triggerer.domain.watchers.parked import ParkedState
+from triggerer.store.watchers import parked
+from triggerer.store.watchers.parked import PARKING, KeepBodies, drop_parked
+from triggerer.testing.simulation.kernel.delivery import ParkedBody, ParkedRow, size_of_bodies
+
+if TYPE_CHECKING:
+    from triggerer.store.database.script import Row, Script
+    from triggerer.store.database.statement import Statement
+    from triggerer.testing.simulation.database.model import Store
+
+PARKED: Final = PARKING
+"""The statements."""
+_KEPT: Final = ParkedState.KEPT.value
+_OF_BYTES: Final = {parked.DROP, parked.DROP_BODIES}
+"""What follows other statements, and takes no time of its own."""
+
+_Result = TypeVar("_Result")
+
+Decision = Literal["replay", "discard"] | None
+"""What a person does about a parked message; None: nothing now."""
+
+
+class Locks(Protocol):
+    """The transaction that it is a part of."""
+
+    store: Store
+
+    async def lock_row(self, name: str) -> None: ...
+
+    async def perform(self, script: Script[_Result]) -> _Result: ...
+
+
+class ParkedWrites:
+    """Durable, all at once, when `apply` is called. Locked as a whole: transactions on it come one after another."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, str], ParkedRow] | None = None
+        """By watcher and key, as this transaction sees them; None: it has not looked."""
+        self._bodies: dict[ParkedBody, int] = {}
+        """Their bytes, likewise, with the ids."""
+        self._set_aside: dict[tuple[int, str], ParkedRow] = {}
+        """What the owner of the stream sets aside."""
+        self._discarded: set[tuple[int, str]] = set()
+
+    async def perform(
+        self, session: Locks, statement: Statement, values: Mapping[str, Any]
+    ) -> list[Row]:
+        store = session.store
+        rows = await self._lock(session)
+        if statement not in _OF_BYTES:
+            await store.faults.delay()
+        if statement is parked.TOTAL:
+            return [(size_of_bodies({row.body for row in rows.values()}),)]
+        if statement is parked.USAGE:
+            return [(one, *self._usage(one)) for one in values["watchers"]]
+        if statement is parked.USED:
+            one, all_ = (values["digest"], values["key"]), {row.body for row in rows.values()}
+            total = size_of_bodies(body for body in all_ if body[:2] != one)
+            return [(*self._usage(values["watcher_id"], but=values["key"]), total)]
+        if statement is parked.KEEP:
+            new: list[Row] = []
+            for _, _, watcher, body_id, lane, key, parked_at in sorted(values["rows"].rows):
+                at = watcher, key
+                if at not in rows:
+                    body = self._body(body_id)
+                    rows[at] = ParkedRow(
+                        store.next_id(), watcher, body, lane, key, _KEPT, 0, parked_at
+                    )
+                    new.append((body_id,))
+            return new
+        if statement is parked.KNOWN:
+            return [at for at in values["rows"].rows if tuple(at) in rows]
+        elif statement is parked.PASS:
+            return [
+                self._drop(at)
+                for at in map(tuple, values["rows"].rows)
+                if at in rows and rows[at].is_kept
+            ]
+        elif statement is parked.NOTE_FAILURES:
+            at = values["watcher_id"], values["key"]
+            if at in rows and rows[at].is_kept:
+                rows[at] = replace(rows[at], failures=values["failures"])
+        elif statement is parked.SET_ASIDE:
+            self._note_set_aside(store, rows, values)
+        else:
+            return self._perform_by_id(rows, statement, values)
+        return []
+
+    async def keep_bodies(self, session: Locks, step: KeepBodies) -> list[Row]:
+        await self._lock(session)
+        rows: list[Row] = []
+        for one in step.bodies:
+            # Each takes its time: they have bytes.
+            await session.store.faults.delay()
+            body = ParkedBody(one.stream_digest, one.key, one.data.decode())
+            id_ = self._bodies.setdefault(body, session.store.next_id())
+            rows.append((one.stream_digest, one.key, id_))
+        return rows
+
+    def _note_set_aside(
+        self, store: Store, rows: dict[tuple[int, str], ParkedRow], values: Mapping[str, Any]
+    ) -> None:
+        at = values["watcher_id"], values["key"]
+        known = rows.get(at)
+        rows[at] = self._set_aside[at] = ParkedRow(
+            known.id if known is not None else store.next_id(),
+            values["watcher_id"],
+            self._body(values["body_id"]),
+            values["lane"],
+            values["key"],
+            values["state"],
+            values["failures"],
+            values["parked_at"],
+            was_set_aside=True,
+        )
+
+    def _perform_by_id(
+        self,
+        rows: dict[tuple[int, str], ParkedRow],
+        statement: Statement,
+        values: Mapping[str, Any],
+    ) -> list[Row]:
+        """What is done about rows that somebody has read before, and bytes without a row."""
+        if statement is parked.RETURN:
+            for at, row in rows.items():
+                if row.id == values["id"]:
+                    rows[at] = replace(row, state=values["state"], failures=row.failures + 1)
+        elif statement is parked.DROP:
+            chosen = [at for at, row in rows.items() if row.id in values["ids"]]
+            return [self._drop(at) for at in chosen]
+        elif statement is parked.DROP_BODIES:
+            used = {row.body for row in rows.values()}
+            for body in [body for body, id_ in self._bodies.items() if id_ in values["ids"]]:
+                if body not in used:
+                    del self._bodies[body]
+        return []
+
+    def _drop(self, at: tuple[int, str]) -> Row:
+        assert self._rows is not None
+        return (self._bodies[self._rows.pop(at).body],)
+
+    def _body(self, body_id: int) -> ParkedBody:
+        return next(body for body, id_ in self._bodies.items() if id_ == body_id)
+
+    async def _lock(self, session: Locks) -> dict[tuple[int, str], ParkedRow]:
+        """All of them are locked until the end of the transaction."""
+        if self._rows is None:
+            await session.lock_row("parked messages")
+            self._rows = dict(session.store.parked)
+            self._bodies = dict(session.store.parked_bodies)
+        return self._rows
+
+    # What a person decides
+
+    async def decide(self, session: Locks, decide: Callable[[ParkedRow], Decision]) -> set[str]:
+        """Replay or discard what is parked; the digests of the streams of what is replayed."""
+        rows, replayed = await self._lock(session), set[str]()
+        await session.store.faults.delay()
+        for at, row in list(rows.items()):
+            decision = decide(row)
+            if decision == "discard":
+                self._discarded.add(at)
+            elif decision == "replay" and not row.is_kept:
+                rows[at] = replace(row, state=_KEPT)
+                replayed.add(row.body[0])
+        await session.perform(drop_parked([rows[at].id for at in self._discarded]))
+        return replayed
+
+    def _usage(self, watcher: int, but: str | None = None) -> tuple[int, int]:
+        assert self._rows is not None
+        bodies = [
+            row.body for row in self._rows.values() if row.watcher == watcher and row.key != but
+        ]
+        return len(bodies), size_of_bodies(bodies)
+
+    def apply(self, store: Store) -> None:
+        """The transaction commits."""
+        if self._rows is None:
+            return
+        streams = {
+            watcher.watcher_id: row.stream_digest
+            for row in store.triggers.values()
+            for watcher in row.watchers
+        }
+        lagging, before = store.checker.lagging, dict(store.parked)
+        store.parked.clear()
+        for at, row in self._rows.items():
+            is_orphan = row.is_kept and streams.get(row.watcher) != row.body[0]
+            state = ParkedState.SET_ASIDE.value if is_orphan else row.state
+            now = store.parked[at] = replace(row, state=state)
+            was_kept = at not in before or before[at].is_kept
+            if was_kept and not now.is_kept:
+                lagging.on_set_aside(row.watcher, row.message)
+            elif now.is_kept and not was_kept:
+                lagging.on_replayed(row.watcher, row.message)
+        store.parked_bodies.clear()
+        store.parked_bodies.update(self._bodies)
+        for at in sorted(before.keys() | self._rows.keys()):
+            if before.get(at) != self._rows.get(at):
+                store.checker.trace("parked", row=self._rows.get(at) or f"{at} is gone")
+        for at, row in before.items():
+            if at in self._discarded:
+                lagging.on_discarded(row.watcher, row.message)
+            elif at not in self._rows:
+                lagging.on_row_gone(row)
+        for row in self._rows.values():
+            lagging.note_place(row)
+        store.checker.parked.check(before, self._set_aside.values(), store.parked_bodies)

@@ -1,0 +1,71 @@
+"""The rows of partition keys, as the model of the database has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""As the column says that a key waits for no time."""
+
+
+@dataclass(slots=True)
+class Partitions:
+    """All that is stored for one DAG."""
+
+    queue: dict[int, int | None] = field(default_factory=dict)
+    """The run of each event in the DAG's queue, or `DIVIDED`."""
+    shares: dict[tuple[str, int], int | None] = field(default_factory=dict)
+    """By key and event: the run that took it."""
+    parts: dict[tuple[str, int, str], datetime] = field(default_factory=dict)
+    """By key, asset and part: the instant of the first event."""
+    keys: dict[str, tuple[int, datetime, datetime]] = field(default_factory=dict)
+    """How many runs there were, when the next is due, and the instant of the newest event."""
+    noted: dict[str, datetime] = field(default_factory=dict)
+    """When it was found when the next is due."""
+    next_at: datetime = NEVER
+    """In the row of the DAG."""
+
+    def copy(self, queue: dict[int, int | None]) -> Partitions:
+        """The same rows, with this queue."""
+        rows = (dict(self.shares), dict(self.parts), dict(self.keys))
+        return Partitions(dict(queue), *rows, dict(self.noted), self.next_at)
+
+    def waiting(self) -> dict[str, set[int]]:
+        """The events that wait for each key."""
+        found: dict[str, set[int]] = {}
+        for (key, event), run in self.shares.items():
+            if run is None:
+                found.setdefault(key, set()).add(event)
+        return found
+
+    def of_run(self, run: int) -> list[int]:
+        """The events that a run took."""
+        return [event for (_, event), pk in self.shares.items() if pk == run]
+
+    def take_all(self, key: str, run: int) -> list[int]:
+        """Give a run what waits for its key; return the events."""
+        taken = [event for (one, event), pk in self.shares.items() if one == key and pk is None]
+        self.shares.update(((key, event), run) for event in taken)
+        self.parts = {part: at for part, at in self.parts.items() if part[0] != key}
+        runs, _, newest = self.keys[key]
+        self.keys[key] = (runs + 1, NEVER, newest)
+        self.noted.pop(key, None)
+        return taken
+
+    def return_to_queue(self) -> None:
+        """As `triggerer.store.partitions.remapping`."""
+        back = [share for share, run in self.shares.items() if run is None]
+        if not back:
+            return
+        for share in back:
+            del self.shares[share]
+            self.queue[share[1]] = None
+        self.parts.clear()
+        self.noted.clear()
+        self.keys = {key: (runs, NEVER, newest) for key, (runs, _, newest) in self.keys.items()}
+
+    def earliest(self) -> datetime:
+        """When the next key is due."""
+        return min((due for _, due, _ in self.keys.values()), default=NEVER)

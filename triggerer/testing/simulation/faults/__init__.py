@@ -1,0 +1,1 @@
+"""Faults that happen to watchers and streams in a simulated world."""

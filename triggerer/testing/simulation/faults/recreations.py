@@ -1,0 +1,47 @@
+"""Topics of logs that are deleted and made anew, under the same name."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.brokers.stream import Stream
+    from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
+    from triggerer.testing.simulation.kernel.scenario import Scenario
+
+_MOST: Final = 3
+"""Of a seed."""
+
+
+class RecreatedWorld(Protocol):
+    """What `Recreations` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+
+    scenario: Scenario
+    faults: FaultInjector
+    streams: list[Stream]
+
+    def trace(self, what: str, **details: Any) -> None: ...
+
+
+class Recreations:
+    """Makes them anew, by a generator of its own; outlives every process."""
+
+    def __init__(self, world: RecreatedWorld) -> None:
+        self._random = Random(f"{world.scenario.seed}/when it is made anew")
+        self._every_s = self._random.choice((5.0, 20.0))
+        self._made = 0
+        self._world = world
+
+    async def run(self) -> None:
+        """Do it until nothing goes wrong any more."""
+        random, world = self._random, self._world
+        while self._made < _MOST:
+            await asyncio.sleep(random.expovariate(1.0 / self._every_s))
+            stream = random.choice(world.streams)
+            if world.faults.are_over:
+                return
+            self._made += 1
+            world.trace("made anew", stream=stream.key)
+            stream.broker.recreate()

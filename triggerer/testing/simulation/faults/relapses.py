@@ -1,0 +1,120 @@
+"""Watchers that are unwell for a moment, and get other arguments in the moment in which they have caught up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+
+from triggerer.synchronization import AutoResetEvent
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.brokers.stream import Stream
+    from triggerer.testing.simulation.faults.catching_up import Health
+    from triggerer.testing.simulation.kernel.delivery import Message
+    from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
+    from triggerer.testing.simulation.kernel.scenario import Scenario
+
+_EVERY_S: Final = 1.0
+"""How long it takes on average until one falls ill."""
+_SHARE: Final = 0.5
+"""How many get other arguments, of those that have read a lane again to its end."""
+_SOON_S: Final = 0.1
+"""How long it takes at most until they do."""
+_DELETION_S: Final = 0.5
+"""How long it takes at most until a position is gone."""
+_PAUSE_S: Final = 0.2
+"""How long it takes at most until one is unwell that has got other arguments."""
+_MESSAGES: Final = 3
+"""So many come at most in the lane of one that is unwell."""
+_APART_S: Final = 0.3
+"""How long after the one before each comes at most."""
+
+
+class RelapsingWorld(Protocol):
+    """What `Relapses` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+
+    scenario: Scenario
+    faults: FaultInjector
+    health: Health
+    streams: list[Stream]
+
+    def replace_watcher(self, stream: Stream, watcher: int) -> None: ...
+
+    def publish_in(self, stream: Stream, lane: int) -> None: ...
+
+    def trace(self, what: str, **details: Any) -> None: ...
+
+
+class Relapses:
+    """Makes watchers fall behind, and deploys once more what was just mended; outlives every process.
+
+    Where such a watcher stood is about to be deleted then, and its owner reads it once more.
+    """
+
+    def __init__(self, world: RelapsingWorld) -> None:
+        self._random = Random(f"{world.scenario.seed}/who relapses")
+        self._world = world
+        self._deployed: set[tuple[int, int]] = set()
+        """Watchers and lanes, of which the position is not gone."""
+        self._mended: list[tuple[Stream, int, int]] = []
+        """Watchers, and the lanes that they have read to their end."""
+        self._is_some_mended = AutoResetEvent()
+
+    def on_read_again(self, stream: Stream, watcher: int, message: Message) -> None:
+        """One that catches up has moved past a message: if nothing lies behind it, it gets other arguments soon."""
+        is_last = message.offset + 1 == len(stream.broker.lanes[message.lane].messages)
+        if is_last and not self._world.faults.are_over and self._random.random() < _SHARE:
+            self._mended.append((stream, watcher, message.lane))
+            self._is_some_mended.set()
+
+    async def on_deleting(self, watcher: int, lane: int) -> None:
+        """Where a watcher stood is being deleted."""
+        if (watcher, lane) in self._deployed and not self._world.faults.are_over:
+            self._deployed.discard((watcher, lane))
+            await asyncio.sleep(self._random.uniform(0.0, _DELETION_S))
+
+    async def run(self, announce: Callable[[Stream], None]) -> None:
+        """Do it until nothing goes wrong any more; `announce` tells the hosts of a process."""
+        self._deployed.clear()
+        self._mended.clear()
+        self._is_some_mended = AutoResetEvent()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._deploy, announce)
+            while not self._world.faults.are_over:
+                await asyncio.sleep(self._random.expovariate(1.0 / _EVERY_S))
+                stream = self._random.choice(self._world.streams)
+                if stream.watchers:
+                    watcher = self._random.choice(sorted(stream.watchers))
+                    lane = self._random.randrange(self._world.scenario.lanes)
+                    await self._relapse(stream, watcher, lane)
+            tasks.cancel_scope.cancel()
+
+    async def _deploy(self, announce: Callable[[Stream], None]) -> None:
+        while True:
+            await self._is_some_mended.wait()
+            mended, self._mended = self._mended, []
+            for stream, watcher, lane in mended:
+                await asyncio.sleep(self._random.uniform(0.0, _SOON_S))
+                if watcher not in stream.watchers or self._world.faults.are_over:
+                    continue
+                self._world.trace("deploy", stream=stream.key, watcher=watcher)
+                self._world.replace_watcher(stream, watcher)
+                announce(stream)
+                self._deployed.add((watcher, lane))
+                await asyncio.sleep(self._random.uniform(0.0, _PAUSE_S))
+                await self._relapse(stream, watcher, lane)
+
+    async def _relapse(self, stream: Stream, watcher: int, lane: int) -> None:
+        """Have a watcher be unwell for a moment while messages come."""
+        world, random = self._world, self._random
+        if world.faults.are_over:
+            return
+        world.trace("relapse", watcher=watcher, how=world.health.relapse(watcher, random))
+        for _ in range(random.randint(1, _MESSAGES)):
+            await asyncio.sleep(random.uniform(0.0, _APART_S))
+            if not world.faults.are_over:
+                world.publish_in(stream, lane)

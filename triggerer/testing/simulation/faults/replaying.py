@@ -1,0 +1,65 @@
+"""Somebody asks to have watchers of a log read it again (`triggerer watchers replay`)."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from triggerer.errors import StoreError
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.brokers.stream import Stream
+    from triggerer.testing.simulation.database.model import Store
+    from triggerer.testing.simulation.database.transactions import Database
+    from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
+    from triggerer.testing.simulation.kernel.scenario import Scenario
+
+_MOST: Final = 4
+"""Of a seed: each reads much of what there is once more."""
+
+
+class ReplayedWorld(Protocol):
+    """What `Replaying` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+
+    scenario: Scenario
+    faults: FaultInjector
+    store: Store
+    streams: list[Stream]
+
+    def trace(self, what: str, **details: Any) -> None: ...
+
+
+class Replaying:
+    """Asks for it from time to time, by a generator of its own; outlives every process."""
+
+    def __init__(self, world: ReplayedWorld) -> None:
+        self._random = Random(f"{world.scenario.seed}/what is replayed")
+        self._every_s = self._random.choice((2.0, 5.0, 15.0))
+        self._again_share = self._random.choice((0.0, 0.5, 1.0))
+        self._asked = 0
+        self._world = world
+
+    async def run(self, database: Database) -> None:
+        """Ask until nothing goes wrong any more."""
+        random, world = self._random, self._world
+        while self._asked < _MOST:
+            await asyncio.sleep(random.expovariate(1.0 / self._every_s))
+            stream = random.choice(world.streams)
+            if world.faults.are_over:
+                return
+            if not stream.watchers:
+                continue
+            watcher = random.choice(sorted(stream.watchers))
+            published = [at for lane in stream.broker.lanes for at in lane.published]
+            # From the earliest message, or from the time of one of them.
+            start = random.choice((None, *published))
+            is_again = random.random() < self._again_share
+            self._asked += 1
+            world.trace("replay", watcher=watcher, start=start, again=is_again)
+            try:
+                async with database.transaction() as session:
+                    await session.ask_for_replay(stream.key, watcher, start, again=is_again)
+            except StoreError:
+                # Who asks sees the error; an unknown outcome may be a commit.
+                continue

@@ -1,0 +1,101 @@
+"""What happens besides: many messages arrive at once, and a person decides about what is parked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from triggerer.errors import StoreError
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.brokers.stream import Stream
+    from triggerer.testing.simulation.database.model import Store
+    from triggerer.testing.simulation.database.parked_writes import Decision
+    from triggerer.testing.simulation.database.transactions import Database
+    from triggerer.testing.simulation.faults.catching_up import Lagging
+    from triggerer.testing.simulation.kernel.delivery import ParkedRow
+    from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
+    from triggerer.testing.simulation.kernel.scenario import Scenario
+
+_MOST_AT_ONCE: Final = 12
+"""Messages."""
+_AFTER_FAULTS_S: Final = 5.0
+"""How often somebody looks then: a stream that is held waits for it."""
+
+
+class TidiedWorld(Protocol):
+    """What `Tidying` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+
+    scenario: Scenario
+    lagging: Lagging
+    faults: FaultInjector
+    store: Store
+    streams: list[Stream]
+
+    def publish_in(self, stream: Stream, lane: int) -> None: ...
+
+    def trace(self, what: str, **details: Any) -> None: ...
+
+
+class Person:
+    """Replays and discards messages that are parked; outlives every process.
+
+    Once nothing goes wrong any more, each is replayed once at most, and discarded if it is set aside all the same.
+    """
+
+    def __init__(self, world: TidiedWorld) -> None:
+        self._random = Random(f"{world.scenario.seed}/person")
+        is_queue = world.lagging.is_queue
+        self._deciding = (
+            self._random if is_queue else Random(f"{world.scenario.seed}/what is tidied")
+        )
+        self._world = world
+        self._flooded = 0
+        self._replayed: Counter[tuple[int, str]] = Counter()
+
+    async def flood(self) -> None:
+        """Have many messages of one lane arrive at once, again and again."""
+        every_s = self._world.lagging.flooded_every_s
+        while every_s is not None and self._flooded < self._world.lagging.most_in_floods:
+            await asyncio.sleep(self._random.expovariate(1.0 / every_s))
+            if self._world.faults.are_over:
+                return
+            stream = self._random.choice(self._world.streams)
+            lane = self._random.randrange(self._world.scenario.lanes)
+            self._world.trace("flood", stream=stream.key, lane=lane)
+            count = self._random.randint(2, _MOST_AT_ONCE)
+            self._flooded += count
+            for _ in range(count):
+                self._world.publish_in(stream, lane)
+
+    async def tidy(self, database: Database) -> None:
+        """Decide about what is parked, from time to time."""
+        while True:
+            is_over = self._world.faults.are_over
+            every_s = _AFTER_FAULTS_S if is_over else self._world.lagging.tidied_every_s
+            await asyncio.sleep(self._deciding.expovariate(1.0 / every_s))
+            if not self._world.store.parked:
+                continue
+            try:
+                async with database.transaction() as session:
+                    await session.decide_parked(self._decide)
+            except StoreError:
+                # The person sees the error, and looks again later; an unknown outcome may be a commit.
+                continue
+
+    def _decide(self, row: ParkedRow) -> Decision:
+        world, at = self._world, (row.watcher, row.key)
+        if row.is_kept:
+            # What the watcher is to be given by itself is discarded seldom.
+            is_discarded = not world.faults.are_over and self._deciding.random() < 0.02
+            return "discard" if is_discarded else None
+        if self._deciding.random() < 0.3:
+            return None
+        is_declared = any(row.watcher in stream.watchers for stream in world.streams)
+        may_replay = is_declared and not (world.faults.are_over and self._replayed[at])
+        if may_replay and self._deciding.random() < world.lagging.replay_share:
+            self._replayed[at] += world.faults.are_over
+            return "replay"
+        return "discard"

@@ -1,0 +1,1 @@
+"""Virtual time, the draws of a seed, and the values that all models share."""

@@ -1,0 +1,179 @@
+"""An asyncio event loop with virtual time, in which a seed makes every choice. No I/O, no threads."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextvars import Context
+from typing import Any, TypeVarTuple, cast
+from weakref import WeakKeyDictionary
+
+_Ts = TypeVarTuple("_Ts")
+
+_CPU_TIME = 0.002
+"""The most seconds that pass in a turn of the loop, so that timers also fall due while there is work."""
+
+
+class Deadlock(Exception):
+    """No callback is ready, and there is no timer."""
+
+
+class _Task(asyncio.Task[Any]):
+    """Hashed by its number: anyio keeps tasks in sets, and cancels them in the order of iteration."""
+
+    def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:
+        self._number = number
+        super().__init__(coro, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Runs ready callbacks in the order in which they were made ready, as asyncio promises.
+
+    What asyncio leaves open is drawn: the order of timers that fall due together, and how much time passes while
+    callbacks run. `on_step` is called before each callback and may raise, which stops the loop at that point.
+    """
+
+    def __init__(self, rng: random.Random, now: float, on_step: Callable[[], None]) -> None:
+        # The constructor of the base class asks for it.
+        self._is_running = False
+        super().__init__()
+        self.now = now
+        self.passed = 0.0
+        """Seconds of this in which nothing ran, see `pass_time`."""
+        self.on_step: Callable[[], None] | None = on_step
+        self._rng = rng
+        self._callbacks: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
+        self._numbers = 0
+        self._is_stopping = False
+        # Ordered, so that those left over are closed in the same order in every process.
+        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
+        self.set_task_factory(cast("Any", self._make_task))
+
+    def _make_task(self, loop: VirtualLoop, coro: Any, **kwargs: Any) -> _Task:
+        self._numbers += 1
+        return _Task(self._numbers, coro, loop=loop, **kwargs)
+
+    def time(self) -> float:
+        return self.now
+
+    def pass_time(self, seconds: float) -> None:
+        """Nothing runs meanwhile: what falls due is late."""
+        self.now += seconds
+        self.passed += seconds
+
+    def call_soon(
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._callbacks.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*_Ts], object],
+        *args: *_Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._rng.random(), self._numbers, timer))
+        return timer
+
+    def next_due(self) -> float | None:
+        """When something is to run next; None: not before somebody outside calls."""
+        if self._callbacks:
+            return self.now
+        while self._timers and self._timers[0][3].cancelled():
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    def run_forever(self) -> None:
+        """Take turns until one has called `stop`, or a step raises.
+
+        Raises:
+            Deadlock: Nothing can happen any more.
+        """
+        hooks = sys.get_asyncgen_hooks()
+        self._is_running = True
+        asyncio._set_running_loop(self)  # noqa: SLF001  (exported for whoever writes an event loop)
+        sys.set_asyncgen_hooks(firstiter=self._note_generator, finalizer=self._finalize_generator)
+        try:
+            while True:
+                self._turn()
+                if self._is_stopping:
+                    break
+        finally:
+            self._is_running = self._is_stopping = False
+            asyncio._set_running_loop(None)  # noqa: SLF001
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _note_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators[generator] = None
+
+    def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators.pop(generator, None)
+        if not self.is_closed():
+            self.call_soon(self.create_task, generator.aclose())
+
+    async def shutdown_asyncgens(self) -> None:
+        """Close the generators that were left open, in the order in which they began."""
+        generators = list(self._generators)
+        self._generators.clear()
+        if generators:
+            # They belong to a process that has ended: what they raise cannot matter any more.
+            await asyncio.gather(*[one.aclose() for one in generators], return_exceptions=True)
+
+    def _turn(self) -> None:
+        """Run what fell due, then everything that was ready before; cancelled timers are dropped as they fall due."""
+        timers, callbacks = self._timers, self._callbacks
+        while timers and timers[0][3].cancelled():
+            heapq.heappop(timers)
+        self.now += self._rng.random() * _CPU_TIME
+        if not callbacks:
+            if not timers:
+                raise Deadlock
+            self.now = max(self.now, timers[0][0])
+        while timers and timers[0][0] <= self.now:
+            callbacks.append(heapq.heappop(timers)[3])
+        for _ in range(len(callbacks)):
+            handle = callbacks[0]
+            if not handle.cancelled():
+                if self.on_step is not None:
+                    self.on_step()
+                callbacks.popleft()
+                handle._run()  # noqa: SLF001  (this is what an event loop does)
+            else:
+                callbacks.popleft()
+
+
+class LoopClock:
+    """Implements `triggerer.streams.Clock` on the running loop's time."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def monotonic(self) -> float:
+        return self._loop.now
+
+    async def sleep_until(self, deadline: float) -> None:
+        await asyncio.sleep(max(0.0, deadline - self._loop.now))

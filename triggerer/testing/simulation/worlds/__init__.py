@@ -1,0 +1,1 @@
+"""The simulated worlds: processes, hosts and DAG files, and what happens to them."""

@@ -1,0 +1,1 @@
+"""A world of two executors that share the runs of a store."""

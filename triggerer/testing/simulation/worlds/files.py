@@ -1,0 +1,68 @@
+"""DAG files of the simulated world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.brokers.stream import Declared, Stream
+    from triggerer.testing.simulation.database.model import Store
+
+_LONGEST_IMPORT_S: Final = 12.0
+
+
+@dataclass(slots=True)
+class File:
+    """A file that declares one watcher."""
+
+    stream: Stream
+    declared: Declared
+    import_s: float
+    version: int = 0
+    back_at: float | None = None
+    """It is being replaced, and written again at this virtual time; None: it is there."""
+
+
+class Files:
+    """The DAGs folder, which outlives the process. Has a generator of its own: worlds without files draw as ever."""
+
+    def __init__(self, seed: int, store: Store) -> None:
+        self.random = Random(f"files {seed}")
+        self.by_path: dict[str, File] = {}
+        self.stored: dict[str, datetime | None] = {}
+        """The files whose watchers are stored, and since when each is missing; durable."""
+        self.is_reading: Callable[[], bool] = lambda: True
+        self.on_change: Callable[[], None] = lambda: None
+        """Told that files were written or deleted; it and `is_reading` are those of the present reader."""
+        self._store = store
+
+    def add(self, stream: Stream, declared: Declared, *, is_slow: bool) -> None:
+        """Write a file that declares this watcher."""
+        import_s = self.random.uniform(1.0, _LONGEST_IMPORT_S) if is_slow else 0.02
+        self.by_path[f"{declared.ref.watcher_id}.py"] = File(stream, declared, import_s)
+        self.on_change()
+
+    def delete(self, watcher: int) -> None:
+        """Delete its file, for good."""
+        self.by_path.pop(f"{watcher}.py", None)
+        self.on_change()
+
+    def of(self, stream: Stream) -> set[int]:
+        """The watchers of this stream that files declare."""
+        return {
+            file.declared.ref.watcher_id for file in self.by_path.values() if file.stream is stream
+        }
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a file is being replaced or read, or a stream waits for that; a clock that jumps ends both early."""
+        return (
+            self.is_reading()
+            or any(file.back_at is not None for file in self.by_path.values())
+            or any(since is not None for since in self.stored.values())
+            or any(self._store.closed_until.values())
+        )

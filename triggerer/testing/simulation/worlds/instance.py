@@ -1,0 +1,388 @@
+"""An instance of the service that hosts streams: the real host and recorder, and what is noted of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
+from triggerer.domain.watchers.parked import KeptMessage, ParkedBounds
+from triggerer.errors import RowRefused
+from triggerer.hosting.class_loader import Loaded
+from triggerer.hosting.factory import PreparedTrigger, TriggerFactory
+from triggerer.hosting.host import HostSettings, TriggerHost
+from triggerer.hosting.ownership import HEARTBEAT_INTERVAL, OWN_LEASE_MARGIN, RETRY_INTERVAL
+from triggerer.processes.own_lease import OwnLease
+from triggerer.store.events.encoding import encode_extra
+from triggerer.store.events.recorder import EventRecorder
+from triggerer.store.watchers.hosting import TriggerRow
+from triggerer.store.watchers.parked_writer import ParkedWriter
+from triggerer.store.watchers.position_writer import PositionWriter
+from triggerer.streams import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.testing.simulation.database.connection import Connection
+from triggerer.testing.simulation.database.host_queries import (
+    SimulatedHostingQueries,
+    SimulatedLeaseQueries,
+)
+from triggerer.testing.simulation.kernel.delivery import plain_key
+from triggerer.testing.simulation.kernel.loop import LoopClock, VirtualLoop
+from triggerer.testing.simulation.worlds.leased_stream import LeasedStream
+from triggerer.testing.simulation.worlds.triggers import InjectedError, bind, under_lease
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.database.transactions import Database
+    from triggerer.testing.simulation.worlds.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerMaker:
+    """Makes the trigger of a row, under a lease; sometimes its constructor raises."""
+
+    leased: LeasedStream
+    prepared: PreparedTrigger
+    cls: type[BaseEventTrigger]
+
+    @property
+    def row(self) -> TriggerRow:
+        return self.prepared.row
+
+    @property
+    def watchers(self) -> list[int]:
+        return [one.watcher_id for one in self.row.watchers]
+
+    def __call__(self) -> BaseEventTrigger:
+        # The world has the class; whether it has been loaded is another matter.
+        self.prepared.class_load.result()
+        leased = self.leased
+        if leased.faults.occur(leased.scenario.constructor_fault_rate):
+            raise InjectedError("in the constructor")
+        for watcher in self.watchers:
+            leased.health.check_making(watcher)
+        return self.cls(**self.row.kwargs)
+
+
+def maker_of(hosted: HostedTrigger) -> TriggerMaker:
+    """What made a trigger that a simulated host runs."""
+    return cast("TriggerMaker", hosted.spec.make)
+
+
+def _is_refused(payload: Any) -> bool:
+    """Whether the recorder does not even give it to the store."""
+    try:
+        encode_extra(payload, max_bytes=sys.maxsize)
+    except RowRefused:
+        return True
+    return False
+
+
+class ObservedManager(Manager):
+    """Notes which triggers are hosted under which lease, and checks what the host asks of it.
+
+    A host has no more triggers than its capacity (S9), and stops none without a reason (L4).
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        context: RuntimeContext,
+        on_state: Callable[[HostedTrigger], None],
+    ) -> None:
+        super().__init__(context, on_state)
+        self._instance = instance
+        self._moves: dict[HostedTrigger, int] = {}
+        """By trigger how often a watcher had moved to it or from it, where none did while it was made."""
+
+    def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
+        world = self._instance.world
+        added = super().add(map(self._under_lease, specs))
+        for hosted in added:
+            leased = maker_of(hosted).leased
+            for one in hosted.source.watchers:
+                if one.watcher_id in leased.hosted:
+                    leased.checker.fail("L4", f"watcher {one.watcher_id} is hosted twice")
+            self._note_source(hosted, hosted.source.watchers)
+            row = maker_of(hosted).row
+            declared = world.store.triggers.get(row.trigger_id)
+            if declared is not None and declared.watchers == row.watchers:
+                self._moves[hosted] = world.moves[row.trigger_id]
+        count, capacity = self._instance.hosted, world.capacity
+        if count > capacity:
+            world.checker.fail(
+                "S9", f"{self._instance.name} hosts {count} triggers, its capacity is {capacity}"
+            )
+        return added
+
+    def _under_lease(self, spec: TriggerSpec) -> TriggerSpec:
+        assert spec.source.fence is not None
+        leased = self._instance.leased_stream(spec.source.fence)
+        prepared = cast("PreparedTrigger", spec.make)
+        world, watcher = self._instance.world, prepared.row.watchers[0].watcher_id
+        cls = bind(world.class_of(prepared.row), leased, world.kind_of(watcher))
+        return replace(spec, make=TriggerMaker(leased, prepared, cls))
+
+    def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
+        maker = maker_of(member)
+        world, trigger_id = self._instance.world, maker.row.trigger_id
+        has_moved = self._moves.pop(member, None) != world.moves[trigger_id]
+        if trigger_id in world.store.triggers and not has_moved:
+            maker.leased.checker.fail(
+                "L4", f"{member.name} was stopped, and nothing about it changed"
+            )
+        self._note_source(member, ())
+        super().remove(member, on_purpose=on_purpose)
+
+    def replace_source(self, member: HostedTrigger, source: EventSource, *, name: str) -> None:
+        self._note_source(member, source.watchers)
+        maker_of(member).leased.checker.note_source(member.subscriber, source.watchers)
+        super().replace_source(member, source, name=name)
+
+    def _note_source(self, member: HostedTrigger, watchers: Iterable[WatcherRef]) -> None:
+        """It serves these watchers from now on."""
+        leased = maker_of(member).leased
+        for watcher in [one for one, hosted in leased.hosted.items() if hosted is member]:
+            del leased.hosted[watcher]
+        leased.hosted.update((one.watcher_id, member) for one in watchers)
+
+    async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
+        """Note which leases the host is about to release."""
+        if members is None:
+            self._instance.note_releasing(self._instance.under_lease())
+        else:
+            members = list(members)
+            giving_way = list({maker_of(member).leased: None for member in members})
+            self._instance.check_giving_way(giving_way)
+            self._instance.note_releasing(giving_way)
+        await super().drain(timeout, members)
+
+    def abandon(self, member: HostedTrigger) -> None:
+        self._instance.note_stopped(maker_of(member).leased)
+        super().abandon(member)
+
+    def close_stream_known_as(self, stream_id: str) -> None:
+        for leased in self._instance.under_lease():
+            if leased.stream.key == stream_id:
+                self._instance.note_end(leased.fence)
+        super().close_stream_known_as(stream_id)
+
+
+def _load(_: str) -> type[BaseEventTrigger]:
+    """The world has the class of each row, under a lease: the manager sees to that."""
+    return BaseEventTrigger
+
+
+class SimulatedParkedWriter(ParkedWriter):
+    """Reads the model's rows."""
+
+    async def read_kept(
+        self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
+    ) -> list[KeptMessage]:
+        async with self._database.reading() as session:
+            store = cast("Any", session).store
+            served = store.triggers.values()
+            is_there = any(
+                row.stream_digest == fence.stream_digest
+                and any(one.watcher_id == watcher_id for one in row.watchers)
+                for row in served
+            )
+            rows = store.parked.values() if is_there else ()
+            found = [
+                KeptMessage(row.id, row.lane, row.key, row.message.encode(), row.failures)
+                for row in sorted(rows, key=attrgetter("id"))
+                if row.watcher == watcher_id
+                and row.id > after
+                and row.is_kept
+                and lane in {None, row.lane}
+            ]
+            return found[:limit]
+
+
+class Instance:
+    """One `triggerer` service: a recorder and a host."""
+
+    def __init__(self, world: World, database: Database, loop: VirtualLoop, name: str) -> None:
+        scenario = world.scenario
+        self.name = name
+        self.world = world
+        self._database = database
+        self.connection = Connection(database)
+        lease = timedelta(seconds=scenario.lease)
+        self.own_lease = OwnLease(lease, margin=OWN_LEASE_MARGIN, clock=loop.time)
+        self._leased_streams: dict[Fence, LeasedStream] = {}
+        self._held: set[Fence] = set()
+        """Its leases by its last heartbeat, without those that it has lost or is about to release since."""
+        self._releasing: set[Fence] = set()
+        """Those that it is about to release; it may extend them until then."""
+        self._submitting: Fence | None = None
+        self.recorder = EventRecorder(
+            cast("Any", self.connection),
+            on_fenced=self._note_fenced,
+            max_batch_rows=scenario.max_batch_rows,
+            max_pending_bytes=scenario.max_pending_bytes,
+            now=self._stamp,
+            random=world.jitter,
+        )
+        self.positions = PositionWriter(
+            cast("Any", self.connection), on_fenced=self._note_fenced, random=world.jitter
+        )
+        lagging = world.lagging
+        self.parked = SimulatedParkedWriter(
+            cast("Any", self.connection),
+            on_fenced=self._note_fenced,
+            bounds=ParkedBounds(lagging.max_messages, lagging.max_bytes, lagging.total_bytes),
+            random=world.jitter,
+            clock=loop.time,
+        )
+        self.host = TriggerHost(
+            cast("Any", self.connection),
+            instance_id=name,
+            factory=TriggerFactory(_load, start_load=partial(self._start_load, loop)),
+            runtime=RuntimeContext(
+                self,
+                positions=self.positions if world.lagging.is_on else None,
+                parked=self.parked if lagging.sets_aside else None,
+                parked_at_bound="dead_letter" if lagging.hands_over else "hold",
+                falls_behind=world.falls_behind,
+                clock=LoopClock(loop),
+                now=world.store.now,
+                settings=RuntimeSettings(
+                    ack_timeout=scenario.ack_timeout,
+                    subscriber_queue_size=scenario.queue_size,
+                    overflow_grace=scenario.overflow_grace,
+                    max_outstanding=scenario.max_outstanding,
+                    max_outstanding_per_lane=scenario.max_outstanding_per_lane,
+                    max_outstanding_bytes=scenario.max_outstanding_bytes,
+                    max_outstanding_bytes_per_lane=scenario.max_outstanding_bytes_per_lane,
+                    max_pending=scenario.max_pending,
+                    burst=scenario.burst,
+                    max_deliveries=lagging.max_deliveries,
+                    most_recent=lagging.most_recent,
+                ),
+                restart_longest=scenario.restart_longest,
+                random=world.jitter,
+                lease=self.own_lease,
+            ),
+            settings=HostSettings(
+                lease=lease,
+                heartbeat=lease * HEARTBEAT_INTERVAL,
+                retry=lease * RETRY_INTERVAL,
+                drain=timedelta(seconds=world.faults.random.uniform(0.1, 10.0)),
+                capacity=world.capacity,
+                # What is shown is judged by what is, and not by what was.
+                healthy_after=timedelta(),
+            ),
+            writers=(self.positions, self.parked),
+            leases=SimulatedLeaseQueries(self._note_leases),
+            queries=SimulatedHostingQueries(name),
+            make_manager=partial(ObservedManager, self),
+        )
+
+    def _start_load(
+        self, loop: VirtualLoop, perform: Callable[[], Loaded], end: Callable[[Loaded], None]
+    ) -> None:
+        """Load a class at once, or, in a world of slow modules, after a while."""
+        seconds = self.world.draw_loading_time()
+        if seconds is None:
+            end(perform())
+        else:
+            loop.call_later(seconds, lambda: end(perform()))
+
+    def leased_stream(self, fence: Fence) -> LeasedStream:
+        """The stream of this lease, as this instance hosts it."""
+        found = self._leased_streams.get(fence)
+        if found is None:
+            stream = self.world.stream(fence.stream_digest)
+            found = self._leased_streams[fence] = LeasedStream(
+                self.world, self._database, stream, fence
+            )
+        return found
+
+    @property
+    def hosted(self) -> int:
+        """How many triggers it hosts, including those that it drains."""
+        return sum(leased.triggers for leased in self._leased_streams.values())
+
+    def under_lease(self) -> list[LeasedStream]:
+        """The streams whose lease it does not know to be over."""
+        return list(self._leased_streams.values())
+
+    def note_end(self, fence: Fence) -> None:
+        """It stops what runs under this lease. If it cannot release the lease, it starts again under it."""
+        self._held.discard(fence)
+        leased = self._leased_streams.pop(fence, None)
+        if leased is not None:
+            leased.is_over = True
+
+    def note_stopped(self, leased: LeasedStream) -> None:
+        """It stops a stream at once, which it may not do while its lease holds, by its own clock too (L4)."""
+        if leased.fence in self._held and not self.own_lease.is_over:
+            leased.checker.fail("L4", f"{leased.fence} still holds, and was given up")
+        self.note_end(leased.fence)
+
+    def note_releasing(self, leased_streams: Iterable[LeasedStream]) -> None:
+        """It is about to release these leases."""
+        self._releasing.update(leased.fence for leased in leased_streams)
+        self._held -= self._releasing
+
+    def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
+        """For want of room it releases only what has grown, or what is beyond its share (L4)."""
+        shown = self.world.store.shown[self.name]
+        for leased in leased_streams:
+            key = leased.stream.key
+            is_as_declared = leased.triggers == shown.loads[key].triggers
+            if is_as_declared and not shown.is_beyond_share(self.name):
+                leased.checker.fail("L4", f"{key} did not grow, and gives way to what did")
+
+    def _note_leases(self, fences: list[Fence]) -> None:
+        """By its last heartbeat it owns exactly these streams."""
+        held = set(fences)
+        self._held = held - self._releasing
+        for leased in self.under_lease():
+            if leased.fence not in held:
+                self.note_end(leased.fence)
+
+    @property
+    def is_full(self) -> bool:
+        return self.recorder.is_full
+
+    async def wait_for_room(self) -> None:
+        await self.recorder.wait_for_room()
+
+    def submit_nowait(
+        self,
+        event: PendingEvent,
+        yielded: HasPayload,
+        source: EventSource,
+        key: str | None,
+        ordinal: int,
+    ) -> None:
+        """Hand an event to the recorder, and note the lease under which its filter was started."""
+        # Who submits is the task that drives the filter.
+        self._submitting = under_lease.get().fence
+        if key is not None and _is_refused(yielded.payload):
+            self.world.checker.refused.update(
+                (watcher.watcher_id, one, ordinal)
+                for watcher in source.watchers
+                for one in (key, plain_key(key))
+            )
+        self.recorder.submit_nowait(event, yielded, source, key, ordinal)
+
+    def _stamp(self) -> datetime:
+        """The time of the event that is being submitted; no two events have the same."""
+        store = self.world.store
+        stamp = store.now()
+        while stamp in store.derived_under:
+            stamp += timedelta(microseconds=1)
+        assert self._submitting is not None
+        store.derived_under[stamp] = self._submitting
+        return stamp
+
+    def _note_fenced(self, fence: Fence) -> None:
+        self.note_end(fence)
+        self.host.note_fenced(fence)

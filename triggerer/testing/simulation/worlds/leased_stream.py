@@ -1,0 +1,56 @@
+"""A stream in one instance, under one lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from triggerer.testing.simulation.kernel.delivery import Cohort
+
+if TYPE_CHECKING:
+    from triggerer.domain.events import Fence
+    from triggerer.streams.supervision.member import HostedTrigger
+    from triggerer.testing.simulation.brokers.stream import Stream
+    from triggerer.testing.simulation.database.transactions import Database
+    from triggerer.testing.simulation.worlds.world import World
+
+
+class LeasedStream:
+    """A stream as one instance hosts it under one lease, with the triggers that the host gave to its manager."""
+
+    def __init__(self, world: World, database: Database, stream: Stream, fence: Fence) -> None:
+        self.stream = stream
+        self.fence = fence
+        self.scenario = world.scenario
+        self.faults = world.faults
+        self.checker = world.checker
+        self.health = world.health
+        self.stand_still = world.stand_still
+        self.relapses = world.relapses
+        self._database = database
+        self.hosted: dict[int, HostedTrigger] = {}
+        """By watcher; one may serve several."""
+        self.parked_before = max((row.id for row in world.store.parked.values()), default=0)
+        """The id of the last row that was parked before it began."""
+        self.is_over = False
+        """Whether the instance knows that the lease is over."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self._database.is_alive
+
+    @property
+    def triggers(self) -> int:
+        """How many are hosted."""
+        return len(set(self.hosted.values()))
+
+    def cohort(self) -> Cohort:
+        """The watchers that have to answer for what is broadcast now."""
+        found: dict[int, Any] = {}
+        sharing: dict[HostedTrigger, set[int]] = {}
+        for watcher, hosted in self.hosted.items():
+            sharing.setdefault(hosted, set()).add(watcher)
+            subscriber = hosted.subscriber
+            found[watcher] = (
+                subscriber if subscriber is not None and subscriber.is_present else None
+            )
+        return Cohort(found, tuple(map(frozenset, sharing.values())))

@@ -1,0 +1,244 @@
+"""One process: the product's services on the models, and what happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from triggerer.scheduler.loop import Scheduler
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.testing.simulation.database.planning_writes import find_candidates, find_timed
+from triggerer.testing.simulation.database.transactions import Database
+from triggerer.testing.simulation.worlds.file_reader import FileReader
+from triggerer.testing.simulation.worlds.instance import Instance
+from triggerer.testing.simulation.worlds.workload import Workload
+
+if TYPE_CHECKING:
+    from triggerer.domain.events import Fence
+    from triggerer.streams.supervision.stream import SharedStream
+    from triggerer.testing.simulation.brokers.stream import Stream
+    from triggerer.testing.simulation.kernel.loop import VirtualLoop
+    from triggerer.testing.simulation.worlds.leased_stream import LeasedStream
+    from triggerer.testing.simulation.worlds.world import World
+
+_NEVER = timedelta(days=365)
+
+
+_ACTIONS = (
+    "publish",
+    "emit",
+    "restart",
+    "parse",
+    "expire",
+    "regain",
+    "rebalance",
+    "jump",
+    "set the clock",
+    "cut off",
+    "add",
+    "delete",
+    "replace",
+    "delete all",
+)
+_CLOCKS = {"jump", "set the clock"}
+_WEIGHTS = (14, 3, 1, 2, 2, 1, 2, 1, 1, 1, 3, 2, 2, 1)
+
+
+class Process:
+    """From its start to its end or crash, at which everything in it is lost."""
+
+    def __init__(self, world: World, loop: VirtualLoop) -> None:
+        self.world = world
+        self.loop = loop
+        self.database = Database(world.store)
+        world.checker.lagging.falls_behind = world.falls_behind
+        self._workload = Workload(self.database, world.store, world.next_number)
+        # The id of an instance is new at every start.
+        self.instances = [
+            Instance(world, self.database, loop, f"{name}{world.processes}") for name in "ab"
+        ]
+        self.schedulers = [
+            Scheduler(
+                cast("Any", self.database),
+                self.database.wakeups,
+                sweep_interval=_NEVER,
+                random=world.jitter,
+                find_candidates=find_candidates,
+                find_timed=find_timed,
+            )
+            for _ in range(2)
+        ]
+
+    @property
+    def is_alive(self) -> bool:
+        return self.database.is_alive
+
+    def kill(self) -> None:
+        """From now on nothing that it does has an effect on the world."""
+        self.database.is_alive = False
+
+    async def run(self) -> None:
+        """Run until the operator restarts it."""
+        files = self.world.files
+        async with anyio.create_task_group() as tasks:
+            if files is not None:
+                await tasks.start(FileReader(self.world, files, self.database).run)
+            for instance in self.instances:
+                tasks.start_soon(instance.recorder.run)
+                tasks.start_soon(instance.positions.run)
+                tasks.start_soon(instance.parked.run)
+            for scheduler in self.schedulers:
+                await tasks.start(scheduler.run)
+            tasks.start_soon(self._workload.execute)
+            if self.world.lagging.is_on:
+                tasks.start_soon(self._sicken)
+            if self.world.lagging.is_on and self.world.lagging.outage_every_s is not None:
+                tasks.start_soon(self._suffer_outages)
+            if self.world.lagging.is_on and self.world.lagging.flooded_every_s is not None:
+                tasks.start_soon(self.world.person.flood)
+            if self.world.lagging.sets_aside:
+                tasks.start_soon(self.world.person.tidy, self.database)
+            if self.world.lagging.is_on and self.world.replaying is not None:
+                tasks.start_soon(self.world.replaying.run, self.database)
+            if self.world.recreations is not None:
+                tasks.start_soon(self.world.recreations.run)
+            if self.world.deployments is not None:
+                tasks.start_soon(self.world.deployments.run, self._announce)
+            if self.world.sharing is not None:
+                tasks.start_soon(self.world.sharing.run, self._announce)
+            if self.world.relapses is not None:
+                tasks.start_soon(self.world.relapses.run, self._announce)
+            async with anyio.create_task_group() as hosts:
+                for instance in self.instances:
+                    await hosts.start(instance.host.run)
+                await self._operate(tasks)
+                hosts.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
+
+    def hosted_under(self, fence: Fence) -> set[int]:
+        """The watchers that are hosted under this lease."""
+        return {
+            watcher
+            for instance in self.instances
+            for leased in instance.under_lease()
+            if leased.fence == fence
+            for watcher in leased.hosted
+        }
+
+    def hosting(self, stream: Stream) -> tuple[LeasedStream, SharedStream] | None:
+        """The stream as its owner hosts it, and the lease; None: nobody does."""
+        held = self.world.store.owners.leases[stream.key]
+        for instance in self.instances:
+            hosted = instance.host.manager.streams.get(stream.key)
+            for leased in instance.under_lease():
+                if hosted is not None and leased.stream is stream and leased.fence[1:] == held:
+                    return leased, hosted
+        return None
+
+    # What happens to it
+
+    async def _operate(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Act as operators, users, networks and clocks do; return for an orderly restart."""
+        world = self.world
+        rng = world.faults.random
+        while True:
+            if world.faults.are_over:
+                await anyio.sleep_forever()
+            await asyncio.sleep(rng.expovariate(1.0 / world.scenario.action_interval))
+            stream = rng.choice(world.streams)
+            action = rng.choices(_ACTIONS, _WEIGHTS)[0]
+            if world.faults.are_over:
+                continue
+            if action in _CLOCKS and world.files is not None and world.files.is_busy:
+                continue
+            world.trace(action, stream=stream.key)
+            match action:
+                case "publish":
+                    world.publish(stream)
+                case "emit":
+                    tasks.start_soon(self._workload.emit)
+                case "restart":
+                    return
+                case "parse":
+                    self._announce(stream)
+                case "expire":
+                    tasks.start_soon(self._expire, stream)
+                case "regain":
+                    tasks.start_soon(self._regain, stream)
+                case "rebalance":
+                    stream.broker.rebalance(rng.randrange(world.scenario.lanes))
+                case "jump":
+                    self.loop.pass_time(rng.uniform(0.0, 100.0))
+                case "set the clock":
+                    world.store.note_shortened(world.store.owners.leases)
+                    world.store.skew += timedelta(seconds=rng.uniform(-3600.0, 3600.0))
+                case "cut off":
+                    tasks.start_soon(self._cut_off, rng.choice(self.instances))
+                case _:
+                    self._change(action, stream)
+
+    def _change(self, action: str, stream: Stream) -> None:
+        """A DAG file changed: change its rows and tell the hosts."""
+        world, rng = self.world, self.world.faults.random
+        if action == "add" and len(stream.watchers) < 5:
+            world.new_watcher(stream)
+        elif stream.watchers and action == "replace":
+            world.replace_watcher(stream, rng.choice(sorted(stream.watchers)))
+        elif stream.watchers and action == "delete":
+            world.delete_watcher(stream, rng.choice(sorted(stream.watchers)))
+        elif action == "delete all":
+            # A message arrives in the moment in which the last watcher goes.
+            world.publish(stream)
+            for each in sorted(stream.watchers):
+                world.delete_watcher(stream, each)
+        self._announce(stream)
+
+    async def _sicken(self) -> None:
+        """Have one watcher after the other be unwell for a while."""
+        health, world = self.world.health, self.world
+        while True:
+            await asyncio.sleep(health.random.expovariate(1.0 / world.lagging.interval_s))
+            stream = health.random.choice(world.streams)
+            if health.are_over:
+                await anyio.sleep_forever()
+            if stream.watchers:
+                watcher = health.random.choice(sorted(stream.watchers))
+                world.trace("unwell", watcher=watcher, how=health.sicken(watcher))
+
+    async def _suffer_outages(self) -> None:
+        """Have what all filters of a stream need be away for a while."""
+        world = self.world
+        watchers = [stream.watchers for stream in world.streams]
+        await world.health.suffer_outages(
+            watchers, lambda one: world.trace("outage", watchers=list(one))
+        )
+
+    async def _cut_off(self, instance: Instance) -> None:
+        """An instance reaches its broker, but not the database, perhaps for longer than its lease."""
+        instance.connection.cut_off()
+        await asyncio.sleep(self.world.faults.random.uniform(0.0, 3 * self.world.scenario.lease))
+        instance.connection.restore()
+
+    def _announce(self, stream: Stream) -> None:
+        """Tell the hosts that files were parsed, whether or not anything changed."""
+        self.database.wakeups.publish(Signal.STREAMS_CHANGED, stream.key)
+
+    async def _expire(self, stream: Stream) -> None:
+        """The stream's lease expires, as if its owner had been suspended; whoever looks first claims it."""
+        await self.database.until_unshared()
+        self.world.store.note_shortened([stream.key])
+        self.world.store.owners.expiries[stream.key] = self.world.store.now()
+        self._announce(stream)
+
+    async def _regain(self, stream: Stream) -> None:
+        """The lease expires and the same instance claims it again: the same owner in a new epoch."""
+        await self.database.until_unshared()
+        self.world.store.note_shortened([stream.key])
+        held = self.world.store.owners.leases
+        owner, epoch = held[stream.key]
+        if self.world.files is not None and epoch == 0:
+            return  # nobody has owned it yet, which its epoch says
+        held[stream.key] = (owner, epoch + 1)

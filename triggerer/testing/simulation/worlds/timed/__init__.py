@@ -1,0 +1,1 @@
+"""Worlds of schedulers: DAGs with timetables, and DAGs with partition keys."""

@@ -1,0 +1,233 @@
+"""Which runs timetables ask for, by an account of its own: nothing of `triggerer.scheduler` is asked here.
+
+It knows what is committed, and what a timetable answers.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, cast
+
+from triggerer.domain.runs import RunType
+from triggerer.domain.schedules import OnAssets, OnBoth, OnEither, OnTime, next_info, timetable_in
+from triggerer.domain.timetables import (
+    CronPartitionTimetable,
+    DagRunInfo,
+    DataInterval,
+    DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
+    Keyed,
+)
+from triggerer.domain.timetables import now as host_now
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.database.model import Dag, DagState, ReadAt, Run, Store
+
+_CLOCK_STEP = timedelta(minutes=1)
+_LONGEST_CHAIN = 5_000
+
+
+class TimeChecker:
+    """Notes the first broken promise with the store's checker (T1 to T6); says what is due and has no run (L2)."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed: set[str] = set()
+        """DAGs whose schedule has changed."""
+        self._made_ahead: set[str] = set()
+        """DAGs with a run that was made before its time, since a host's clock was ahead."""
+        self.is_clock_set_back = False
+        """Whether the database's clock ever was."""
+
+    def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
+        """T3: nothing is run before it is due, by the clock of the database."""
+        if run.run_type is not RunType.SCHEDULED or read_at is None:
+            return
+        here = self._store.now()
+        allowed = max(read_at.database, here)
+        dag = self._store.dags[run.dag_id]
+        if _answers_now(dag):
+            # It was asked after that, and its host's clock may have been set since.
+            asked_at = read_at.host + max(here - read_at.database, timedelta())
+            allowed = max(allowed, host_now(), asked_at)
+        if run.run_after > allowed:
+            self._fail("T3", f"{run.run_id} of {run.dag_id} is made at {allowed}, before it is due")
+
+    def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
+        if state.is_paused or state.is_stale:
+            self._fail("T4", f"{dag.dag_id} is paused or stale, and got a run")
+        gap, last = dag.min_run_gap_s, state.last_run_at
+        if gap is not None and last is not None and not self.is_clock_set_back:
+            # It may be later than the snapshot by which the scheduler has decided, but never earlier.
+            passed = (run.made_at - last).total_seconds()
+            if passed < gap:
+                self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
+        key = None if run.interval is None else _key_of(dag, run.interval)
+        if dag.keyed is None and run.partition_key != key:
+            told = f"the key {run.partition_key}, and not {key}"
+            self._fail("T6", f"{dag.dag_id} is run for {run.interval} with {told}")
+        if run.interval is None:
+            return
+        if run.run_after > run.made_at + _CLOCK_STEP:
+            self._made_ahead.add(dag.dag_id)
+        others = [one for one in self._runs(dag.dag_id) if one.interval is not None]
+        if any(one.interval == run.interval for one in others):
+            self._fail("T1", f"{dag.dag_id} got a second run for {run.interval}")
+        was_ahead = self.is_clock_set_back or dag.dag_id in self._made_ahead
+        if dag.catchup and not (was_ahead and dag.dag_id in self._changed):
+            self._check_chain(dag, run, others)
+
+    def _check_chain(self, dag: Dag, run: Run, others: list[Run]) -> None:
+        """T2: with catch-up each run is the one that follows the last."""
+        if isinstance(dag.on, OnBoth):
+            before = max(others, key=lambda one: one.pk, default=None)
+            if self.is_clock_set_back:
+                return
+        else:
+            earlier = [one for one in others if one.run_after < run.run_after]
+            before = max(earlier, key=lambda one: one.run_after, default=None)
+        info = self._following(dag, before)
+        if info is None or info.data_interval != run.interval:
+            self._fail("T2", f"{dag.dag_id} is run for {run.interval}, and {info} was to be next")
+
+    def on_changed(self, dag: Dag, state: DagState) -> None:
+        before = self._store.dags[dag.dag_id]
+        if (before.on, before.restriction) != (dag.on, dag.restriction):
+            self._changed.add(dag.dag_id)
+
+    def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
+        """T5: what was due is not replaced by what is not, unless it was run."""
+        due = self._store.states[dag_id].next_run
+        if due is None or due.run_after > decided_at:
+            return
+        if info is not None and info.run_after <= decided_at:
+            return
+        dag = self._store.dags[dag_id]
+        if isinstance(dag.on, OnBoth) or _answers_now(dag):
+            return
+        # Of several that were missed, the timetable names the last.
+        if not any(
+            run.interval is not None and run.run_after >= due.run_after
+            for run in self._runs(dag_id)
+        ):
+            self._fail("T5", f"{dag_id} was due for {due}, got no run, and waits for {info}")
+
+    def note_clock(self, by: timedelta) -> None:
+        """The database's clock is set."""
+        self.is_clock_set_back |= by < timedelta()
+
+    def on_committed(self) -> None:
+        """A transaction is durable, whatever it was."""
+
+    def find_due(self) -> dict[tuple[str, int], str]:
+        """Return what is due and has no run, for each DAG and the number of runs that it has."""
+        found: dict[tuple[str, int], str] = {}
+        for dag_id, dag in self._store.dags.items():
+            state, active = self._store.states[dag_id], self._store.active_runs(dag_id)
+            if state.is_paused or state.is_stale or active >= dag.max_active_runs:
+                continue
+            if dag.depends_on_past and active:
+                continue
+            if (what := self._find_due_of(dag, state)) is not None:
+                found[dag_id, len(self._runs(dag_id))] = f"{dag_id} is due for {what}"
+        return found
+
+    def _find_due_of(self, dag: Dag, state: DagState) -> str | None:
+        waiting = self._store.waiting(dag)
+        has_events = dag.condition is not None and self._store.is_due(dag, waiting)
+        match dag.on:
+            case OnBoth():
+                ready = self._due_moment(dag, state) if has_events else None
+                return None if ready is None else f"{ready} and {waiting}"
+            case OnEither() | OnAssets() if has_events and self._is_in_season(dag):
+                return str(waiting)
+            case OnEither() | OnTime():
+                ready = self._due_moment(dag, state)
+                return None if ready is None else str(ready)
+        return None
+
+    def _is_in_season(self, dag: Dag) -> bool:
+        here = self._store.now()
+        return (dag.start_date is None or dag.start_date <= here) and (
+            dag.end_date is None or here <= dag.end_date
+        )
+
+    def _due_moment(self, dag: Dag, state: DagState) -> DagRunInfo | None:
+        """What its timetable, asked now or when it was asked last, has due and has no run."""
+        here = self._store.now()
+        runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
+        past = [run for run in runs if _moment_of(dag, run) <= here + _CLOCK_STEP]
+        last = max(reversed(past), key=lambda run: run.run_after, default=None)
+        asked = [self._following(dag, last)]
+        if not isinstance(dag.on, OnBoth):
+            if dag.dag_id in self._made_ahead & self._changed:
+                # Which run is its last changes while those that were made ahead of their time fall due. The timetable
+                # is not asked again for that: it holds what it answered when it was asked.
+                asked.clear()
+            asked.append(state.next_run)
+        if isinstance(dag.on, OnBoth):
+            # Where the clock was set back, the last by its instant is not the one made last.
+            asked = [self._not_made(dag, info, runs) for info in asked]
+        for info in asked:
+            if info is not None and info.run_after <= here:
+                made = {run.run_after for run in runs}
+                if isinstance(dag.on, OnBoth) or (
+                    info.run_after not in made and (last is None or info.run_after > last.run_after)
+                ):
+                    return info
+        return None
+
+    def _not_made(self, dag: Dag, info: DagRunInfo | None, runs: list[Run]) -> DagRunInfo | None:
+        """The first, from `info` on, whose interval has no run."""
+        made = {run.interval for run in runs}
+        while info is not None and info.data_interval in made:
+            info = next_info(dag.on, info.data_interval, dag.restriction)
+        return info
+
+    def _following(self, dag: Dag, last: Run | None) -> DagRunInfo | None:
+        """What comes after a run: the next in the chain that is later than it."""
+        interval = None if last is None else last.interval
+        for _ in range(_LONGEST_CHAIN):
+            info = next_info(dag.on, interval, dag.restriction)
+            if info is None or last is None or isinstance(dag.on, OnBoth):
+                return info
+            if info.run_after > last.run_after:
+                return info
+            interval = info.data_interval
+        return None
+
+    def _runs(self, dag_id: str) -> list[Run]:
+        return [run for run in self._store.runs.values() if run.dag_id == dag_id]
+
+    def _fail(self, rule: str, detail: str) -> None:
+        self._store.checker.fail(rule, detail)
+
+
+def _moment_of(dag: Dag, run: Run) -> datetime:
+    """When the timetable asked for a run, or before.
+
+    One that waits for assets, too, is named after the instant at which it was made: by a clock that has been set back
+    since that may lie ahead, and its interval is not run again.
+    """
+    if isinstance(dag.on, OnBoth) and run.interval is not None:
+        return min(run.run_after, run.interval.end)
+    return run.run_after
+
+
+def _answers_now(dag: Dag) -> bool:
+    """Whether its timetable may answer with the time of the host on which it is asked."""
+    timetable = timetable_in(dag.on)
+    if isinstance(timetable, Keyed):
+        timetable = timetable.timetable
+    return not dag.catchup and isinstance(
+        timetable, DeltaTriggerTimetable | DeltaDataIntervalTimetable
+    )
+
+
+def _key_of(dag: Dag, interval: DataInterval) -> str | None:
+    """The partition key that its file asks for: the start of the data interval, on the clock of a zone."""
+    match timetable_in(dag.on):
+        case CronPartitionTimetable() | Keyed() as keyed:
+            start = interval.start.astimezone(cast("tzinfo", keyed.timezone))
+            return start.strftime(keyed.key_format)
+    return None

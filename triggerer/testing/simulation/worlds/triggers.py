@@ -1,0 +1,354 @@
+"""Triggers under simulation: filters run as they are, on the model's broker and with injected faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
+from contextlib import aclosing
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from triggerer.abc import (
+    BaseEventTrigger,
+    SharedStreamProducer,
+    SharedStreamSelector,
+    TriggerEvent,
+    current_subscriber,
+)
+from triggerer.abc import is_acknowledged as is_acknowledging
+from triggerer.streams.catchup.processing.in_flight import TakenAgain, TakenFromLane, Trial
+from triggerer.streams.delivery.selection import is_selecting
+from triggerer.streams.delivery.subscriber import Subscriber
+from triggerer.testing.simulation.brokers.joint_advances import JointlyAdvanced, SimulatedJointQueue
+from triggerer.testing.simulation.brokers.log_producer import SimulatedLog
+from triggerer.testing.simulation.brokers.producer import SimulatedProducer, read_unacknowledged
+from triggerer.testing.simulation.brokers.queue_producer import SimulatedQueue
+from triggerer.testing.simulation.brokers.stored_messages import SettingAsideLog
+from triggerer.testing.simulation.kernel.delivery import Answer, Delivery
+from triggerer.testing.simulation.kernel.scenario import has_joint_advances
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.kernel.delivery import Message
+    from triggerer.testing.simulation.worlds.leased_stream import LeasedStream
+
+
+class InjectedError(Exception):
+    """Raised in a plugin's place, as if its author had made a mistake."""
+
+
+under_lease: ContextVar[LeasedStream] = ContextVar("under_lease")
+"""Under which the filter was started that runs in this task."""
+
+
+class SimulatedTrigger(BaseEventTrigger):
+    """Mixed in before a trigger's class: gives it the model's broker, and faults in its filter."""
+
+    leased: ClassVar[LeasedStream]
+    original: ClassVar[type[BaseEventTrigger]]
+
+    def shared_stream_key(self) -> Hashable:
+        return self.leased.stream.key
+
+    def shared_stream_selector(self) -> SharedStreamSelector | None:
+        selector = super().shared_stream_selector() if is_selecting(self.original) else None
+        if selector is None:
+            return None
+        read, values, leased = selector.read, selector.values, self.leased
+
+        def read_or_raise(event: Any) -> Hashable:
+            if leased.faults.occur(leased.scenario.filter_fault_rate):
+                raise InjectedError("in a selector")
+            return read(self.event_of(event))
+
+        def is_selected(event: Any) -> bool:
+            try:
+                return read(event) in values
+            except Exception:  # noqa: BLE001  (what cannot be read is for the filter to judge)
+                return True
+
+        subscriber = current_subscriber.get()
+        if isinstance(subscriber, Subscriber):
+            leased.checker.note_selector(subscriber, is_selected)
+        return SharedStreamSelector(selector.by, read_or_raise, values)
+
+    @staticmethod
+    def event_of(broadcast: Any) -> Any:
+        """What filters get of what the group broadcasts."""
+        return broadcast
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        under_lease.set(self.leased)
+        subscriber = current_subscriber.get()
+        probe = (
+            Probe(self.leased, subscriber)
+            if isinstance(subscriber, Subscriber)
+            else RereadingProbe(self.leased, subscriber)
+        )
+        async with aclosing(probe.reading(shared_stream)) as raw:
+            events = probe.watching(super().filter_shared_stream(raw))
+            async with aclosing(events):
+                async for event in events:
+                    probe.yielded += 1
+                    yield event
+                    await self.leased.faults.delay()
+            # The filter returned, so it is done with the event that it has open.
+            probe.note_answer()
+
+    async def cleanup(self) -> None:
+        await self.leased.faults.delay()
+        if self.leased.faults.occur(self.leased.scenario.filter_fault_rate):
+            raise InjectedError("in cleanup")
+        await super().cleanup()
+
+
+class Acknowledged(SimulatedTrigger):
+    """In ack mode."""
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        leased = cls.leased
+        broker, lagging = leased.stream.broker, leased.checker.lagging
+        is_joint = has_joint_advances(leased.scenario)
+        if not lagging.is_on:
+            plain = JointlyAdvanced if is_joint else SimulatedProducer
+            return plain(broker, leased, leased.cohort)
+        if leased.scenario.is_log:
+            kind = SettingAsideLog if leased.health.lagging.sets_aside else SimulatedLog
+            return kind(broker, leased, leased.cohort)
+        queue = SimulatedJointQueue if is_joint else SimulatedQueue
+        return queue(broker, leased, leased.cohort, is_unordered=not lagging.is_ordered)
+
+
+class OnFastPath(SimulatedTrigger):
+    """Without acknowledgements: raw events are the model's deliveries, and filters get the events in them."""
+
+    @staticmethod
+    def event_of(broadcast: Any) -> Any:
+        return broadcast.message.event
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Delivery]:
+        deliveries = read_unacknowledged(cls.leased.stream.broker, cls.leased)
+        async with aclosing(cast("AsyncGenerator[Delivery]", deliveries)):
+            async for delivery in deliveries:
+                yield delivery
+
+
+def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[BaseEventTrigger]:
+    """The class with the model's broker instead of its own; in ack mode if the class is, or if the scenario says so.
+
+    Args:
+        kind: What tells the filters of the simulation's own triggers apart.
+    """
+    is_acknowledged = leased.scenario.is_acknowledged or is_acknowledging(cls)
+    mode = Acknowledged if is_acknowledged else OnFastPath
+    members = {"leased": leased, "original": cls, "kind": kind}
+    return type(f"Simulated{cls.__name__}", (mode, cls), members)
+
+
+class ErrorProbe:
+    """Notes the errors that a filter raises of its own accord, while it has a message open."""
+
+    def __init__(self, leased: LeasedStream) -> None:
+        self._errors = leased.checker.filter_errors
+        self._given: tuple[list[int], str] | None = None
+        """The watchers that the filter serves and the message it has open; None: the filter waits for a message."""
+
+    async def watching(self, events: AsyncIterator[TriggerEvent]) -> AsyncGenerator[TriggerEvent]:
+        """Yield what the filter yields; count its error, and raise the error again."""
+        async with aclosing(cast("AsyncGenerator[TriggerEvent]", events)):
+            try:
+                async for event in events:
+                    yield event
+            except Exception as error:
+                if self._given is not None:
+                    self._errors.note_raised(*self._given, error)
+                raise
+
+    def note_given(self, watchers: list[int], message: str) -> None:
+        self._given = watchers, message
+        self._errors.note_given(watchers, message)
+
+    def note_returned(self) -> None:
+        self._given = None
+
+
+class Probe(ErrorProbe):
+    """Stands between the runtime's stream and the filter: notes what the filter does, and injects faults."""
+
+    def __init__(self, leased: LeasedStream, subscriber: Subscriber) -> None:
+        super().__init__(leased)
+        self.yielded = 0
+        self._leased = leased
+        self._subscriber = subscriber
+        self._last = 0
+        self._served: list[int] = []
+        """The watchers for which it reads the event that it has open: not those that are behind."""
+
+    async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
+        subscriber, checker = self._subscriber, self._leased.checker
+        async for event in shared_stream:
+            entry = subscriber.open_entry
+            delivery: Delivery = event if entry is None else entry.payload
+            delivery.confirm_broadcast(delivery)
+            source = subscriber.open_source or subscriber.source
+            served = self._served = [watcher.watcher_id for watcher in source.watchers]
+            for watcher in served:
+                checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
+            # A selector may leave events out, and so do lanes in which the watcher is behind; `Checker.on_advance`
+            # knows which.
+            expected = (
+                delivery.number > self._last
+                if checker.has_selector(subscriber) or checker.lagging.is_on
+                else delivery.number == self._last + 1
+            )
+            if self._last and not expected:
+                checker.fail("S5", f"{subscriber.name} got {delivery.number} after {self._last}")
+            self._last = delivery.number
+            self.yielded = 0
+            if await inject_fault(self._leased, served, subscriber.name, delivery.message):
+                return
+            self._leased.stand_still(is_behind=False)
+            self.note_given(served, delivery.message.key)
+            note = partial(self._note_rejection, served, delivery.message)
+            current_subscriber.set(Rejecting(subscriber, note))
+            yield delivery.message.event
+            self.note_returned()
+            # The filter asks for the next event, so it is done with this one.
+            self.note_answer()
+
+    def _note_rejection(self, served: list[int], message: Message) -> None:
+        for watcher in served:
+            self._leased.checker.lagging.on_rejected_live(watcher, message)
+
+    def note_answer(self) -> None:
+        """The filter is done with the event that it has open, if any."""
+        subscriber = self._subscriber
+        entry = subscriber.open_entry
+        if entry is not None:
+            delivery: Delivery = entry.payload
+            for watcher in self._served:
+                delivery.answers[watcher] = Answer(self.yielded, subscriber.done > entry.seq)
+                if self._leased.is_alive:
+                    self._leased.checker.lagging.on_passed(watcher, delivery.message, self.yielded)
+
+
+class Rejecting:
+    """Stands between a filter and the runtime: notes what the filter rejects."""
+
+    def __init__(self, subscriber: Any, note: Callable[[], None]) -> None:
+        self._subscriber = subscriber
+        self._note = note
+
+    def reject_open_event(self, reason: str | None = None) -> bool:
+        self._note()
+        return cast("bool", self._subscriber.reject_open_event(reason))
+
+
+class RereadingProbe(ErrorProbe):
+    """Stands before a filter that catches up beside the group: notes what the filter does, and injects faults."""
+
+    def __init__(self, leased: LeasedStream, subscriber: Any) -> None:
+        super().__init__(leased)
+        self.yielded = 0
+        self._subscriber = subscriber
+        self._leased = leased
+        self._watcher: int = subscriber.watcher.watcher_id
+        self._open: Message | None = None
+        self._taken: TakenFromLane | TakenAgain | Trial | None = None
+        self._is_rejected = False
+
+    @property
+    def _is_noted(self) -> bool:
+        """Whether what the filter does with its message counts: what it is tried with is no evidence."""
+        return self._leased.is_alive and not isinstance(self._taken, Trial)
+
+    async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
+        leased, watcher = self._leased, self._watcher
+        async for event in shared_stream:
+            message = self._open = leased.stream.broker.message_of(event)
+            leased.checker.trace("opened again", message=message.key, watcher=watcher)
+            self._taken, self._is_rejected = self._subscriber.open_message, False
+            if leased.is_alive and leased.checker.is_owner(leased):
+                self._note_opened(message)
+            self.yielded = 0
+            current_subscriber.set(Rejecting(self._subscriber, self._note_rejection))
+            if await inject_fault(leased, [watcher], f"watcher {watcher}", message):
+                return
+            leased.stand_still(is_behind=True)
+            self.note_given([watcher], message.key)
+            yield event
+            self.note_returned()
+            # The filter asks for the next event, so it is done with this one.
+            self.note_answer()
+
+    def _note_opened(self, message: Message) -> None:
+        checker, watcher, taken = self._leased.checker, self._watcher, self._taken
+        if isinstance(taken, Trial):
+            checker.trials.on_tried(self._leased, watcher)
+            checker.parked.on_tried(taken.lag, watcher, message)
+            return
+        if isinstance(taken, TakenFromLane):
+            # What was set aside is given whatever lies before it.
+            checker.lagging.on_opened(watcher, message)
+            checker.parked.on_given(taken.lag, watcher, message, self._subscriber)
+        checker.rest.on_given(watcher, message)
+        checker.replays.on_given(watcher, message)
+        checker.trials.on_given(self._leased, watcher, message)
+
+    def _note_rejection(self) -> None:
+        self._is_rejected = True
+        if self._open is not None and self._is_noted:
+            self._leased.checker.lagging.on_rejected(self._watcher, self._open)
+
+    def note_answer(self) -> None:
+        """The filter is done with the message that it has open, if any."""
+        message, self._open = self._open, None
+        if message is None:
+            return
+        if self._is_noted:
+            self._leased.checker.lagging.on_passed(self._watcher, message, self.yielded)
+            if isinstance(self._taken, TakenFromLane):
+                self._leased.checker.seam.on_passed(self._watcher, message)
+            if self._leased.relapses is not None:
+                self._leased.relapses.on_read_again(self._leased.stream, self._watcher, message)
+        elif isinstance(self._taken, Trial):
+            is_evidence = self.yielded > 0 or self._is_rejected
+            self._leased.checker.parked.on_passed(
+                self._taken.lag, self._watcher, self._subscriber, is_evidence=is_evidence
+            )
+
+
+async def inject_fault(
+    leased: LeasedStream, watchers: Sequence[int], name: str, message: Message
+) -> bool:
+    """Inject a fault into a filter that reads for these watchers, or none; True: the fault is that it returns."""
+    faults, scenario = leased.faults, leased.scenario
+    for watcher in watchers:
+        await leased.health.suffer(watcher, message.key)
+    await faults.delay()
+    if faults.is_instant:
+        # Some take a turn or two more than others.
+        for _ in range(min(watchers) % 4):
+            await asyncio.sleep(0)
+    if not faults.occur(scenario.filter_fault_rate):
+        return False
+    kind = faults.random.randrange(5)
+    leased.checker.trace(
+        ("raises", "is cancelled", "returns", "stalls", "is slow")[kind], watcher=name
+    )
+    match kind:
+        case 0:
+            raise InjectedError("in the filter")
+        case 1:
+            raise asyncio.CancelledError("invented in the filter")
+        case 2:
+            return True
+        case 3:
+            await asyncio.sleep(faults.random.uniform(0.5, 2.0) * scenario.ack_timeout)
+        case _:
+            await asyncio.sleep(faults.random.uniform(0.0, 2.0))
+    return False

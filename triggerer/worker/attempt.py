@@ -1,0 +1,271 @@
+"""One attempt of one run, in the worker: its file, its tasks in order, its report."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
+from triggerer.domain.dags import DAG
+from triggerer.domain.runs import RunState
+from triggerer.errors import TriggererError
+from triggerer.plugins.dag_file import LoadedFile, load_dag_file
+from triggerer.plugins.folder import STABLE_AFTER_S, Stamp, has_just_changed, stamp_of
+from triggerer.worker.cluster_wait import ClusterWatch
+from triggerer.worker.context import RunContext
+from triggerer.worker.events import QueryEvents
+from triggerer.worker.failures import WorkerStopped, explain, storable
+from triggerer.worker.kept_tasks import kept_tasks
+from triggerer.worker.logs import Output
+from triggerer.worker.protocol import RunReport, TaskStart
+from triggerer.worker.session import SparkHolder
+from triggerer.worker.task_outcomes import TaskOutcomes
+from triggerer.worker.tasks import TaskRunner
+
+logger = logging.getLogger("triggerer.run")
+
+_LOOK_EVERY_S: Final = 0.05
+
+
+class _Files(NamedTuple):
+    """The state of a DAG file and of the folders around it: what it imports may be being replaced as well."""
+
+    file: Stamp | None
+    folders: tuple[Stamp | None, ...]
+
+    @classmethod
+    def now(cls, path: Path, root: Path) -> _Files:
+        return cls(stamp_of(path), (stamp_of(root), stamp_of(path.parent)))
+
+    def are_stable(self, for_s: float) -> bool:
+        """Whether by their own times none of them has changed for so long."""
+        stamps = (self.file, *self.folders)
+        return not any(stamp is not None and has_just_changed(stamp, for_s) for stamp in stamps)
+
+
+class Sightings:
+    """Since when a worker has seen DAG files as they are.
+
+    Their own times do not tell: a file system cuts a file first, and sets the time of its change afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[Path, tuple[_Files, float]] = {}
+
+    def unchanged_s(self, path: Path, files: _Files) -> float:
+        """For how many seconds, at least, they have been so; 0 where this is the first look."""
+        now = time.monotonic()
+        known, since = self._first.get(path, (None, now))
+        if known != files:
+            self._first[path] = (files, now)
+            return 0.0
+        return now - since
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What a worker keeps between runs."""
+
+    dags_folder: Path
+    file_patience_s: float
+    """How long a run waits for a file that is missing: it may be being replaced."""
+    holds_broken: bool
+    """Whether a run whose file does not load is queued again, rather than failed."""
+    sightings: Sightings
+    query: Callable[..., Any]
+    """`QueryEvents`, with the run's primary key in front, as for the callables below."""
+    spark: SparkHolder
+    output: Output
+    on_start: Callable[[int, TaskStart], None]
+    on_wait: Callable[[int, Wait], None]
+    report: Callable[[int, RunReport], None]
+
+
+def execute_run(order: RunOrder, worker: WorkerContext) -> None:
+    """Execute a run and report its results; the last task and the end of the run are in one report.
+
+    Raises:
+        WorkerStopped: The executor wants the worker to stop; the run's end is not reported.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(worker.output.into(Path(order.log_path)))
+        except OSError as error:
+            reason = f"the run's log {order.log_path} cannot be written: {error}"
+            end = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+            worker.report(order.run_pk, RunReport((), end))
+        else:
+            _Attempt(order, worker).execute()
+
+
+class _Until(NamedTuple):
+    """For how long a run waits for its file, on the monotonic clock."""
+
+    missing: float
+    changing: float
+
+
+class _Attempt:
+    def __init__(self, order: RunOrder, worker: WorkerContext) -> None:
+        self._order = order
+        self._worker = worker
+        self._retire = False
+
+    def execute(self) -> None:
+        order = self._order
+        logger.info("run %s of DAG %s, attempt %d", order.run_id, order.dag_id, order.attempt)
+        try:
+            loaded = self._load_when_stable()
+            dag = loaded.dags.get(order.dag_id)
+        except WorkerStopped:
+            raise
+        except BaseException as error:
+            logger.error("the DAG could not be loaded", exc_info=error)
+            own = isinstance(error, TriggererError)
+            reason = str(error) if own else explain(error, self._worker.dags_folder)
+            self._end_unloaded(storable(f"{order.path} could not be loaded: {reason}"))
+            return
+        if dag is None:
+            self._end_unloaded(f"{order.path} does not define the DAG {order.dag_id} any more")
+            return
+        on_wait = functools.partial(self._worker.on_wait, order.run_pk)
+        with ClusterWatch(self._worker.spark.why_waiting, on_wait, order.log_path) as watch:
+            tasks, failures = self._run_tasks(dag, loaded.modules, watch)
+        self._end(tasks, failures)
+
+    def _load_when_stable(self) -> LoadedFile:
+        """Load the file; again if it fails or lacks the DAG, and is being replaced, or what it imports is."""
+        root = self._worker.dags_folder
+        path = root / self._order.path
+        began, patience_s = time.monotonic(), self._worker.file_patience_s
+        # A file that changes is watched for as long as it takes to tell, however soon a missing one counts as deleted.
+        until = _Until(began + patience_s, began + max(patience_s, 2 * STABLE_AFTER_S))
+        while True:
+            self._wait_for_file(path, until.missing)
+            files = _Files.now(path, root)
+            try:
+                loaded = self._load(path)
+            except Exception as error:
+                lacks_module = isinstance(error.__cause__, ModuleNotFoundError)
+                stable_s = patience_s if lacks_module else STABLE_AFTER_S
+                if not self._changes(files, path, until, stable_s):
+                    raise
+            else:
+                if self._order.dag_id in loaded.dags:
+                    return loaded
+                if not self._changes(files, path, until, STABLE_AFTER_S):
+                    return loaded
+            logger.warning("%s is being replaced; it is loaded again", self._order.path)
+
+    def _changes(self, files: _Files, path: Path, until: _Until, stable_s: float) -> bool:
+        """Wait until the files are stable for `stable_s`; return False then, and True as soon as they change."""
+        while time.monotonic() < until.changing:
+            if _Files.now(path, self._worker.dags_folder) != files:
+                return True
+            if files.file is None:
+                # It was there a moment ago, or it has been waited for.
+                return time.monotonic() < until.missing
+            watched_s = self._worker.sightings.unchanged_s(path, files)
+            if watched_s >= STABLE_AFTER_S and files.are_stable(stable_s):
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return False
+
+    def _load(self, path: Path) -> LoadedFile:
+        loaded = load_dag_file(path, self._worker.dags_folder)
+        for problem in loaded.warnings:
+            logger.warning("%s:%s: %s", problem.file, problem.line, problem.reason)
+        return loaded
+
+    def _wait_for_file(self, path: Path, deadline: float) -> None:
+        """Return once the file is there, or has been missing for so long that it counts as deleted."""
+        if path.is_file():
+            return
+        since = datetime.now(UTC)
+        logger.warning("%s is missing; this run waits for it", self._order.path)
+        reason = f"the DAG file {self._order.path}, which is missing"
+        self._worker.on_wait(self._order.run_pk, Wait(reason, since))
+        # Asked for: it may lie on a file system that reports nothing.
+        while not path.is_file() and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+        self._worker.on_wait(self._order.run_pk, Wait(None, datetime.now(UTC)))
+
+    def _run_tasks(
+        self, dag: DAG, modules: tuple[ModuleType, ...], watch: ClusterWatch
+    ) -> tuple[list[TaskResult], list[str]]:
+        """Execute the tasks; return the results that are not reported yet, and what failed."""
+
+        def spark() -> Any:
+            if self._worker.spark.needs_cluster:
+                watch.start()
+            return self._open_spark(modules)
+
+        query: QueryEvents = functools.partial(self._worker.query, self._order.run_pk)
+        context = RunContext(self._order, dag, query, spark)
+        runner = TaskRunner(
+            context,
+            self._worker.dags_folder,
+            on_start=functools.partial(self._worker.on_start, self._order.run_pk),
+            on_abandoned=self._abandon,
+            on_out_of_memory=self._retire_worker,
+        )
+        outcomes = TaskOutcomes()
+        kept = kept_tasks(dag, self._order.repeat.kept)
+        for task in dag.tasks_in_order():
+            if outcomes.unreported:
+                self._report(RunReport(tuple(outcomes.unreported), None))
+                outcomes.unreported.clear()
+            if (state := kept.get(task.task_id)) is not None:
+                outcomes.keep(task, state)
+            elif not outcomes.leave_out(task):
+                outcomes.add(task, runner.execute(task, outcomes.values))
+        return outcomes.unreported, outcomes.failures
+
+    def _open_spark(self, modules: tuple[ModuleType, ...]) -> Any:
+        """Return the session, and show the run as waiting while it is opened."""
+        if self._worker.spark.is_open:
+            return self._worker.spark.get(modules)
+        on_wait = functools.partial(self._worker.on_wait, self._order.run_pk)
+        on_wait(Wait("Spark, which is starting", datetime.now(UTC)))
+        try:
+            return self._worker.spark.get(modules)
+        finally:
+            on_wait(Wait(None, datetime.now(UTC)))
+
+    def _abandon(self) -> None:
+        if self._worker.spark.is_open:
+            # The interrupted call may have left the session's socket in the middle of an answer.
+            self._retire_worker()
+            try:
+                self._worker.spark.interrupt()
+            except Exception:
+                logger.exception("what Spark was doing could not be stopped; this worker ends")
+
+    def _retire_worker(self) -> None:
+        """Have this process end after this run."""
+        self._retire = True
+
+    def _end(self, tasks: Sequence[TaskResult], failures: list[str]) -> None:
+        state = RunState.FAILED if failures else RunState.SUCCESS
+        logger.info("run %s: %s", self._order.run_id, state)
+        end = RunEnd(state, datetime.now(UTC), "\n\n".join(failures) or None)
+        self._report(RunReport(tuple(tasks), end, retire=self._retire))
+
+    def _end_unloaded(self, reason: str) -> None:
+        if not self._worker.holds_broken:
+            self._end((), [reason])
+            return
+        logger.info("run %s: not begun, because its file does not load", self._order.run_id)
+        end = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+        self._report(RunReport((), end, is_unloaded=True))
+
+    def _report(self, report: RunReport) -> None:
+        self._worker.report(self._order.run_pk, report)

@@ -1,0 +1,65 @@
+"""Calls a DAG's callbacks after one of its runs, in the worker."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from pathlib import Path
+from typing import NoReturn
+
+from triggerer.domain.attempts import CallbackOrder
+from triggerer.domain.dags import Callback
+from triggerer.plugins.dag_file import load_dag_file
+from triggerer.worker.attempt import WorkerContext
+from triggerer.worker.context import RunContext
+from triggerer.worker.failures import WorkerStopped
+
+logger = logging.getLogger("triggerer.run")
+
+
+def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
+    """Call them one after the other; what one raises is logged, and the next one is called.
+
+    Raises:
+        WorkerStopped: The executor wants the worker to stop.
+    """
+    run = order.run
+    try:
+        with worker.output.into(Path(run.log_path)):
+            try:
+                _call_all(order, worker)
+            except WorkerStopped:
+                raise
+            except BaseException as error:
+                logger.error("the callbacks could not be called", exc_info=error)
+    except OSError as error:
+        # The log cannot be written: a full disk, say. They are not called where nobody could see what they did.
+        logging.getLogger(__name__).error("no callback of %s was called: %s", run.run_id, error)
+
+
+def _call_all(order: CallbackOrder, worker: WorkerContext) -> None:
+    run = order.run
+    loaded = load_dag_file(worker.dags_folder / run.path, worker.dags_folder)
+    dag = loaded.dags.get(run.dag_id)
+    if dag is None:
+        logger.error("%s does not define the DAG %s any more", run.path, run.dag_id)
+        return
+    context = RunContext(run, dag, functools.partial(worker.query, run.run_pk), _no_spark)
+    for callback in dag.callbacks_after(order.state):
+        name = _name(callback)
+        try:
+            callback(context.callback_context(order.state, order.error))
+        except WorkerStopped:
+            raise
+        except BaseException as error:
+            logger.error("callback %s failed", name, exc_info=error)
+        else:
+            logger.info("callback %s was called after %s", name, order.state)
+
+
+def _name(callback: Callback) -> str:
+    return getattr(callback, "__name__", None) or repr(callback)
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("a callback's context has no session")

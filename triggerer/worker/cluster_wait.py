@@ -1,0 +1,104 @@
+"""Notices that a run waits for its Spark cluster, and says so: in the run's log, and to the executor."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Final, Self
+
+from triggerer.domain.attempts import Wait
+from triggerer.worker.failures import storable
+from triggerer.worker.logs import append_line
+
+PATIENCE: Final = timedelta(seconds=5)
+"""A free cluster takes about as long to start an executor, and that is not worth a word."""
+_LOOK_EVERY_S: Final = 1.0
+_LAST_LOOK_S: Final = 1.0
+
+
+class ClusterWatch:
+    """Watches for one run, from a thread of its own, from `start` to the end of the block.
+
+    Args:
+        why_waiting: What is waited for now; None: nothing. Asked no more once it raises, as it does when the
+            session's JVM has died, until the next `start`.
+        tell: Given a wait once it has lasted for `patience`, when its reason changes, and when it is over. Not called
+            after the block.
+        log_path: Of the run's log, which is told the same.
+    """
+
+    def __init__(
+        self,
+        why_waiting: Callable[[], str | None],
+        tell: Callable[[Wait], None],
+        log_path: str,
+        *,
+        patience: timedelta = PATIENCE,
+        look_every_s: float = _LOOK_EVERY_S,
+    ) -> None:
+        self._why_waiting = why_waiting
+        self._tell = tell
+        self._log_path = log_path
+        self._patience_s = patience.total_seconds()
+        self._look_every_s = look_every_s
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        # Held while something is said: nothing is said of a run that has ended.
+        self._saying = threading.Lock()
+        self._said: Wait | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._saying:
+            self._ended.set()
+        if self._thread is not None:
+            # It may be in the middle of a look, which a JVM that hangs does not answer.
+            self._thread.join(_LAST_LOOK_S)
+
+    def start(self) -> None:
+        """Look from now on; may be repeated."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._watch, name="cluster-watch", daemon=True)
+            self._thread.start()
+
+    def _watch(self) -> None:
+        began: float | None = None
+        while not self._ended.is_set():
+            try:
+                reason = self._why_waiting()
+            except Exception:  # noqa: BLE001 - whatever the broken connection raises, the run itself meets it too
+                return
+            if reason is None:
+                began = None
+            elif began is None:
+                began = time.monotonic()
+            with self._saying:
+                if not self._ended.is_set():
+                    self._say(reason, 0.0 if began is None else time.monotonic() - began)
+            self._ended.wait(self._look_every_s)
+
+    def _say(self, reason: str | None, seconds: float) -> None:
+        now = datetime.now(UTC)
+        if reason is None and self._said is not None:
+            waited = (now - self._said.since).total_seconds()
+            append_line(self._log_path, f"the run waited for {waited:.0f} s, and goes on")
+            self._tell(Wait(None, self._said.since))
+            self._said = None
+        elif reason is not None and seconds >= self._patience_s:
+            since = now - timedelta(seconds=seconds) if self._said is None else self._said.since
+            wait = Wait(storable(reason), since)
+            if wait != self._said:
+                append_line(self._log_path, f"the run waits for {reason}", level=logging.WARNING)
+                self._tell(wait)
+                self._said = wait

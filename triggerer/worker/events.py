@@ -1,0 +1,401 @@
+"""Asset events as tasks read them: lazy sequences, fetched from the executor by page."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, overload
+
+from triggerer.domain.assets import Asset, AssetAlias, AssetRef
+from triggerer.errors import RunFailed
+from triggerer.worker.protocol import PAGE_SIZE
+
+_CACHED_PAGES: Final = 8
+"""Enough for a loop, or two side by side; a sequence of millions does not stay in memory."""
+
+_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
+"""What makes a path a pattern for Hadoop's file systems, which is how Spark takes the paths that it is given."""
+
+
+class QueryEvents(Protocol):
+    """Sends a query to the executor and waits for the reply. May be called from any thread of the worker."""
+
+    def __call__(self, what: str, **fields: Any) -> Any: ...
+
+
+class SourceRun(NamedTuple):
+    """The run whose task emitted an event."""
+
+    dag_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssetEvent:
+    """Something that happened to an asset."""
+
+    id: int
+    name: str
+    uri: str
+    extra: dict[str, Any]
+    timestamp: datetime
+    source_dag_run: SourceRun | None
+    """None: the event came from a watcher, or was emitted by hand."""
+    source_task: str | None
+    source_watcher: str | None = None
+    partition_key: str | None = None
+
+    @property
+    def asset(self) -> Asset:
+        return Asset.identified(self.name, self.uri)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> AssetEvent:
+        run_id = row["source_run_id"]
+        return cls(
+            id=row["id"],
+            name=row["asset_name"],
+            uri=row["asset_uri"],
+            extra=row["extra"],
+            timestamp=datetime.fromisoformat(row["timestamp"]),
+            source_dag_run=None if run_id is None else SourceRun(row["source_dag"], run_id),
+            source_task=row["source_task"],
+            source_watcher=row["source_watcher"],
+            partition_key=row["partition_key"],
+        )
+
+
+_Row = dict[str, Any]
+
+
+class _PagedReader:
+    """Reads a sequence page by page from one of its ends, and caches the pages that were used last.
+
+    Args:
+        fetch: Takes the fields of a `triggerer.store.events.run_events.Page`, save for `last_id`.
+    """
+
+    def __init__(self, fetch: Callable[..., list[_Row]], *, newest_first: bool) -> None:
+        self._fetch = fetch
+        self._newest_first = newest_first
+        self._pages: dict[int, list[_Row]] = {}
+        """By the index of their first row, counted from this end; the least recently used comes first."""
+        self._ahead = 1
+
+    def at(self, index: int) -> _Row | None:
+        """Return the row at this index, or None if the sequence is shorter.
+
+        The first fetch is of one row, and each further one is of twice as many, up to a page.
+        """
+        page, first = self._cached(index)
+        if not page:
+            page, first = self.page(index, self._ahead), index
+            self._ahead = min(2 * self._ahead, PAGE_SIZE)
+        return page[index - first] if page else None
+
+    def rows(self, index: int, count: int) -> list[_Row]:
+        """Return `count` rows from this index on, or fewer if the sequence ends before."""
+        found: list[_Row] = []
+        while len(found) < count and (page := self.page(index + len(found), count - len(found))):
+            found += page
+        return found[:count]
+
+    def page(self, index: int, count: int = PAGE_SIZE) -> list[_Row]:
+        """Return rows from this index on: none if the sequence ends before it, otherwise at least one.
+
+        Args:
+            count: How many are fetched, at most, where none are cached.
+        """
+        page, first = self._cached(index)
+        if page:
+            return page[index - first :]
+        # Continue after the row before it, if that is cached. Otherwise the store skips the rows before.
+        known, first = self._cached(index - 1)
+        page = self._fetch(
+            newest_first=self._newest_first,
+            beyond=known[index - 1 - first]["id"] if known else None,
+            skip=0 if known else index,
+            limit=min(count, PAGE_SIZE),
+        )
+        if page:
+            self._pages[index] = page
+        if len(self._pages) > _CACHED_PAGES:
+            del self._pages[next(iter(self._pages))]
+        return page
+
+    def _cached(self, index: int) -> tuple[list[_Row], int]:
+        """Return the cached page with this index, and the index of its first row; an empty page if there is none."""
+        for first, page in self._pages.items():
+            if first <= index < first + len(page):
+                self._pages[first] = self._pages.pop(first)
+                return page, first
+        return [], 0
+
+
+class AssetEvents(Sequence[AssetEvent]):
+    """The events of one asset, oldest first. Nothing is fetched before it is used.
+
+    The sequence is fixed when it is first used: events that are recorded later are not part of it. (On PostgreSQL, an
+    event that another transaction was recording at that moment may be.) An index or a slice costs the rows that it
+    returns, and skipping those before them: from the nearer end, once the length is known. The length is counted when
+    it is first needed. Iterating holds one page at a time, however long the sequence is.
+
+    Args:
+        fetch: See `_PagedReader`.
+        last_id: The id of the newest event; 0: there is none.
+        total: The length, or what counts it.
+    """
+
+    def __init__(
+        self, fetch: Callable[..., list[_Row]], last_id: int, total: int | Callable[[], int]
+    ) -> None:
+        self._oldest = _PagedReader(fetch, newest_first=False)
+        self._newest = _PagedReader(fetch, newest_first=True)
+        self._last_id = last_id
+        self._total = total
+
+    def __len__(self) -> int:
+        if not isinstance(self._total, int):
+            self._total = self._total()
+        return self._total
+
+    def __bool__(self) -> bool:
+        return self._last_id > 0
+
+    @overload
+    def __getitem__(self, index: int) -> AssetEvent: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AssetEvent]: ...
+
+    def __getitem__(self, index: int | slice) -> AssetEvent | list[AssetEvent]:
+        if isinstance(index, slice):
+            return [AssetEvent.from_json(row) for row in self._slice(index)]
+        row = self._newest.at(-1 - index) if index < 0 else self._at(index)
+        if row is None:
+            raise IndexError(f"{self!r} have no event {index}")
+        return AssetEvent.from_json(row)
+
+    def __iter__(self) -> Iterator[AssetEvent]:
+        for page in self.pages():
+            yield from map(AssetEvent.from_json, page)
+
+    def __reversed__(self) -> Iterator[AssetEvent]:
+        index = 0
+        while page := self._newest.page(index):
+            yield from map(AssetEvent.from_json, page)
+            index += len(page)
+
+    def __repr__(self) -> str:
+        total = f"{self._total} " if isinstance(self._total, int) else ""
+        return f"<{total}asset events>"
+
+    def pages(self) -> Iterator[list[_Row]]:
+        """Yield the events as rows of plain JSON, up to `PAGE_SIZE` at a time: the fastest way to read many.
+
+        Raises:
+            LookupError: Events were deleted since they were counted.
+        """
+        index, last = 0, 0
+        while last < self._last_id and (page := self._oldest.page(index)):
+            yield page
+            index, last = index + len(page), page[-1]["id"]
+        if isinstance(self._total, int):
+            _expect(index, self._total)
+
+    def to_dataframe(self, spark: Any, *, extra_schema: Any = None) -> Any:
+        """Return a Spark DataFrame with one row for each event. No Python object is made for an event.
+
+        Args:
+            extra_schema: The type of the column `extra`; None: it is inferred from the events.
+                `triggerer.worker.spark.dataframe` describes all columns.
+        """
+        from triggerer.worker.spark.dataframe import to_dataframe
+
+        rows = itertools.chain.from_iterable(self.pages())
+        return to_dataframe(spark, rows, extra_schema=extra_schema)
+
+    def uris(self) -> list[str]:
+        """The `uri` of each event's `extra`, each once, in the order of the events: `spark.read.json(events.uris())`.
+
+        Of objects that landed in a bucket, for example. One that was written twice is named once. Characters that Spark
+        would take for a pattern of names (`[`, `{`, `*`, `?`, a backslash) have a backslash before them, so that it
+        reads this object and no other; the events' own `extra["uri"]` have none.
+
+        Raises:
+            ValueError: An event has none.
+            LookupError: Events were deleted since they were counted.
+        """
+        found: dict[str, None] = {}
+        for row in itertools.chain.from_iterable(self.pages()):
+            uri = (row["extra"] or {}).get("uri")
+            if not isinstance(uri, str):
+                raise ValueError(f"asset event {row['id']} has no text `uri` in its extra")
+            found[uri] = None
+        return [_literal(uri) for uri in found]
+
+    def _at(self, index: int) -> _Row | None:
+        if isinstance(self._total, int) and self._total // 2 < index < self._total:
+            return self._newest.at(self._total - 1 - index)
+        return self._oldest.at(index)
+
+    def _slice(self, wanted: slice) -> list[_Row]:
+        start, stop = wanted.start, wanted.stop
+        step = 1 if wanted.step is None else wanted.step
+        if step > 0 and stop is not None and stop >= 0 and (start is None or start >= 0):
+            start = start or 0
+            return self._oldest.rows(start, stop - start)[::step]
+        if step > 0 and start is not None and start < 0 and (stop is None or stop < 0):
+            stop = stop or 0
+            return self._newest.rows(-stop, stop - start)[::-1][::step]
+        indexes = range(*wanted.indices(len(self)))
+        if not indexes:
+            return []
+        first, last = sorted((indexes[0], indexes[-1]))
+        count = last - first + 1
+        if len(self) - last < first:
+            rows = self._newest.rows(len(self) - 1 - last, count)[::-1]
+        else:
+            rows = self._oldest.rows(first, count)
+        _expect(len(rows), count)
+        return rows[::step]
+
+
+def _literal(uri: str) -> str:
+    """As Spark reads it and nothing else; those of the web, which Spark does not read, as they are."""
+    if uri.startswith(("http:", "https:")):
+        return uri
+    return _PATTERN.sub(r"\\\g<0>", uri)
+
+
+def _expect(found: int, wanted: int) -> None:
+    if found < wanted:
+        raise LookupError(
+            f"{wanted} events were asked for and {found} are left: somebody deleted the others while the run was"
+            " reading them"
+        )
+
+
+def _fetcher(
+    query: QueryEvents, what: str, last_id: int, **about: str
+) -> Callable[..., list[_Row]]:
+    def fetch(**page: Any) -> list[_Row]:
+        rows: list[_Row] = query(what, about=about, page={"last_id": last_id, **page})
+        return rows
+
+    return fetch
+
+
+def asset_key(key: Asset | str, known: Sequence[Asset]) -> Asset:
+    """Return the asset of `known` that equals `key`, or has it as URI or name.
+
+    Raises:
+        KeyError: There is none.
+    """
+    for asset in known:
+        if asset == key or key in (asset.uri, asset.name):
+            return asset
+    raise KeyError(key if isinstance(key, str) else key.uri)
+
+
+class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
+    """The events that a run was started for, by asset; also found by an asset's name or URI.
+
+    An asset of the schedule that had no event (one side of `a | b`) has an empty sequence and is
+    not among the keys.
+    """
+
+    def __init__(self, query: QueryEvents, scheduled: Sequence[Asset] = ()) -> None:
+        self._query = query
+        self._scheduled = scheduled
+        self._known: dict[Asset, AssetEvents] | None = None
+
+    def __getitem__(self, key: Asset | str) -> AssetEvents:
+        known = self._read()
+        try:
+            return known[asset_key(key, list(known))]
+        except KeyError:
+            asset_key(key, self._scheduled)
+            return AssetEvents(lambda **page: [], 0, 0)
+
+    def __iter__(self) -> Iterator[Asset]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __contains__(self, key: object) -> bool:
+        return any(asset == key or key in (asset.uri, asset.name) for asset in self._read())
+
+    def _read(self) -> dict[Asset, AssetEvents]:
+        if self._known is None:
+            known = {}
+            for row in self._query("triggering"):
+                asset = Asset.identified(row["name"], row["uri"])
+                fetch = _fetcher(self._query, "triggering_page", row["last_id"], uri=row["uri"])
+                known[asset] = AssetEvents(fetch, row["last_id"], row["total"])
+            self._known = known
+        return self._known
+
+
+class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
+    """All events so far of the assets and aliases that a task declares as inlets.
+
+    Args:
+        inlets: Of references, the assets are looked up when one is asked for first.
+    """
+
+    def __init__(self, query: QueryEvents, inlets: Sequence[Asset | AssetAlias | AssetRef]) -> None:
+        self._query = query
+        self._declared = inlets
+        self._found: tuple[Asset | AssetAlias, ...] | None = None
+        self._read: dict[Asset | AssetAlias, AssetEvents] = {}
+
+    def __getitem__(self, key: Asset | AssetAlias | str) -> AssetEvents:
+        inlet = self._find(key)
+        if inlet not in self._read:
+            self._read[inlet] = self._open(inlet)
+        return self._read[inlet]
+
+    def __iter__(self) -> Iterator[Asset | AssetAlias]:
+        return iter(self._inlets())
+
+    def __len__(self) -> int:
+        return len(self._inlets())
+
+    def _inlets(self) -> tuple[Asset | AssetAlias, ...]:
+        if self._found is None:
+            found = (
+                find_asset(self._query, one.name) if isinstance(one, AssetRef) else one
+                for one in self._declared
+            )
+            self._found = tuple(dict.fromkeys(found))
+        return self._found
+
+    def _find(self, key: Asset | AssetAlias | str) -> Asset | AssetAlias:
+        for inlet in self._inlets():
+            names = (inlet.name, inlet.uri) if isinstance(inlet, Asset) else (inlet.name,)
+            if inlet == key or key in names:
+                return inlet
+        raise KeyError(f"{key!r} is not among the task's inlets")
+
+    def _open(self, inlet: Asset | AssetAlias) -> AssetEvents:
+        about = {"uri": inlet.uri} if isinstance(inlet, Asset) else {"alias": inlet.name}
+        last_id = self._query("inlet", **about)
+        count = partial(self._query, "inlet_count", **about, last_id=last_id)
+        return AssetEvents(_fetcher(self._query, "inlet_page", last_id, **about), last_id, count)
+
+
+def find_asset(query: QueryEvents, name: str) -> Asset:
+    """Return the asset of this name.
+
+    Raises:
+        RunFailed: Nobody has declared it, and no event has named it.
+    """
+    row = query("asset", name=name)
+    if row is None:
+        raise RunFailed(f"there is no asset named {name!r}", hint="triggerer assets list")
+    return Asset.identified(row["name"], row["uri"])

@@ -1,0 +1,96 @@
+"""The error texts of a task that failed and of a worker that died."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from pathlib import Path
+from typing import Final
+
+from triggerer.domain.storable import storable_text
+from triggerer.observability.redaction import hide_known, redact_text
+from triggerer.plugins import DagsFolder
+from triggerer.processes.signals import signal_name
+
+_LONGEST: Final = 6000
+
+
+class TaskTimeout(BaseException):
+    """A task's time is up. Not an `Exception`, so that the task's own handlers do not catch it."""
+
+
+class WorkerStopped(BaseException):
+    """The executor wants this worker to stop. Not an `Exception`, for the same reason."""
+
+
+def explain(error: BaseException, dags_folder: Path) -> str:
+    """Return a traceback with the user's own lines only, as text that can be stored. The log has the full one.
+
+    If no line of the DAGs folder is involved, it is the exception alone.
+    """
+    try:
+        summary = traceback.TracebackException.from_exception(error)
+        _trim(summary, f"{DagsFolder(dags_folder).root}/")
+        text = "".join(summary.format()).strip()
+    except Exception as other:  # noqa: BLE001  (an exception may have anything for its text, its line or its notes)
+        text = f"{type(error).__name__} (it cannot be shown: {type(other).__name__})"
+    return storable(text)
+
+
+def _trim(summary: traceback.TracebackException, folder: str) -> None:
+    # Not by recursion: what is tried again in a handler of its own failure leads to a chain of hundreds.
+    seen, unseen = set[int](), [summary]
+    while unseen:
+        one = unseen.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        frames = [frame for frame in one.stack if str(Path(frame.filename)).startswith(folder)]
+        one.stack = traceback.StackSummary.from_list(frames)
+        others = (one.__cause__, one.__context__, *(one.exceptions or ()))
+        unseen.extend(other for other in others if other is not None)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether it is, or was raised because of, a lack of memory in this process. Of a JVM's, `spark.gateway` knows."""
+    found, unseen = set[int](), [error]
+    while unseen:
+        one = unseen.pop()
+        if id(one) in found:
+            continue
+        found.add(id(one))
+        if isinstance(one, MemoryError):
+            return True
+        if isinstance(one, BaseExceptionGroup):
+            unseen.extend(one.exceptions)
+        unseen.extend(other for other in (one.__cause__, one.__context__) if other is not None)
+    return False
+
+
+def storable(text: str) -> str:
+    """Return the text without what databases refuse, without secrets, and cut in the middle if it is very long."""
+    text = hide_known(storable_text(text))
+    if len(text) > _LONGEST:
+        half = _LONGEST // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half} characters, see the log …\n{text[-half:]}"
+    return redact_text(text)
+
+
+def death_reason(code: int, *, is_taken: bool, malformed: str | None = None) -> str:
+    """Say why a run ended whose worker has died.
+
+    Args:
+        code: As `WorkerProcess.reap` returns it.
+        is_taken: Whether the worker had taken the run.
+        malformed: What came through its channel that cannot be understood, for which it was ended.
+    """
+    if malformed is not None:
+        return (
+            "the worker was ended: what came through its channel, into which the run's code must not write,"
+            f" cannot be understood ({malformed})"
+        )
+    when = "in the middle of the run" if is_taken else "before it took the run"
+    if code >= 0:
+        return f"the worker exited with code {code} {when}"
+    told = f"the worker was killed by {signal_name(-code)} {when}"
+    return told + (", as happens when memory runs out" if -code == signal.SIGKILL else "")

@@ -1,0 +1,27 @@
+"""Sends a worker's reports to its executor, from any of the worker's threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from triggerer.processes.ipc import ChildChannel
+from triggerer.worker.protocol import RunReport, TaskStart, message
+
+
+class Reporter:
+    """Sends frames, one at a time."""
+
+    def __init__(self, channel: ChildChannel) -> None:
+        self._channel = channel
+        self._sending = threading.Lock()
+
+    def send(self, content: dict[str, Any]) -> None:
+        with self._sending:
+            self._channel.send(content)
+
+    def started(self, run_pk: int, start: TaskStart) -> None:
+        self.send(message("started", run=run_pk, start=start))
+
+    def report(self, run_pk: int, report: RunReport) -> None:
+        self.send(message("results", run=run_pk, report=report))

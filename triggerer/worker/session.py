@@ -1,0 +1,141 @@
+"""The Spark session that a worker keeps between runs."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.worker.logs import Output
+
+if TYPE_CHECKING:
+    from triggerer.config import SparkSettings
+
+logger = logging.getLogger(__name__)
+
+_OPENING_S: Final = 30.0
+"""Longer than it takes to open a session on a cluster that has room for it."""
+
+
+class SparkHolder:
+    """Opens a session when one is needed, and again when the last one has died.
+
+    Args:
+        on_change: Called with whether there is a session now.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        home: Path,
+        output: Output,
+        on_change: Callable[[bool], None],
+    ) -> None:
+        self._values = settings
+        self._home = home
+        self._output = output
+        self._on_change = on_change
+        self._session: Any = None
+        self._opening_since: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    @functools.cached_property
+    def needs_cluster(self) -> bool:
+        """Whether sessions get their executors from a cluster.
+
+        Raises:
+            ConfigurationError: The settings contradict one another.
+        """
+        from triggerer.worker.spark import needs_cluster
+
+        return needs_cluster(self._settings)
+
+    def why_waiting(self) -> str | None:
+        """What the session, or the opening of it, waits for at its cluster; None: for nothing. From any thread."""
+        from triggerer.worker.spark import why_waiting
+        from triggerer.worker.spark.settings import master_of
+
+        since = self._opening_since
+        if since is not None:
+            is_slow = time.monotonic() - since > _OPENING_S
+            return f"a Spark session on {master_of(self._settings)}" if is_slow else None
+        session = self._session
+        return None if session is None else why_waiting(session)
+
+    def release_executors(self) -> None:
+        """Leave the session's executors to others, until it has work again."""
+        from triggerer.worker.spark import release_executors
+
+        if self._session is not None:
+            release_executors(self._session)
+
+    @functools.cached_property
+    def _settings(self) -> SparkSettings:
+        from triggerer.worker.spark import SparkSettings
+
+        return SparkSettings(**self._values)
+
+    def get(self, modules: Sequence[ModuleType] = ()) -> Any:
+        """A live session.
+
+        Args:
+            modules: Those of the DAGs folder. Spark's own Python workers cannot import them, so
+                that functions of theirs travel with their code.
+        Raises:
+            SubmitFailed: None could be had; the message says why.
+        """
+        from triggerer.worker.spark import close_session, how_it_ended, is_alive
+
+        if self._session is not None and not is_alive(self._session):
+            reason = how_it_ended(self._session) or "for no known reason"
+            logger.warning("the Spark session has ended: %s; opening another one", reason)
+            close_session(self._session)
+            self.drop()
+        if self._session is None:
+            self._open()
+        from pyspark.cloudpickle import register_pickle_by_value
+
+        for module in modules:
+            register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        return self._session
+
+    def warm(self) -> None:
+        """Open a session and run something on it, so that the first run need not wait for that."""
+        from triggerer.worker.spark import warm_up
+
+        warm_up(self.get())
+
+    def interrupt(self) -> None:
+        """Stop what the session is doing, since nobody waits for it any more."""
+        if self._session is None:
+            return
+        if hasattr(self._session, "_jsparkSession"):
+            self._session.sparkContext.cancelAllJobs()
+        else:
+            # Over Spark Connect there is no context on this side.
+            self._session.interruptAll()
+
+    def drop(self) -> None:
+        """Forget the session; what is left of it ends with this process."""
+        if self._session is not None:
+            self._session = None
+            self._on_change(False)
+
+    def _open(self) -> None:
+        from triggerer.worker.spark import open_session
+
+        begun = self._opening_since = time.monotonic()
+        try:
+            with self._output.of_the_worker():
+                self._session = open_session(self._settings, home=self._home, app_name="triggerer")
+        finally:
+            self._opening_since = None
+        logger.info("Spark session opened in %.2f s", time.monotonic() - begun)
+        self._on_change(True)

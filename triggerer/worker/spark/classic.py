@@ -1,0 +1,337 @@
+"""Classic sessions: Spark's driver in a JVM beside this process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from triggerer.config import SparkSettings
+from triggerer.errors import SubmitFailed
+from triggerer.processes.lifelines import armed_lifelines
+from triggerer.worker.spark import gateway as jvm
+from triggerer.worker.spark.archive import ClassArchive, archive_for, quiet_options
+from triggerer.worker.spark.cluster import has_lost_master, quieten
+from triggerer.worker.spark.java import (
+    Java,
+    find_java,
+    java_home_for_spark,
+    newest_java,
+    write_whole,
+)
+from triggerer.worker.spark.reachability import master_endpoints, require_reachable
+from triggerer.worker.spark.settings import (
+    classic_conf,
+    has_own_logging,
+    is_local,
+    keys_in_spark_defaults,
+    master_of,
+    reason_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG4J: Final = """\
+# Written by triggerer. Yours goes into $SPARK_CONF_DIR/log4j2.properties, and this is then not used.
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}{UTC} %p %c{1}: %m%n%ex
+# That Hadoop's native library is absent is so everywhere but on a Hadoop cluster.
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+_ON_PYTHON_PATH: Final = Path(__file__).parent / "on_python_path"
+_PYTHON_DAEMON: Final = "triggerer_python_daemon"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What a local session is started from."""
+
+    spark_home: Path
+    java: Java
+    java_home: Path
+    """What `JAVA_HOME` is set to; not always where `java` lies."""
+    archive: ClassArchive
+    directory: Path
+    """Spark's part of the service's home: archives, the logging's configuration, tables."""
+
+
+def find_installation(home: Path) -> Installation:
+    """What this process would start Spark from; nothing is started.
+
+    Raises:
+        SubmitFailed: There is no PySpark, or no Java for it.
+    """
+    try:
+        import pyspark
+    except ImportError as error:
+        raise SubmitFailed(
+            f"PySpark cannot be imported: {error}", hint="pip install 'triggerer[spark]'"
+        ) from error
+
+    spark_home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    if not (spark_home / "bin" / "spark-submit").exists():
+        raise SubmitFailed(
+            f"{spark_home} is no Spark: it has no bin/spark-submit",
+            hint="pip install 'triggerer[spark]', and correct or unset SPARK_HOME",
+        )
+    home = home.absolute()
+    java = find_java(os.environ, newest=newest_java(pyspark.__version__))
+    return Installation(
+        spark_home=spark_home,
+        java=java,
+        java_home=java_home_for_spark(java, home / "java"),
+        archive=archive_for(java, spark_home, pyspark.__version__, home / "spark" / "classes"),
+        directory=home / "spark",
+    )
+
+
+def open_classic(
+    settings: SparkSettings,
+    installation: Installation,
+    *,
+    app_name: str,
+    extra_java_options: Sequence[str] = (),
+) -> SparkSession:
+    """Start a JVM, connect to the master, and return the session.
+
+    Raises:
+        SubmitFailed: No session could be had; nothing of it is left running.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    master = master_of(settings)
+    _require_user_name()
+    _require_no_session()
+    require_reachable(f"The Spark master {master}", master_endpoints(master))
+    environment = _environment(settings, installation)
+    gateway, conf = _launch(settings, installation, environment, app_name, extra_java_options)
+    try:
+        with jvm.laid_over_environment(environment), _interrupt_handler_kept():
+            SparkContext(
+                conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
+            )
+            session = SparkSession.builder.config("spark.api.mode", "classic").getOrCreate()
+    except Exception as error:
+        reason = jvm.how_it_ended(gateway) or reason_of(error)
+        _end(gateway, grace=timedelta(seconds=2))
+        raise SubmitFailed(
+            f"Spark did not start on {master}: {reason}",
+            hint="all that it said is on standard error",
+        ) from error
+    if not is_local(master) and not has_own_logging(os.environ, installation.spark_home):
+        quieten(session)
+    return session
+
+
+def is_classic_alive(session: SparkSession) -> bool:
+    """Whether its JVM runs, nobody stopped the session, and its master knows it."""
+    context: Any = session.sparkContext
+    gateway = context._gateway  # noqa: SLF001
+    if gateway is None or context._jsc is None or jvm.how_it_ended(gateway):  # noqa: SLF001
+        return False
+    try:
+        return not context._jsc.sc().isStopped() and not has_lost_master(session)  # noqa: SLF001
+    except Exception:  # noqa: BLE001 - whatever the broken connection raises, it is the answer
+        return False
+
+
+def close_classic(grace: timedelta) -> None:
+    """Stop the session of this process, if there is one, and its JVM with it."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001
+    if gateway is not None:
+        _end(gateway, grace=grace)
+
+
+def how_classic_ended(session: SparkSession) -> str | None:
+    """What became of a session, or of this process's JVM, for a message; None if nothing is known."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001
+    ended = None if gateway is None else jvm.how_it_ended(gateway)
+    if ended is None and gateway is not None and has_lost_master(session):
+        return "its master no longer answers it"
+    return ended
+
+
+def jvm_process() -> subprocess.Popen[bytes] | None:
+    """The JVM of this process's session."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001
+    return None if gateway is None else jvm.process_of(gateway)
+
+
+def _require_no_session() -> None:
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001
+    if gateway is None:
+        return
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    if context is not None and jvm.how_it_ended(gateway) is None:
+        raise SubmitFailed(
+            "This process has a Spark session already",
+            hint="close_session() first; a DAG takes the session that it is given as `spark`",
+        )
+    # Its JVM died, or a task stopped the session: what is left of it would be taken for a new one.
+    _end(gateway, grace=timedelta(seconds=2))
+
+
+def _require_user_name() -> None:
+    """Say what Hadoop, which asks Java, says after half a minute in other words."""
+    user_id = os.geteuid()
+    try:
+        pwd.getpwuid(user_id)
+    except KeyError as error:
+        raise SubmitFailed(
+            f"Spark cannot run as the user {user_id}, which has no name here",
+            hint="add a line for it to /etc/passwd, as a container's entry point may, or run as a user that has one",
+        ) from error
+
+
+def _launch(
+    settings: SparkSettings,
+    installation: Installation,
+    environment: jvm.Environment,
+    app_name: str,
+    extra_java_options: Sequence[str],
+) -> tuple[Any, dict[str, str]]:
+    def launch(*archived: str) -> tuple[Any, dict[str, str]]:
+        conf = classic_conf(
+            settings,
+            app_name=app_name,
+            warehouse=installation.directory / "warehouse",
+            java_options=[*_java_options(installation), *archived, *extra_java_options],
+            elsewhere=keys_in_spark_defaults(os.environ, installation.spark_home),
+            python_daemon=_PYTHON_DAEMON if _lifelines(settings) else None,
+        )
+        return jvm.launch(conf, environment), conf
+
+    archive = installation.archive
+    if not archive.is_usable():
+        return launch()
+    try:
+        return launch(f"-XX:SharedArchiveFile={archive.path}")
+    except SubmitFailed:
+        launched = launch()
+        _log.warning(
+            "archive of Spark's classes dropped: no JVM started with it", path=archive.path
+        )
+        archive.discard()
+        return launched
+
+
+def _java_options(installation: Installation) -> list[str]:
+    """For a JVM that is there for small jobs soon, and not for long ones: those set their own."""
+    options = ["-XX:TieredStopAtLevel=1", *quiet_options(installation.java)]
+    if not has_own_logging(os.environ, installation.spark_home):
+        file = installation.directory / "log4j2.properties"
+        try:
+            write_whole(file, _LOG4J)
+            options.append(f"-Dlog4j2.configurationFile={file.as_uri()}")
+        except OSError as error:
+            _log.warning("Spark logs in its own way", reason=str(error))
+    return options
+
+
+def _environment(settings: SparkSettings, installation: Installation) -> jvm.Environment:
+    variables: dict[str, str | None] = {
+        "JAVA_HOME": str(installation.java_home),
+        # Otherwise each start runs whichever `python3` is first on PATH, to find out.
+        "SPARK_HOME": str(installation.spark_home),
+        # Left over, these make PySpark a client of Spark Connect.
+        "SPARK_REMOTE": None,
+        "SPARK_CONNECT_MODE_ENABLED": None,
+    }
+    if "SPARK_LAUNCHER_OPTS" not in os.environ:
+        # A JVM that lives for a tenth of a second, to print the command of the other.
+        variables["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    if is_local(master_of(settings)):
+        variables.setdefault("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
+    if lifelines := _lifelines(settings):
+        paths = (str(_ON_PYTHON_PATH), os.environ.get("PYTHONPATH"))
+        variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        variables["TRIGGERER_LIFELINES"] = os.pathsep.join(lifelines)
+    if "PYSPARK_PYTHON" not in os.environ:
+        # Python functions run in this Python, not in the first on PATH; on a cluster the paths are others.
+        here = sys.executable if is_local(master_of(settings)) else None
+        # PySpark leaves this setting to `spark-submit`.
+        variables["PYSPARK_PYTHON"] = settings.conf.get("spark.pyspark.python") or here
+    return variables
+
+
+def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
+    """Return what the Python workers of a session die with; none where they run elsewhere, or in no executor."""
+    return armed_lifelines() if is_local(master_of(settings)) else ()
+
+
+@contextlib.contextmanager
+def _interrupt_handler_kept() -> Iterator[None]:
+    """PySpark puts a handler of its own for SIGINT over whatever is there; Python's alone gives way."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if in_main_thread and handler not in (None, signal.default_int_handler):
+            signal.signal(signal.SIGINT, handler)
+
+
+def _end(gateway: Any, *, grace: timedelta) -> None:
+    """End the JVM and make PySpark forget it, so that a new session gets a new one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession, SQLContext
+
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    with _py4j_silent():
+        if context is not None:
+            # Already gone, most likely: the process is ended below whatever comes of this.
+            with contextlib.suppress(Exception):
+                context.stop()
+        jvm.end(gateway, grace_s=grace.total_seconds())
+    # What SparkSession.stop() resets, and what PySpark's own tests reset to get another JVM.
+    sessions: Any = SparkSession
+    sessions._instantiatedSession = sessions._activeSession = None  # noqa: SLF001
+    SQLContext._instantiatedContext = None  # noqa: SLF001
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def _py4j_silent() -> Iterator[None]:
+    """Py4J logs a traceback for every call to a JVM that is gone, and PySpark warns."""
+    logger = logging.getLogger("py4j")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

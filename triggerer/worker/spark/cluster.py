@@ -1,0 +1,164 @@
+"""What a classic session has of its cluster: whether its work waits for executors, and giving them back."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.config import SparkSettings
+from triggerer.worker.spark.connect import is_connect
+from triggerer.worker.spark.reachability import master_endpoints
+from triggerer.worker.spark.settings import CLASSIC, is_local, master_of, mode_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HINT: Final = "the cluster's web UI shows who holds its cores, and how large its workers are"
+_ANSWER_TIMEOUT: Final = "10s"
+_RELEASE_S: Final = 2.0
+"""Longer than a session needs to withdraw its requests, and a cluster to end executors."""
+_POLL_S: Final = 0.02
+
+
+def needs_cluster(settings: SparkSettings) -> bool:
+    """Whether sessions get their executors from a cluster; over Spark Connect that is the server's business.
+
+    Raises:
+        ConfigurationError: As `mode_of`.
+    """
+    return mode_of(settings) == CLASSIC and not is_local(master_of(settings))
+
+
+def why_waiting(session: SparkSession) -> str | None:
+    """What the session waits for, if it has work and no executor to do it; None otherwise.
+
+    Takes a millisecond and may be called from any thread. Meant for a session on a cluster.
+
+    Raises:
+        Exception: Py4J's, if the JVM is gone.
+    """
+    context: Any = session.sparkContext
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    tasks = sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage)
+    # The driver counts as one.
+    if not tasks or _scala(context).getExecutorMemoryStatus().size() > 1:
+        return None
+    if has_lost_master(session):
+        return f"{context.master}, which no longer answers this session (cancel the run; the next one opens another)"
+    conf = context.getConf()
+    return describe_need(
+        context.master or "",
+        tasks=tasks,
+        cores=conf.get("spark.executor.cores"),
+        memory=conf.get("spark.executor.memory") or "1g",
+        driver_host=conf.get("spark.driver.host") or "",
+    )
+
+
+def describe_need(
+    master: str, *, tasks: int, cores: str | None, memory: str, driver_host: str
+) -> str:
+    """What is waited for, and what may be the reason: the end of a sentence for the user.
+
+    Args:
+        cores: Of an executor; None: all that a worker has.
+    """
+    wanted = f"{tasks} task" if tasks == 1 else f"{tasks} tasks"
+    size = "all cores of a worker" if cores is None else f"{cores} core{'s' * (cores != '1')}"
+    hint = _HINT
+    hosts = [endpoint.host for endpoint in master_endpoints(master)] or [""]
+    if _is_loopback(driver_host) and not all(map(_is_loopback, hosts)):
+        hint = f"no other machine can reach the driver at {driver_host}: set spark.driver.host"
+    return f"an executor on {master} for {wanted}; it needs {size} and {memory} of memory ({hint})"
+
+
+def has_lost_master(session: SparkSession) -> bool:
+    """Whether a standalone master no longer answers this session; takes some milliseconds.
+
+    A master that was restarted has forgotten its applications, unless it recovers them. Spark would wait for it for
+    ever, and would get no executors.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    context: Any = session.sparkContext
+    if context._jsc is None or not context.master.startswith("spark://"):  # noqa: SLF001
+        return False
+    jvm = context._jvm  # noqa: SLF001
+    try:
+        # Asks for nothing, so that all that comes of it is whether the application is known.
+        nothing = jvm.PythonUtils.toScalaMap({})
+        answer = _scala(context).schedulerBackend().doRequestTotalExecutors(nothing)
+        timeout = jvm.scala.concurrent.duration.Duration.apply(_ANSWER_TIMEOUT)
+        return not jvm.scala.concurrent.Await.result(answer, timeout)
+    except Py4JJavaError:
+        return True
+    except Py4JError:
+        # The JVM is gone, which is for others to say; or another version of Spark has no such method.
+        return False
+
+
+def quieten(session: SparkSession) -> None:
+    """Spare the log what Spark would say there ten times a second for as long as a master is away."""
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001
+    # Where Spark logs by another library, there is nothing to configure.
+    with contextlib.suppress(Exception):
+        log4j = jvm.org.apache.logging.log4j
+        configurator = log4j.core.config.Configurator
+        configurator.setLevel("org.apache.spark.ExecutorAllocationManager", log4j.Level.ERROR)
+        configurator.setLevel("org.apache.spark.network.client.TransportClient", log4j.Level.OFF)
+
+
+def release_executors(session: SparkSession) -> None:
+    """Give the executors back at once, with what is cached on them; the session gets others when it has work.
+
+    For a session that does nothing now. One that has work after all, or whose executors the user has fixed, keeps them.
+    Returns once others can have them, or after some seconds.
+
+    Raises:
+        Exception: Py4J's, if the JVM is gone.
+    """
+    if is_connect(session):
+        return
+    conf = session.sparkContext.getConf()
+    is_dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+    if not is_dynamic or conf.get("spark.dynamicAllocation.minExecutors", "0") != "0":
+        return
+    backend = _scala(session.sparkContext).schedulerBackend()
+    # Spark notices ten times a second that it has no work. Killed before, executors would come back: the cluster would
+    # still have been asked for them.
+    if not _within(_RELEASE_S, lambda: _is_empty(session, backend.getRequestedTotalExecutors())):
+        return
+    # SparkContext.killExecutors refuses while dynamic allocation is on: this is what that itself calls.
+    adjust_target, count_failures, force = False, False, True
+    backend.killExecutors(backend.getExecutorIds(), adjust_target, count_failures, force)
+    # Otherwise the next run might ask for the cores before the cluster has them to give to others.
+    _within(_RELEASE_S, lambda: backend.getExecutorIds().isEmpty())
+
+
+def _is_empty(session: SparkSession, requested: Any) -> bool:
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001
+    return not any(jvm.scala.jdk.javaapi.CollectionConverters.asJava(requested).values())
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _scala(context: Any) -> Any:
+    return context._jsc.sc()  # noqa: SLF001
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,125 @@
+"""Sessions over Spark Connect: the driver is a server elsewhere, and no Java is needed here."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from triggerer.config import SparkSettings
+from triggerer.errors import SubmitFailed
+from triggerer.worker.spark.reachability import (
+    Endpoint,
+    connect_endpoint,
+    is_reachable,
+    require_reachable,
+    without_parameters,
+)
+from triggerer.worker.spark.settings import reason_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MODE_VARIABLE: Final = "SPARK_CONNECT_MODE_ENABLED"
+"""PySpark sets it with the first session; while it is there, no classic session can be opened."""
+
+_endpoints: WeakKeyDictionary[SparkSession, Endpoint] = WeakKeyDictionary()
+
+_log = structlog.get_logger(__name__)
+
+
+def open_connect(settings: SparkSettings) -> SparkSession:
+    """Open a session of its own on the server. The application's name is the server's.
+
+    Raises:
+        SubmitFailed: The client is not installed, or the server does not answer or refuses.
+    """
+    remote = settings.remote or ""
+    try:
+        import grpc  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: F401
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SubmitFailed(
+            f"PySpark's client for Spark Connect cannot be imported: {error}",
+            hint="pip install 'triggerer[connect]'",
+        ) from error
+
+    shown = without_parameters(remote)
+    endpoint = connect_endpoint(remote)
+    require_reachable(f"The Spark Connect server {shown}", [endpoint])
+    try:
+        session = SparkSession.builder.remote(remote).create()
+        with _without_retries(session):
+            # The first call that reaches the server.
+            session.version  # noqa: B018
+    except Exception as error:
+        os.environ.pop(_MODE_VARIABLE, None)
+        raise SubmitFailed(f"{shown} gave no session: {reason_of(error)}") from error
+    for key, value in settings.conf.items():
+        _configure(session, key, value)
+    _endpoints[session] = endpoint
+    # After the client's own hook, and so before it: that one asks the server again and again, too.
+    atexit.register(_never_retry, session)
+    return session
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Whether it is of this kind, without importing the client to find out."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+def is_connect_alive(session: SparkSession) -> bool:
+    """Whether the server still answers for this very session: one that was restarted does not."""
+    endpoint = _endpoints.get(session)
+    remote: Any = session
+    if endpoint is None or remote.is_stopped or not is_reachable(endpoint):
+        return False
+    try:
+        with _without_retries(session):
+            return bool(session.version)
+    except Exception:  # noqa: BLE001 - whatever the client raises, it is the answer
+        return False
+
+
+def close_connect(session: SparkSession) -> None:
+    """Release the session on its server; never fails."""
+    endpoint = _endpoints.pop(session, None)
+    remote: Any = session
+    # Without its server there is nothing to release; the client is closed all the same.
+    remote.release_session_on_close = endpoint is not None and is_reachable(endpoint)
+    with _without_retries(session):
+        session.stop()
+    os.environ.pop(_MODE_VARIABLE, None)
+
+
+def _configure(session: SparkSession, key: str, value: str) -> None:
+    try:
+        session.conf.set(key, value)
+    except Exception as error:  # noqa: BLE001 - one setting is not worth the session
+        _log.warning(
+            "a Spark Connect server does not take this setting from its clients",
+            key=key,
+            reason=reason_of(error),
+        )
+
+
+def _never_retry(session: SparkSession) -> None:
+    client: Any = session.client
+    client.set_retry_policies([])
+
+
+@contextlib.contextmanager
+def _without_retries(session: SparkSession) -> Iterator[None]:
+    """Left alone, the client asks a server that does not answer again and again for ten minutes."""
+    client: Any = session.client
+    policies = client.get_retry_policies()
+    _never_retry(session)
+    try:
+        yield
+    finally:
+        client.set_retry_policies(policies)

@@ -1,0 +1,69 @@
+"""The one Spark session of a process: opened, watched and closed, whichever kind it is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from triggerer.config import SparkSettings
+from triggerer.worker.spark import classic, connect
+from triggerer.worker.spark.settings import CONNECT, is_local, master_of, mode_of
+from triggerer.worker.spark.training import train_in_background
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TRAINING_AFTER: Final = timedelta(seconds=20)
+"""How long a local session lives before a missing archive of Spark's classes is made."""
+CLOSE_GRACE: Final = timedelta(seconds=10)
+
+
+def open_session(
+    settings: SparkSettings,
+    *,
+    home: Path,
+    app_name: str,
+    train_after: timedelta | None = TRAINING_AFTER,
+) -> SparkSession:
+    """Open this process's session; it ends with the process at the latest, however that ends.
+
+    Waits as long as Spark does: some seconds for a local master, longer where packages are to be
+    downloaded or a cluster has no room. Call it from a thread if anything else has to go on.
+
+    Args:
+        home: The service's own directory; its parts `java` and `spark` are written to.
+        train_after: See `training.train_in_background`; None: a missing archive stays missing.
+    Raises:
+        ConfigurationError: The settings contradict one another.
+        SubmitFailed: No session could be had: no PySpark, Java or bash, a master or a server that
+            does not answer, a setting that Spark refuses. Nothing is left running.
+    """
+    if mode_of(settings) == CONNECT:
+        return connect.open_connect(settings)
+    session = classic.open_classic(settings, classic.find_installation(home), app_name=app_name)
+    if settings.archive_classes and train_after is not None and is_local(master_of(settings)):
+        train_in_background(home, after=train_after)
+    return session
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Whether the session can still be used: its JVM, master or server answers, and nobody stopped it."""
+    if connect.is_connect(session):
+        return connect.is_connect_alive(session)
+    return classic.is_classic_alive(session)
+
+
+def how_it_ended(session: SparkSession) -> str | None:
+    """Why a session is no longer alive, in a sentence for the user; None if nothing is known."""
+    if connect.is_connect(session):
+        return "the Spark Connect server no longer knows this session"
+    return classic.how_classic_ended(session)
+
+
+def close_session(session: SparkSession, *, grace: timedelta = CLOSE_GRACE) -> None:
+    """Stop the session and its JVM, by force after `grace`; never fails, and may be repeated."""
+    if connect.is_connect(session):
+        connect.close_connect(session)
+    else:
+        classic.close_classic(grace)

@@ -1,0 +1,211 @@
+"""Makes the archive of Spark's classes, in a process of its own and behind all other work.
+
+A training run is a session with Java's recorder on; what it loads is what later sessions find in the
+archive. It takes half a minute of one core, at the lowest priority, once for each version of Java and
+of Spark. Failing is allowed: sessions then start slower, and the next service tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from triggerer.config import SparkSettings
+from triggerer.errors import SparkError, SubmitFailed
+from triggerer.worker.spark import classic
+from triggerer.worker.spark.archive import has_room, quiet_options
+from triggerer.worker.spark.classic import Installation
+from triggerer.worker.spark.warmup import warm_up
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOWEST_PRIORITY: Final = 19
+_WRITING: Final = timedelta(minutes=5)
+"""Java writes the archive when the JVM ends: ten seconds, or several times that on a busy machine."""
+
+_log = structlog.get_logger(__name__)
+
+
+def train(home: Path) -> bool:
+    """Make the archive now if it is missing; whether there is one afterwards.
+
+    For a process without a session of its own: a step of an installation, or `python -m` of this
+    module. At most one process at a time does it for a home; the others return False at once.
+
+    Raises:
+        SparkError: There is no Java or PySpark, or Spark does not start.
+    """
+    installation = classic.find_installation(home)
+    archive = installation.archive
+    if archive.is_usable():
+        return True
+    archive.directory.mkdir(parents=True, exist_ok=True)
+    with _locked(archive.lock_path) as alone:
+        if not alone:
+            return False
+        for abandoned in archive.drafts():
+            abandoned.unlink(missing_ok=True)
+        if not has_room(archive.directory):
+            _log.warning("no room for an archive of Spark's classes", path=str(archive.directory))
+            return False
+        if archive.needs_base and not archive.is_base_usable():
+            _write_base(installation)
+        draft = archive.new_draft()
+        _record(installation, draft)
+        if not draft.exists():
+            _log.warning("Java wrote no archive of Spark's classes", path=str(archive.path))
+            return False
+        archive.publish(draft, archive.path)
+        return True
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Whether the lock is ours for the time of the block. The kernel releases it with the process."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _write_base(installation: Installation) -> None:
+    archive, draft = installation.archive, installation.archive.new_draft()
+    command = [str(installation.java.home / "bin" / "java"), "-Xshare:dump"]
+    options = [f"-XX:SharedArchiveFile={draft}", *quiet_options(installation.java)]
+    try:
+        subprocess.run([*command, *options], check=True, capture_output=True, timeout=300)
+        archive.publish(draft, archive.base_path)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SubmitFailed(f"Java could not archive its own classes: {error}") from error
+
+
+def _record(installation: Installation, draft: Path) -> None:
+    archive = installation.archive
+    options = [f"-XX:ArchiveClassesAtExit={draft}"]
+    if archive.needs_base:
+        options.append(f"-XX:SharedArchiveFile={archive.base_path}")
+    # An installation's settings do not matter here: an archive only says what classes look like.
+    session = classic.open_classic(
+        SparkSettings(mode="classic", master="local[2]"),
+        installation,
+        app_name="triggerer-training",
+        extra_java_options=options,
+    )
+    grace = timedelta(0)
+    try:
+        warm_up(session)
+        exercise(session)
+        grace = _WRITING
+    finally:
+        classic.close_classic(grace)
+
+
+def exercise(session: SparkSession) -> None:
+    """Load what runs often need and `warm_up` does not touch: SQL, windows, files, Python functions."""
+    from pyspark.sql import functions as f
+
+    with tempfile.TemporaryDirectory(prefix="triggerer-training-") as directory:
+        numbers = session.range(100).withColumn("key", f.col("id") % 3)
+        numbers.createOrReplaceTempView("triggerer_training")
+        session.sql(
+            "select key, sum(id) over (partition by key order by id) as total, "
+            "row_number() over (partition by key order by id desc) as place from triggerer_training"
+        ).where("place = 1").collect()
+        session.catalog.dropTempView("triggerer_training")
+        for form in ("json", "csv"):
+            path = f"{directory}/{form}"
+            numbers.write.format(form).save(path)
+            session.read.format(form).load(path).distinct().count()
+        nested = numbers.select(
+            f.to_json(f.struct("id", "key")).alias("text"), f.array("id").alias("a")
+        )
+        nested.select(f.from_json("text", "id long, key long"), f.explode("a")).collect()
+        double = f.udf(lambda number: 2 * number, "long")
+        numbers.select(double("id")).limit(3).cache().toPandas()
+
+
+def train_in_background(home: Path, *, after: timedelta) -> None:
+    """Have another process train, once this process's session is `after` old; returns at once.
+
+    So that what lives for a moment only, a test or a single run, starts nothing. The training ends
+    unfinished when the session is closed, or when this process ends in whatever way.
+    """
+    jvm = classic.jvm_process()
+    if jvm is None or classic.find_installation(home).archive.is_usable():
+        return
+    threading.Thread(
+        target=_watch_training, args=(home, jvm, after), name="spark-training", daemon=True
+    ).start()
+
+
+def _watch_training(home: Path, jvm: subprocess.Popen[bytes], after: timedelta) -> None:
+    due = time.monotonic() + after.total_seconds()
+    while time.monotonic() < due:
+        if _ended(jvm):
+            return
+    # It reads this pipe to its end, which comes when we close it or are no more.
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, str(home.absolute())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as training:
+        while training.poll() is None and not _ended(jvm):
+            pass
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    # A thread of its own looks now and then; Popen.wait would look twenty times a second.
+    time.sleep(0.5)
+    return process.poll() is not None
+
+
+def _give_up(*_: object) -> None:
+    jvm = classic.jvm_process()
+    if jvm is not None:
+        # Ended in order, it would go on to write the archive.
+        jvm.kill()
+    os._exit(1)
+
+
+def _end_with_parent() -> None:
+    # Not through sys.stdin: its lock, held by this thread, would abort the interpreter's way out.
+    while os.read(0, 1):
+        pass
+    _give_up()
+
+
+def main() -> None:
+    """`python -m triggerer.worker.spark.training HOME`, until it is done or standard input ends."""
+    os.nice(_LOWEST_PRIORITY)
+    # Ctrl-C is for the parent: with it this process ends as well, and takes its JVM along.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _give_up)
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+    try:
+        made = train(Path(sys.argv[1]))
+    except SparkError as error:
+        _log.warning("no archive of Spark's classes", reason=str(error))
+        made = False
+    sys.exit(0 if made else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""One task: its tries, its timeout, and what it leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import FrameType, GeneratorType
+from typing import Any
+
+from triggerer.domain.assets import Metadata
+from triggerer.domain.attempts import EmittedEvent, TaskResult
+from triggerer.domain.runs import TaskState
+from triggerer.domain.tasks import SkipTask, Task
+from triggerer.worker.context import RunContext
+from triggerer.worker.failures import (
+    TaskTimeout,
+    WorkerStopped,
+    explain,
+    is_out_of_memory,
+    storable,
+)
+from triggerer.worker.outlets import OutletEvents
+from triggerer.worker.protocol import TaskStart
+
+logger = logging.getLogger("triggerer.run")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A task after its last try; `value` is what it returned, for those that wait for it."""
+
+    result: TaskResult
+    value: Any = None
+
+
+class TaskRunner:
+    """Executes tasks of one attempt of a run, on the worker's main thread.
+
+    Args:
+        on_start: Called at each try before the user's code is entered; and again, without a timeout, when
+            the try has failed and the next one waits for its time.
+        on_abandoned: Called when a try has timed out: it may have left work behind, on Spark, say.
+        on_out_of_memory: Called when a try found no more memory: what it holds may stay held.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        dags_folder: Path,
+        *,
+        on_start: Callable[[TaskStart], None],
+        on_abandoned: Callable[[], None],
+        on_out_of_memory: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._dags_folder = dags_folder
+        self._on_start = on_start
+        self._on_abandoned = on_abandoned
+        self._on_out_of_memory = on_out_of_memory
+
+    def execute(self, task: Task, results: Mapping[str, Any]) -> Finished:
+        """Try the task until it succeeds or its retries are used up; what it raises becomes the error of the result.
+
+        Raises:
+            WorkerStopped: The executor wants the worker to stop; the task's `finally` blocks have run.
+        """
+        for try_number in range(1, task.retries + 2):
+            started_at = datetime.now(UTC)
+            key = self._context.dag_run.partition_key
+            outlet_events = OutletEvents(task.outlets, partition_key=key)
+            timeout_s = None if task.timeout is None else task.timeout.total_seconds()
+            start = TaskStart(task.task_id, try_number, started_at, timeout_s)
+            self._on_start(start)
+            try:
+                with time_limit(task.timeout):
+                    value, events = self._attempt(task, results, outlet_events)
+            except WorkerStopped:
+                raise
+            except SkipTask as skip:
+                logger.info(
+                    "task %s is skipped: %s", task.task_id, skip.reason or "no reason given"
+                )
+                return Finished(skipped(task, skip.reason, try_number, started_at))
+            except BaseException as error:
+                if isinstance(error, TaskTimeout):
+                    self._on_abandoned()
+                if is_out_of_memory(error):
+                    self._on_out_of_memory()
+                logger.error("task %s, try %d failed", task.task_id, try_number, exc_info=error)
+                failure = self._explain(error)
+            else:
+                logger.info("task %s succeeded", task.task_id)
+                result = TaskResult(
+                    task.task_id,
+                    TaskState.SUCCESS,
+                    try_number,
+                    started_at,
+                    datetime.now(UTC),
+                    events=events,
+                )
+                return Finished(result, value)
+            if try_number <= task.retries:
+                logger.info("task %s is tried again in %s", task.task_id, task.retry_delay)
+                # The try is over: its timeout does not hold for the wait.
+                self._on_start(dataclasses.replace(start, timeout_s=None))
+                time.sleep(task.retry_delay.total_seconds())
+        ended_at = datetime.now(UTC)
+        return Finished(
+            TaskResult(task.task_id, TaskState.FAILED, try_number, started_at, ended_at, failure)
+        )
+
+    def _attempt(
+        self, task: Task, results: Mapping[str, Any], outlet_events: OutletEvents
+    ) -> tuple[Any, tuple[EmittedEvent, ...]]:
+        arguments = self._context.arguments(task, outlet_events)
+        # The time from queued to the first line is measured by this: nothing of ours comes after it.
+        logger.info(
+            "task %s begins %.6f s after the run was queued",
+            task.task_id,
+            (datetime.now(UTC) - self._context.dag_run.queued_at).total_seconds(),
+        )
+        value = task.call(
+            context=arguments,
+            results=results,
+            render=lambda name, given: self._context.render(task, name, given, arguments),
+        )
+        if isinstance(value, GeneratorType):
+            value = _exhaust(value, outlet_events)
+        return value, outlet_events.emitted()
+
+    def _explain(self, error: BaseException) -> str:
+        if isinstance(error, SystemExit):
+            return f"the task called sys.exit({error.code!r})"
+        return explain(error, self._dags_folder)
+
+
+def skipped(
+    task: Task, reason: str | None, try_number: int = 0, started_at: datetime | None = None
+) -> TaskResult:
+    """Return the result of a task that was skipped: by itself, or (try 0) since one before it was."""
+    error = None if reason is None else storable(reason)
+    now = datetime.now(UTC)
+    return TaskResult(task.task_id, TaskState.SKIPPED, try_number, started_at, now, error)
+
+
+def _exhaust(generator: GeneratorType[Any, Any, Any], outlet_events: OutletEvents) -> Any:
+    """Take the metadata that a generator yields; what it returns is the task's result."""
+    while True:
+        try:
+            item = next(generator)
+        except StopIteration as stop:
+            return stop.value
+        if not isinstance(item, Metadata):
+            raise TypeError(f"a task yields Metadata and nothing else, not {item!r}")
+        outlet_events.apply(item)
+
+
+@contextmanager
+def time_limit(limit: timedelta | None) -> Iterator[None]:
+    """Raise `TaskTimeout` in the main thread when the time is up; for the main thread.
+
+    Code that does not come back to Python, in a C library say, is not interrupted: the executor
+    kills the worker a little later.
+    """
+    if limit is None:
+        yield
+        return
+
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise TaskTimeout(f"the task did not end within {limit}")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, limit.total_seconds())
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,188 @@
+"""Moves files that match patterns out of a directory, so that each appearance fires once. Blocking I/O, no state.
+
+Before a file is moved, a marker is made in `.moving` in the same directory: a symbolic link, never followed, that is
+named by the appearance's id and whose text is the file's inode and new path. Making a link is one step, so that no
+marker is half-written. The file is then renamed to its new path in one step, its event is made, and after the event is
+durable the marker is deleted. Whoever looks next, after a crash, finds the marker and behind it the file, under the
+same id: no file is lost, and none fires twice.
+
+The rename replaces nothing: an empty file is made exclusively under the new name first, and the rename replaces that.
+If the name is taken, the file gets its id into its new name.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from watchers.files.appeared import AppearedFile, SeenFile, seen_file
+from watchers.files.claiming import REJECTED, make_folder, named_with, sync
+
+MOVING: Final = ".moving"
+_LONGEST_SUFFIX: Final = 20
+_STALE_NS: Final = 60 * 1_000_000_000
+"""From this age on, nobody is about to move the file of a marker."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """What `.moving` tells of a directory."""
+
+    moved: list[AppearedFile] = field(default_factory=list)
+    """The files that were moved and not released, in the order in which they were moved."""
+    intended: dict[str, str] = field(default_factory=dict)
+    """The ids of moves that did not come about, by the marker's text."""
+
+
+def move(
+    directory: Path, move_to: Path, files: Iterable[SeenFile], intended: Mapping[str, str]
+) -> tuple[list[AppearedFile], dict[str, OSError]]:
+    """Move these files, in order, and return them with their new paths, and what failed, by name.
+
+    A file that is gone, or has changed since it was seen, is passed over. What is returned is found again by `pending`
+    until it is released, also after a power failure.
+
+    Args:
+        intended: As of `Pending`. A move that a crash has cut off is done under its id: two markers for one move would
+            have the file fire twice.
+    Raises:
+        OSError: Nothing was moved: a folder or a marker cannot be made.
+    """
+    markers = directory / MOVING
+    make_folder(markers, like=directory)
+    if not move_to.is_dir():
+        move_to.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(move_to, like=directory)
+    marked: list[tuple[SeenFile, str]] = []
+    failures: dict[str, OSError] = {}
+    for file in files:
+        if file.is_link:
+            failures[file.name] = OSError('it is a symbolic link, which claim="remember" takes')
+            continue
+        text = f"{file.inode}:{move_to / file.name}"
+        if (id_ := intended.get(text)) is None:
+            # Time first: what is found again comes in the order in which it was moved.
+            id_ = f"{time.time_ns()}-{secrets.token_hex(8)}"
+            os.symlink(text, markers / id_)  # noqa: PTH211  (it leads nowhere)
+        marked.append((file, id_))
+    sync(markers)
+    moved: list[AppearedFile] = []
+    for file, id_ in marked:
+        try:
+            target = _place(directory, move_to, file, id_)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                failures[file.name] = error
+            target = None
+        if target is None:
+            (markers / id_).unlink(missing_ok=True)
+        else:
+            moved.append(
+                AppearedFile(file.name, target, file.size_bytes, file.modified_ns, id_, None)
+            )
+    for folder in (move_to, directory):
+        sync(folder)
+    return moved, failures
+
+
+def _place(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path | None:
+    """Rename the file, replacing nothing; return its new path, or None if it has changed since it was seen."""
+    source, target = directory / file.name, move_to / file.name
+    status = source.lstat()
+    if not stat.S_ISREG(status.st_mode) or seen_file(file.name, status, is_link=False) != file:
+        return None
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        # The id is nobody else's, and so is the name.
+        target = _unique(target, id_)
+        source.rename(target)
+        return target
+    try:
+        source.rename(target)
+    except OSError:
+        target.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _unique(path: Path, id_: str) -> Path:
+    """Return the path with the id before its suffix, in a name that is not too long."""
+    stem, suffix = path.stem, path.suffix
+    if len(suffix) > _LONGEST_SUFFIX:
+        stem, suffix = path.name, ""
+    return path.with_name(named_with(stem, f".{id_}{suffix}"))
+
+
+def pending(directory: Path) -> Pending:
+    """Return what was moved and not released, and what was about to be moved.
+
+    Markers whose file was never moved, or is gone, are deleted once they are a minute old.
+
+    Raises:
+        OSError: The markers cannot be read.
+    """
+    found = Pending()
+    for id_ in _names(directory / MOVING):
+        marker = directory / MOVING / id_
+        try:
+            text = os.fspath(marker.readlink())
+            inode, path = text.split(":", 1)
+        except (OSError, ValueError):
+            continue  # released meanwhile, or none of ours
+        file = _find(Path(path), int(inode), id_)
+        if file is not None:
+            found.moved.append(file)
+        elif _age_ns(id_) > _STALE_NS:
+            marker.unlink(missing_ok=True)
+        else:
+            found.intended[text] = id_
+    return found
+
+
+def _names(markers: Path) -> list[str]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(os.listdir(markers))  # noqa: PTH208  (names, not paths)
+    return []
+
+
+def _find(plain: Path, inode: int, id_: str) -> AppearedFile | None:
+    for path, wanted in ((_unique(plain, id_), None), (plain, inode)):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            status = path.lstat()
+            # Under the plain name there may be a file that was there before, or the one that keeps the name free.
+            if wanted in (None, status.st_ino):
+                return AppearedFile(plain.name, path, status.st_size, status.st_mtime_ns, id_, None)
+    return None
+
+
+def _age_ns(id_: str) -> int:
+    made_ns = id_.partition("-")[0]
+    return time.time_ns() - int(made_ns) if made_ns.isdigit() else 0
+
+
+def release(directory: Path, file: AppearedFile) -> None:
+    """Delete the marker of a file whose event is durable. The file stays where it is."""
+    (directory / MOVING / file.key).unlink(missing_ok=True)
+
+
+def reject(directory: Path, file: AppearedFile) -> Path:
+    """Move a rejected file into `.rejected` in the directory, and delete its marker; return where the file is now.
+
+    Raises:
+        FileNotFoundError: Somebody has taken the file away.
+        OSError: The file cannot be moved.
+    """
+    folder = directory / REJECTED
+    make_folder(folder, like=directory)
+    aside = folder / named_with(file.name, f".{file.key}")
+    file.path.rename(aside)
+    release(directory, file)
+    return aside

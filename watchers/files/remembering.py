@@ -1,0 +1,91 @@
+"""Remembers which files of a directory have fired for which patterns, in one small JSON value. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Iterable, Set
+from pathlib import Path
+from typing import Any, Final
+
+from triggerer.errors import BrokerRefused
+from watchers.files.appeared import AppearedFile, SeenFile
+
+_SIZE: Final = 8
+"""Bytes of a file's digest. With 100,000 files two are equal once in some thousand million directories."""
+_MOST: Final = 90_000
+"""Files, counted once for each pattern: the store takes a value of 1 MiB, and this has some 11 bytes for each."""
+
+
+class Memory:
+    """The files that have fired, by pattern. A file is known by its name, inode, size and time of modification.
+
+    Args:
+        directory: For messages and paths.
+        value: What `dump` gave; None: nothing is remembered yet.
+    """
+
+    def __init__(self, directory: Path, value: Any) -> None:
+        self._directory = directory
+        self._known: dict[str, set[bytes]] = {}
+        for pattern, digests in (value or {"patterns": {}})["patterns"].items():
+            raw = base64.b64decode(digests)
+            self._known[pattern] = {raw[at : at + _SIZE] for at in range(0, len(raw), _SIZE)}
+
+    def new_for(self, file: SeenFile, patterns: Iterable[str]) -> frozenset[str]:
+        """Return those of these patterns that the file has not fired for."""
+        digest = _digest(_key(file), file.name)
+        return frozenset(
+            pattern for pattern in patterns if digest not in self._known.get(pattern, ())
+        )
+
+    def add(self, file: AppearedFile) -> None:
+        """Remember that a file has fired for its patterns, or was rejected by their filters."""
+        digest = _digest(file.key, file.name)
+        for pattern in file.patterns or ():
+            self._known.setdefault(pattern, set()).add(digest)
+
+    def forget_all_but(self, there: Set[bytes]) -> None:
+        """Forget the files that are not in the directory any longer, given the digests of those that are."""
+        self._known = {
+            pattern: kept for pattern, known in self._known.items() if (kept := known & there)
+        }
+
+    def dump(self) -> dict[str, Any]:
+        """Return what is remembered as JSON.
+
+        Raises:
+            BrokerRefused: There are more files than the store's value can hold.
+        """
+        count = sum(map(len, self._known.values()))
+        if count > _MOST:
+            raise BrokerRefused(
+                f"{count} files of the directory {self._directory} have fired, and {_MOST} can be remembered",
+                hint='take old files away, or write claim="move"',
+            )
+        return {
+            "patterns": {
+                pattern: base64.b64encode(b"".join(sorted(known))).decode()
+                for pattern, known in sorted(self._known.items())
+            }
+        }
+
+
+def digests_of(files: Iterable[SeenFile]) -> Set[bytes]:
+    """Return what the memory knows these files by."""
+    return {_digest(_key(file), file.name) for file in files}
+
+
+def appeared(directory: Path, file: SeenFile, patterns: frozenset[str]) -> AppearedFile:
+    """Return a file that fires where it is, for these patterns."""
+    path = directory / file.name
+    return AppearedFile(file.name, path, file.size_bytes, file.modified_ns, _key(file), patterns)
+
+
+def _key(file: SeenFile) -> str:
+    return f"{file.inode}-{file.size_bytes}-{file.modified_ns}"
+
+
+def _digest(key: str, name: str) -> bytes:
+    return hashlib.blake2b(os.fsencode(f"{key}/{name}"), digest_size=_SIZE).digest()
