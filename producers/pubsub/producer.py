@@ -302,7 +302,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     async def resume(self) -> None:
         self._is_paused = False
         if self._opened is not None:
-            self._opened.note_ready()
+            self._opened.mark_ready()
 
     async def pause_lane(self, lane: Any) -> None:
         if self._opened is not None:
@@ -311,7 +311,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     async def resume_lane(self, lane: Any) -> None:
         if self._opened is not None:
             self._opened.hand.resume_lane(lane)
-            self._opened.note_ready()
+            self._opened.mark_ready()
 
     async def aclose(self) -> None:
         """Give back what is in hand, and disconnect."""

@@ -44,7 +44,7 @@ class Receiving:
     Args:
         deadline_s: How long the leases of a stream's messages last; asked when it is opened.
         take: Is given the protobuf `ReceivedMessage`s of each answer, and that deadline.
-        is_full: Asked before each reading. What is not read stays with the service. See `note_room`.
+        is_full: Asked before each reading. What is not read stays with the service. See `signal_room`.
         make_room: The bounds of a stream that is opened now, in messages and in bytes.
     """
 
@@ -78,7 +78,7 @@ class Receiving:
         self._opened_at = math.inf
         self._has_received = False
 
-    def note_room(self) -> None:
+    def signal_room(self) -> None:
         """Something has left the hand."""
         self._room.set()
 

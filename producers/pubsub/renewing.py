@@ -57,7 +57,7 @@ class Renewing:
         """When the thread looks again by itself."""
         self._failures = 0
 
-    def note_begun(self) -> None:
+    def mark_begun(self) -> None:
         """A lease has begun. The thread is woken only if something falls due before it would look by itself."""
         at = self._leases.next_at()
         with self._changed:
@@ -103,7 +103,7 @@ class Renewing:
             self._call(request, timeout=min(_LONGEST_CALL_S, deadline_s / 4))
         except grpc.RpcError as error:
             if not self._stopping.is_set():
-                self._note_failure(error, ack_ids, deadline_s, asked_at)
+                self._record_failure(error, ack_ids, deadline_s, asked_at)
         except ValueError:
             # The SDK's word for a channel that was closed.
             if not self._stopping.is_set():
@@ -112,7 +112,7 @@ class Renewing:
             self._failures = 0
             self._leases.extended(ack_ids, asked_at, deadline_s)
 
-    def _note_failure(
+    def _record_failure(
         self, error: grpc.RpcError, ack_ids: Sequence[str], deadline_s: int, asked_at: float
     ) -> None:
         reasons = failed_ids(error)

@@ -70,7 +70,7 @@ class Session:
             self._leases,
             subscription,
             open_call=connection.open_blocking_modify,
-            on_lost=self._note_lost,
+            on_lost=self._mark_lost,
             abort_call=connection.close_blocking,
         )
         self._ready = anyio.Event()
@@ -83,7 +83,7 @@ class Session:
         await self._ready.wait()
         self._ready = anyio.Event()
 
-    def note_ready(self) -> None:
+    def mark_ready(self) -> None:
         self._ready.set()
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
@@ -93,7 +93,7 @@ class Session:
         ack_ids = [delivery.ack_id for delivery in deliveries]
         await self._outgoing.ack(ack_ids, self._leases.release(ack_ids, time.monotonic()))
         self.hand.remove_all(deliveries)
-        self._receiving.note_room()
+        self._receiving.signal_room()
 
     def hold(self, delivery: Delivery, delay_s: float) -> None:
         """Give it back after a delay, with what came after it in its lane."""
@@ -105,7 +105,7 @@ class Session:
     def repeat(self, delivery: Delivery) -> bool:
         """Have it yielded once more, with what came after it in its lane; whether that can be done."""
         is_done = self.hand.repeat(delivery)
-        self.note_ready()
+        self.mark_ready()
         return is_done
 
     # Beside the poll
@@ -136,7 +136,7 @@ class Session:
             finally:
                 self._renewing.stop()
 
-    def _note_lost(self, count: int, reason: str) -> None:
+    def _mark_lost(self, count: int, reason: str) -> None:
         # Called in the thread. Nothing else is to be done: what comes again gets a lease of its own.
         logger.warning(
             "%s: %d leases are over although their messages are held: %s; they come again",
@@ -157,21 +157,21 @@ class Session:
                 ack_ids = [delivery.ack_id for delivery in due]
                 self._leases.release(ack_ids, time.monotonic())
                 self._outgoing.nack_nowait(ack_ids)
-                self._receiving.note_room()
+                self._receiving.signal_room()
             # A lane that waited may go on.
-            self.note_ready()
+            self.mark_ready()
 
     def _take(self, received: Sequence[Any], deadline_s: int) -> None:
         now = time.monotonic()
         hand, subscription = self.hand, self._subscription
         deliveries = [read_delivery(one, subscription) for one in received]
         self._leases.begin([one.ack_id for one in deliveries], now, deadline_s)
-        self._renewing.note_begun()
+        self._renewing.mark_begun()
         for known, delivery, before in hand.add_all(deliveries):
-            self._note_taken_again(known, delivery, before, now)
-        self.note_ready()
+            self._mark_in_flight_again(known, delivery, before, now)
+        self.mark_ready()
 
-    def _note_taken_again(
+    def _mark_in_flight_again(
         self, known: Delivery, delivery: Delivery, before: str, now: float
     ) -> None:
         if before != delivery.ack_id:

@@ -64,7 +64,7 @@ class _Acks:
     ends: Sequence[float]
     waiter: _Waiter | None
 
-    def note_done(self, count: int) -> None:
+    def mark_done(self, count: int) -> None:
         """So many of them need no request any more."""
         if self.waiter is not None and count:
             self.waiter.note(count)
@@ -125,14 +125,14 @@ class Outgoing:
 
     def _add(self, acks: _Acks) -> None:
         self._acks.append(acks)
-        self._note_waiting(len(acks.ack_ids))
+        self._record_waiting(len(acks.ack_ids))
 
     def nack_nowait(self, ack_ids: Sequence[str]) -> None:
         """Give them back as soon as possible. What cannot be given back comes again when its lease is over."""
         self._nacks.update(dict.fromkeys(ack_ids))
-        self._note_waiting(len(ack_ids))
+        self._record_waiting(len(ack_ids))
 
-    def _note_waiting(self, count: int) -> None:
+    def _record_waiting(self, count: int) -> None:
         self._waiting += count
         if self._may_send:
             self._may_go_on.set()
@@ -168,7 +168,7 @@ class Outgoing:
                 await self._acknowledge(request)
         finally:
             self._awaited -= 1
-            self._note_waiting(0)
+            self._record_waiting(0)
 
     async def nack(self, ack_ids: Sequence[str]) -> None:
         """Give them back now; they fit into a request. What the service does not take is logged."""
@@ -201,7 +201,7 @@ class Outgoing:
             else:
                 self._untaken_since = None
                 for one in acks:
-                    one.note_done(len(one.ack_ids))
+                    one.mark_done(len(one.ack_ids))
                 return
             acks = _keep(acks, again)
             now = time.monotonic()
@@ -221,7 +221,7 @@ class Outgoing:
                 )
             # Meanwhile it keeps no other from being sent.
             self._awaited -= 1
-            self._note_waiting(0)
+            self._record_waiting(0)
             try:
                 await anyio.sleep(backoff.next_delay())
             finally:
@@ -261,15 +261,15 @@ class Outgoing:
             if len(refused) + len(again) < len(ack_ids):
                 self._untaken_since = None
             else:
-                self._note_untaken(acks, what, reasons[refused[0]] if refused else str(error))
+                self._mark_untaken(acks, what, reasons[refused[0]] if refused else str(error))
             return again
         if isinstance(error, BrokerRefused):
             self._fail(acks, error)
         logger.debug("%s", error)
-        self._note_untaken(acks, what, str(error))
+        self._mark_untaken(acks, what, str(error))
         return ack_ids
 
-    def _note_untaken(self, acks: Sequence[_Acks], what: str, why: str) -> None:
+    def _mark_untaken(self, acks: Sequence[_Acks], what: str, why: str) -> None:
         now = time.monotonic()
         if self._untaken_since is None:
             self._untaken_since = now
@@ -308,7 +308,7 @@ def _keep(acks: Sequence[_Acks], ack_ids: Iterable[str]) -> list[_Acks]:
     kept: list[_Acks] = []
     for one in acks:
         places = [place for place, ack_id in enumerate(one.ack_ids) if ack_id in again]
-        one.note_done(len(one.ack_ids) - len(places))
+        one.mark_done(len(one.ack_ids) - len(places))
         if places:
             kept.append(
                 _Acks(

@@ -44,7 +44,7 @@ class InHand:
         for delivery in [one for one in self._by_key.values() if one.link is holder]:
             self.forget(delivery)
 
-    def note_done(self, delivery: Delivery, *, is_completed: bool) -> None:
+    def mark_done(self, delivery: Delivery, *, is_completed: bool) -> None:
         """All that derives from it is durable."""
         self.forget(delivery)
         if is_completed:

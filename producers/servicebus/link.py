@@ -45,10 +45,10 @@ class LinkContext(Protocol):
     def hand_over(self, deliveries: Sequence[Delivery]) -> None:
         """Take what has come."""
 
-    def note_held(self, count: int) -> None:
+    def mark_held(self, count: int) -> None:
         """So many have come that are not handed over: the watchers have them, or had."""
 
-    def note_settled(self, count: int) -> None:
+    def mark_settled(self, count: int) -> None:
         """So many messages are in flight no more."""
 
     def session_idle_s(self) -> float:
@@ -70,7 +70,7 @@ class Link:
         self.session_id = session_id
         self.paused = False
         self.closed = False
-        self.locks = MessageLocks(stream.calls, stream.note_settled, are_renewed=session_id is None)
+        self.locks = MessageLocks(stream.calls, stream.mark_settled, are_renewed=session_id is None)
         self._session = None if session_id is None else SessionLock(stream.calls)
         self._settling = Settling(
             stream.calls,
@@ -196,7 +196,7 @@ class Link:
             in_hand.add(delivery)
             new.append(delivery)
         self.quiet_since = now
-        self._stream.note_held(len(messages) - len(new))
+        self._stream.mark_held(len(messages) - len(new))
         self._stream.hand_over(new)
 
     def _end_if_idle(self) -> None:

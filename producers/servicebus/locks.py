@@ -56,10 +56,10 @@ class MessageLocks:
     """
 
     def __init__(
-        self, calls: Calls, note_settled: Callable[[int], None], *, are_renewed: bool
+        self, calls: Calls, mark_settled: Callable[[int], None], *, are_renewed: bool
     ) -> None:
         self._calls = calls
-        self._note_settled = note_settled
+        self._mark_settled = mark_settled
         self._are_renewed = are_renewed
         self._held: dict[int, Held] = {}
         # What is due when: the renewal of a lock, or what was put off.
@@ -99,16 +99,16 @@ class MessageLocks:
         held = Held(delivery, now + remaining_s(delivery.received.locked_until_utc))
         self._held[delivery.sequence_number] = held
         if self._are_renewed:
-            self._note_renewal(held, now)
+            self._record_renewal(held, now)
 
     def delay(self, held: Held, delay_s: float, then: Callable[[], None]) -> None:
         """Keep the lock of a failed message, and call `then` after the delay if it is still held."""
         self._push(anyio.current_time() + delay_s, held, then)
         held.delayed = True
         self._delayed += 1
-        self._note_settled(1)
+        self._mark_settled(1)
 
-    def _note_renewal(self, held: Held, now: float) -> None:
+    def _record_renewal(self, held: Held, now: float) -> None:
         self._push(_half_of(held.locked_until, now), held, None)
 
     def _push(self, at: float, held: Held, then: Callable[[], None] | None) -> None:
@@ -142,7 +142,7 @@ class MessageLocks:
         now = anyio.current_time()
         for one in due:
             one.locked_until = now + remaining_s(one.delivery.received.locked_until_utc)
-            self._note_renewal(one, now)
+            self._record_renewal(one, now)
 
     def _is_held(self, held: Held) -> bool:
         return self._held.get(held.delivery.sequence_number) is held
@@ -163,7 +163,7 @@ class MessageLocks:
             if held.delayed:
                 self._delayed -= 1
             else:
-                self._note_settled(1)
+                self._mark_settled(1)
 
     def forget_all(self) -> None:
         for held in self:

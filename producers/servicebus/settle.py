@@ -101,7 +101,7 @@ class Settling:
             self._in_hand.forget_held_by(self._holder)
         elif order.settlement is Settlement.COMPLETE:
             if is_settled or not self._is_given_back:
-                self._in_hand.note_done(order.delivery, is_completed=is_settled)
+                self._in_hand.mark_done(order.delivery, is_completed=is_settled)
             else:
                 self._in_hand.forget(order.delivery)
         order.done()

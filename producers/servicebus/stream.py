@@ -113,7 +113,7 @@ class Stream:
                 try:
                     if receiver is None:
                         receiver = await self._open(client)
-                    retries.note_success()
+                    retries.record_success()
                     await self._serve(link, receiver)
                 except BrokerUnavailable as error:
                     receiver = None
@@ -162,7 +162,7 @@ class Stream:
             except BrokerUnavailable as error:
                 await retries.wait(error)
                 continue
-            retries.note_success()
+            retries.record_success()
             if receiver is None:
                 continue
             self._waiting -= 1
@@ -242,10 +242,10 @@ class Stream:
             self._in_flight += len(deliveries)
             self._hand_over(deliveries)
 
-    def note_held(self, count: int) -> None:
+    def mark_held(self, count: int) -> None:
         self._in_flight += count
 
-    def note_settled(self, count: int) -> None:
+    def mark_settled(self, count: int) -> None:
         had_room = self.room > 0
         self._in_flight -= count
         if not had_room:
@@ -287,7 +287,7 @@ class _Retries:
         self._failing_since: float | None = None
         self._opened_at: float | None = None
 
-    def note_success(self) -> None:
+    def record_success(self) -> None:
         self._failing_since = None
         self._opened_at = anyio.current_time()
 

@@ -39,18 +39,18 @@ NoteAnswers: TypeAlias = Callable[[Sequence[tuple[T, Answer]]], None]
 class _Waiter(Generic[T]):
     """Somebody who waits for the answers to all that he has added."""
 
-    __slots__ = ("_note_answers", "done", "left")
+    __slots__ = ("_record_answers", "done", "left")
 
-    def __init__(self, left: int, note_answers: NoteAnswers[T] | None) -> None:
+    def __init__(self, left: int, record_answers: NoteAnswers[T] | None) -> None:
         self.left = left
         self.done = anyio.Event()
-        self._note_answers = note_answers
+        self._record_answers = record_answers
 
     def note(self, pending: Sequence[_Pending[T]]) -> None:
         """These are answered, too."""
         self.left -= len(pending)
-        if self._note_answers is not None:
-            self._note_answers([(one.entry, one.answer) for one in pending])
+        if self._record_answers is not None:
+            self._record_answers([(one.entry, one.answer) for one in pending])
         if not self.left:
             self.done.set()
 
@@ -104,7 +104,7 @@ class Batches(Generic[T]):
         return answer
 
     async def add_all(
-        self, entries: Sequence[T], note_answers: NoteAnswers[T] | None = None
+        self, entries: Sequence[T], record_answers: NoteAnswers[T] | None = None
     ) -> list[Answer]:
         """Send entries with others, in as many requests as it takes.
 
@@ -115,7 +115,7 @@ class Batches(Generic[T]):
         """
         if not entries:
             return []
-        waiter = _Waiter(len(entries), note_answers)
+        waiter = _Waiter(len(entries), record_answers)
         pending = [_Pending(entry, waiter) for entry in entries]
         self._waiting.extend(pending)
         self._has_changed.set()
@@ -153,7 +153,7 @@ class Batches(Generic[T]):
                 except BrokerError as raised:
                     error = raised
                 else:
-                    self._note_answer(batch, answer)
+                    self._record_answer(batch, answer)
                     return
             if scope.cancelled_caught:
                 error = BrokerUnavailable(f"no answer to a request in {_REQUEST_TIMEOUT_S:g} s")
@@ -165,7 +165,7 @@ class Batches(Generic[T]):
             for waiter, answered in groupby(batch, _waiter_of):
                 waiter.note(list(answered))
 
-    def _note_answer(self, batch: Sequence[_Pending[T]], answer: Mapping[str, Any]) -> None:
+    def _record_answer(self, batch: Sequence[_Pending[T]], answer: Mapping[str, Any]) -> None:
         done = {entry["Id"] for entry in answer.get("Successful", ())}
         failed = {entry["Id"]: entry for entry in answer.get("Failed", ())}
         for index, pending in enumerate(batch):

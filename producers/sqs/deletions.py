@@ -66,7 +66,7 @@ class Deleting:
         await self._batches.run()
 
     async def delete(
-        self, messages: Sequence[Held], note_gone: Callable[[Sequence[Held]], None] = _nothing
+        self, messages: Sequence[Held], mark_gone: Callable[[Sequence[Held]], None] = _nothing
     ) -> None:
         """Delete messages; they are kept invisible meanwhile. Returns when each is deleted, or cannot be.
 
@@ -84,12 +84,12 @@ class Deleting:
         while messages:
             left = _Left()
 
-            def note_answers(answers: Sequence[tuple[Held, Answer]], left: _Left = left) -> None:
+            def record_answers(answers: Sequence[tuple[Held, Answer]], left: _Left = left) -> None:
                 gone = [held for held, answer in answers if self._take_answer(held, answer, left)]
                 if gone:
-                    note_gone(gone)
+                    mark_gone(gone)
 
-            await self._batches.add_all(messages, note_answers)
+            await self._batches.add_all(messages, record_answers)
             messages = [*left.at_once, *left.later]
             if left.error is None:
                 continue
@@ -113,7 +113,7 @@ class Deleting:
             self._in_flight.remove(held)
             return True
         elif answer.is_ours:
-            self._note_void(held, answer)
+            self._mark_void(held, answer)
             return True
         else:
             error = BrokerUnavailable(
@@ -123,9 +123,9 @@ class Deleting:
             left.add(held, error)
         return False
 
-    def _note_void(self, held: Held, failure: Failure) -> None:
+    def _mark_void(self, held: Held, failure: Failure) -> None:
         logger.warning("%r cannot be deleted now, but is if it comes again: %s", held, failure.text)
-        self._in_flight.note_done(held)
+        self._in_flight.mark_done(held)
 
     async def _send(self, batch: Sequence[Held]) -> Mapping[str, Any]:
         for held in batch:

@@ -54,7 +54,7 @@ class InFlight:
                         self._by_group.setdefault(held.lane, {})[held] = None
                     new.append(held)
             else:
-                held.note_redelivery(raw)
+                held.record_redelivery(raw)
                 held.received_at = now
             self._extend(held, now, self._queue.lease_s)
         return new, done
@@ -78,15 +78,15 @@ class InFlight:
         left = held.received_at + LONGEST_VISIBILITY_S - now
         return max(0, min(self._queue.lease_s, int(left) - 1))
 
-    def note_renewed(self, held: Held, sent_at: float, seconds: int) -> None:
+    def mark_renewed(self, held: Held, sent_at: float, seconds: int) -> None:
         """It was renewed by a request that was sent at `sent_at`."""
         self._extend(held, sent_at, seconds)
 
-    def note_not_renewed(self, held: Held, now: float) -> None:
+    def mark_not_renewed(self, held: Held, now: float) -> None:
         """It could not be asked for: try again soon."""
         held.renew_at = now + self._queue.visibility_s / 8
 
-    def note_lost(self, held: Held) -> None:
+    def mark_lost(self, held: Held) -> None:
         """Others can see it again, or nobody has it any more: there is nothing to renew."""
         held.is_lost = True
         held.renew_at = math.inf
@@ -130,7 +130,7 @@ class InFlight:
             self._by_group[held.lane] = {again.get(one, one): None for one in group}
         return list(again.values())
 
-    def note_done(self, held: Held) -> None:
+    def mark_done(self, held: Held) -> None:
         """It is done, and could not be deleted: when it comes again, it only has to be deleted."""
         _remember(self._done, held.id, None)
         self.remove(held)

@@ -80,7 +80,7 @@ class Held:
         self.is_lost = False
         """Whether its handle is known to be void: it is visible to others again."""
 
-    def note_redelivery(self, raw: Mapping[str, Any]) -> None:
+    def record_redelivery(self, raw: Mapping[str, Any]) -> None:
         """It came again while we have it: only the newest handle counts."""
         self.handle = raw["ReceiptHandle"]
         self.deliveries = int(raw.get("Attributes", {}).get("ApproximateReceiveCount", 1))

@@ -61,7 +61,7 @@ class Receiving:
     def _what(self) -> str:
         return f"receiving from queue {self._queue.name!r}"
 
-    def note_room(self) -> None:
+    def signal_room(self) -> None:
         """Something is no longer in flight."""
         self._has_changed.set()
 

@@ -47,7 +47,7 @@ class _Progress:
         self._gone: list[Held] = []
         self.done: list[int] = []
 
-    def note_gone(self, messages: Sequence[Held]) -> None:
+    def mark_gone(self, messages: Sequence[Held]) -> None:
         self._gone += messages
 
     def take_done(self) -> list[int]:
@@ -107,7 +107,7 @@ class Advancing:
             if others:
                 await self._advance_all(batches, others, progress)
             else:
-                await self._deleting.delete(progress.to_delete, progress.note_gone)
+                await self._deleting.delete(progress.to_delete, progress.mark_gone)
 
     async def _advance_all(
         self, batches: Sequence[Sequence[AdvanceItem]], others: Sequence[int], progress: _Progress
@@ -115,7 +115,7 @@ class Advancing:
         """Those at `others` one by one, and beside them what is to be deleted."""
         errors: list[BrokerError] = []
 
-        async def note_error(advance: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        async def record_error(advance: Callable[..., Awaitable[None]], *arguments: Any) -> None:
             try:
                 await advance(*arguments)
             except BrokerError as error:
@@ -127,10 +127,10 @@ class Advancing:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
-                note_error, self._deleting.delete, progress.to_delete, progress.note_gone
+                record_error, self._deleting.delete, progress.to_delete, progress.mark_gone
             )
             for place in others:
-                tasks.start_soon(note_error, advance_other, place)
+                tasks.start_soon(record_error, advance_other, place)
         if errors:
             raise errors[0]
 

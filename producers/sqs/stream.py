@@ -67,13 +67,13 @@ class OpenStream:
 
     def __init__(self, client: Any, queue: Queue, settings: SqsSettings, backlog: Backlog) -> None:
         self._backlog = backlog
-        in_flight = InFlight(queue, on_removed=self._note_removed)
+        in_flight = InFlight(queue, on_removed=self._mark_removed)
         self.visibility = Visibility(client, queue, in_flight)
         self.deleting = Deleting(
             client, queue, in_flight, unavailable_after_s=settings.unavailable_after_s
         )
         self.receiving = Receiving(
-            client, queue, in_flight, settings, on_received=self._note_received
+            client, queue, in_flight, settings, on_received=self._mark_received
         )
         self.dead_letters = DeadLetters(client, queue, settings)
         self.advancing = Advancing(
@@ -99,10 +99,10 @@ class OpenStream:
         except ExceptionGroup as group:
             raise _first(group) from group
 
-    def _note_received(self, new: list[Held], done: list[Held]) -> None:
+    def _mark_received(self, new: list[Held], done: list[Held]) -> None:
         if not (new or done):
             return
-        self.visibility.note_taken()
+        self.visibility.mark_taken()
         self._backlog.put(new)
         assert self._tasks is not None
         if done:
@@ -111,8 +111,8 @@ class OpenStream:
     def _give_again(self, messages: list[Held], delay_s: float) -> None:
         self._backlog.put_later(messages, anyio.current_time() + delay_s)
 
-    def _note_removed(self) -> None:
-        self.receiving.note_room()
+    def _mark_removed(self) -> None:
+        self.receiving.signal_room()
 
 
 def _first(group: ExceptionGroup) -> Exception:

@@ -37,7 +37,7 @@ class Visibility:
         self._failures = 0
         """How often a message could not be kept since one could."""
 
-    def note_taken(self) -> None:
+    def mark_taken(self) -> None:
         """Something was received: there may have been nothing to renew before."""
         self._has_taken.set()
 
@@ -49,7 +49,7 @@ class Visibility:
                 now = anyio.current_time()
                 for held in self._in_flight.due(now):
                     # Until that is answered it is not due.
-                    self._in_flight.note_not_renewed(held, now)
+                    self._in_flight.mark_not_renewed(held, now)
                     if held.renewing is None:
                         held.renewing = anyio.Event()
                         tasks.start_soon(self._renew, held)
@@ -68,22 +68,22 @@ class Visibility:
         try:
             if not seconds:
                 logger.warning("%r cannot be kept any longer: it comes again", held)
-                in_flight.note_lost(held)
+                in_flight.mark_lost(held)
                 return
             failure = await self._batches.add((held, seconds))
             if failure is None:
                 self._failures = 0
-                in_flight.note_renewed(held, sent_at, seconds)
+                in_flight.mark_renewed(held, sent_at, seconds)
             elif failure.is_ours:
                 if in_flight.is_held(held):
                     logger.warning(
                         "%r was not kept in time, and comes again: %s", held, failure.text
                     )
-                in_flight.note_lost(held)
+                in_flight.mark_lost(held)
             else:
-                in_flight.note_not_renewed(held, anyio.current_time())
+                in_flight.mark_not_renewed(held, anyio.current_time())
         except BrokerError as error:
-            in_flight.note_not_renewed(held, anyio.current_time())
+            in_flight.mark_not_renewed(held, anyio.current_time())
             if in_flight.is_held(held) and anyio.current_time() > held.expires_at:
                 # Each message of each attempt would be a line.
                 self._failures += 1

@@ -140,7 +140,7 @@ class Scene:
         """Another file, with a watcher on the first stream."""
         (self._dags / "late.py").write_text(LATE.format(topic=self.topic))
 
-    def note_late(self) -> None:
+    def mark_late(self) -> None:
         """What is published from now on is the late watcher's too."""
         self.late_from = {partition: len(messages) for partition, messages in self.sent.items()}
 

@@ -159,7 +159,7 @@ def test_an_owner_that_lost_its_lease_reads_nothing_for_watchers_it_does_not_kno
             "SELECT count(*) FROM watcher WHERE name = 'late' AND state = 'running'"
         )
         time.sleep(1)
-        scene.note_late()
+        scene.mark_late()
         # A former owner that still read some of the partitions would find that these messages concern nobody.
         for _ in range(10):
             scene.publish(60)

@@ -63,7 +63,7 @@ class Log:
         assert self.rate is not None
         return self.begun + (number - self.first) / self.rate
 
-    def note_taken(self, watcher: int) -> None:
+    def mark_taken(self, watcher: int) -> None:
         taken = self.taken[watcher] = self.taken.get(watcher, 0) + 1
         if taken == self.wanted:
             self.done.set()
@@ -144,7 +144,7 @@ class LogTrigger(BaseEventTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[int]
     ) -> AsyncIterator[TriggerEvent]:
-        note, watcher, one_in = Log.current.note_taken, self.number, self.one_in
+        note, watcher, one_in = Log.current.mark_taken, self.number, self.one_in
         async for number in shared_stream:
             note(watcher)
             if number // LANES % one_in == 0:

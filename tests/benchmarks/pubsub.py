@@ -45,7 +45,7 @@ from tests.services.pubsub import PubSubServer, open_pubsub, open_pubsub_flood
 from triggerer.abc import TriggerEvent
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.streams import Manager, RuntimeContext, TriggerSpec
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 from triggerer.testing import StreamHarness
 from watchers.pubsub import PubSubEventTrigger
 
@@ -198,7 +198,7 @@ async def runtime(host: str, name: str, count: int) -> None:
             tasks.cancel_scope.cancel()
 
 
-async def _raise_what_ends(hosted: HostedTrigger) -> None:
+async def _raise_what_ends(hosted: Member) -> None:
     # A trigger tells nobody that it has failed.
     while hosted.error is None:  # noqa: ASYNC110
         await anyio.sleep(0.1)

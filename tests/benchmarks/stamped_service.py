@@ -42,7 +42,7 @@ class Stamps:
     flushes: list[tuple[int, int, int]] = field(default_factory=list)
     """(instant, events, rows so far) of each group commit."""
 
-    def note_commits(self) -> None:
+    def count_commits(self) -> None:
         settle = DerivedEvent.complete
         committed = self.committed
 
@@ -55,7 +55,7 @@ class Stamps:
 
         DerivedEvent.complete = stamped  # type: ignore[method-assign]
 
-    def note_flushes(self) -> None:
+    def count_flushes(self) -> None:
         settle = EventRecorder._settle
         flushes = self.flushes
 
@@ -65,7 +65,7 @@ class Stamps:
 
         EventRecorder._settle = stamped  # type: ignore[method-assign]
 
-    def note_runs(self) -> None:
+    def record_runs(self) -> None:
         """Right after the transaction that made them."""
         done = Scheduler._done
         queued = self.queued
@@ -76,7 +76,7 @@ class Stamps:
 
         Scheduler._done = stamped  # type: ignore[method-assign]
 
-    def note_advances(self) -> None:
+    def count_advances(self) -> None:
         advance = KafkaSharedStreamProducer.advance
         advanced = self.advanced
 
@@ -95,13 +95,13 @@ def main() -> None:
     parser.add_argument("--each", choices=["events", "flushes"], default="events")
     arguments = parser.parse_args()
     stamps = Stamps()
-    stamps.note_runs()
-    stamps.note_advances()
+    stamps.record_runs()
+    stamps.count_advances()
     if arguments.each == "events":
-        stamps.note_commits()
+        stamps.count_commits()
     else:
         # At full speed a note for each event would be part of what is measured.
-        stamps.note_flushes()
+        stamps.count_flushes()
     settings = load_settings(arguments.config)
     set_up_logging(settings.core)
     try:

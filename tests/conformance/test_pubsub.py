@@ -81,8 +81,8 @@ class TestPubSub(PubSubConformance):
         await asyncio.to_thread(self.server.create, self.name)
 
     async def dead_letters(self) -> list[str]:
-        taken = await asyncio.to_thread(self.server.take, f"{self.name}-dead")
-        self.dead += [one.data.decode() for one in taken]
+        in_flight = await asyncio.to_thread(self.server.take, f"{self.name}-dead")
+        self.dead += [one.data.decode() for one in in_flight]
         return self.dead
 
 

@@ -313,9 +313,9 @@ async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_a
             return found
 
         monkeypatch.setattr(executor._claims, "sweep", sweep_slowly)
-        executor.note_lease_lost()
+        executor.mark_lease_lost()
         assert executor._guard is not None
-        executor.note_lease_kept(executor._guard)
+        executor.mark_lease_kept(executor._guard)
         (run,) = await house.ended(pk, timeout=30)
     assert counted[0] == {pk}
     assert (run.state, run.attempt) == ("success", 1)

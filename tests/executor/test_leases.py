@@ -52,10 +52,10 @@ class Holder:
         self.lost = anyio.Event()
         self.kept_again = anyio.Event()
 
-    def note_lease_lost(self) -> None:
+    def mark_lease_lost(self) -> None:
         self.lost.set()
 
-    def note_lease_kept(self, guard: LeaseGuard) -> None:
+    def mark_lease_kept(self, guard: LeaseGuard) -> None:
         if self.lost.is_set():
             self.kept_again.set()
 
@@ -168,13 +168,13 @@ async def test_an_executor_begins_nothing_until_its_lease_is_held_again(any_hous
     async with house.executor("one", workers=1, sweep_every=timedelta(seconds=0.1)) as executor:
         first, second = await house.queue("one_at_a_time", 2, params=params)
         worker = await _begun(params)
-        executor.note_lease_lost()
+        executor.mark_lease_lost()
         await _gone(worker)
         await anyio.sleep(1)
         runs = [await house.run(pk) for pk in (first, second)]
         assert [run.state for run in runs] == ["running", "queued"]
         async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
-            executor.note_lease_kept(guard)
+            executor.mark_lease_kept(guard)
             runs = await house.ended(first, second)
     # The attempt that was cut short does not count.
     assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 2
@@ -215,11 +215,11 @@ async def test_what_was_claimed_ahead_is_queued_again_with_the_lease(
 ) -> None:
     house = any_house
     async with _two_claimed_ahead(house, monkeypatch) as (executor, pks, worker):
-        executor.note_lease_lost()
+        executor.mark_lease_lost()
         assert len(executor._claimed_queue) == 0
         await _gone(worker)
         await executor._slots[0].idle()
         async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
-            executor.note_lease_kept(guard)
+            executor.mark_lease_kept(guard)
             runs = await house.ended(*pks)
     assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3

@@ -44,7 +44,7 @@ async def database(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 async def hosting(
     database: Database, placements: dict[str, Placement], *, stall_threshold: float = 0.3
 ) -> AsyncIterator[TriggerHost]:
-    recorder = EventRecorder(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
+    recorder = EventRecorder(database, on_fenced=lambda fence: host.mark_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
         database,
         instance_id="me",

@@ -54,7 +54,7 @@ async def test_a_stream_lost_while_it_is_given_away_ends_nothing_else(
         drain = host.manager.drain
 
         async def lost_meanwhile(*arguments: Any) -> None:
-            host.note_fenced(Fence(*fence))
+            host.mark_fenced(Fence(*fence))
             await drain(*arguments)
 
         host.manager.drain = lost_meanwhile  # type: ignore[method-assign]

@@ -155,7 +155,7 @@ async def hosting(
     writers: Sequence[Writer] = (),
     classes: Mapping[str, type[BaseEventTrigger]] = CLASSES,
 ) -> AsyncIterator[TriggerHost]:
-    recorder = EventRecorder(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
+    recorder = EventRecorder(database, on_fenced=lambda fence: host.mark_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
         database,
         instance_id=name,

@@ -65,7 +65,7 @@ def other(request: pytest.FixtureRequest) -> Upstream:
 async def hosting(
     database: Database, modules: Modules, *, load_timeout: float = 60
 ) -> AsyncIterator[TriggerHost]:
-    recorder = EventRecorder(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
+    recorder = EventRecorder(database, on_fenced=lambda fence: host.mark_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
         database,
         instance_id="me",

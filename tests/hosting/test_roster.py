@@ -7,7 +7,7 @@ from typing import cast
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.hosting.roster import Difference, Placed, Roster
 from triggerer.store.watchers.hosting import TriggerRow
-from triggerer.streams import HostedTrigger
+from triggerer.streams import Member
 
 FENCE = Fence("stream", "me", 1)
 
@@ -21,7 +21,7 @@ def difference(before: list[TriggerRow], after: list[TriggerRow]) -> Difference:
     roster = Roster()
     for one in before:
         # Nobody asks what is hosted: each is told from the others.
-        roster.place(Placed(one, FENCE, cast("HostedTrigger", object())))
+        roster.place(Placed(one, FENCE, cast("Member", object())))
     return roster.difference(after)
 
 

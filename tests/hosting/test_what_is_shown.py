@@ -72,11 +72,11 @@ def broker(upstream: Upstream) -> InMemoryBroker:
 async def hosting_queues(
     database: Database, bounds: ParkedBounds | None = None
 ) -> AsyncIterator[TriggerHost]:
-    def note_fenced(fence: object) -> None:
+    def mark_fenced(fence: object) -> None:
         raise AssertionError(f"{fence} was lost")
 
-    positions = PositionWriter(database, on_fenced=note_fenced)
-    parked = ParkedWriter(database, on_fenced=note_fenced, bounds=bounds or ParkedBounds())
+    positions = PositionWriter(database, on_fenced=mark_fenced)
+    parked = ParkedWriter(database, on_fenced=mark_fenced, bounds=bounds or ParkedBounds())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(positions.run)
         tasks.start_soon(parked.run)

@@ -29,7 +29,7 @@ from tests.unit.streams.supervised import Store
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.errors import PluginError
 from triggerer.isolation import Isolation, IsolationSettings, Placement
-from triggerer.streams import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.streams import Manager, Member, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.streams.supervision.blocked_loop import Stall, StallWatch
 from triggerer.testing import StreamHarness
 
@@ -62,7 +62,7 @@ async def restarting(store: Store) -> AsyncIterator[Manager]:
 
 def host(
     manager: Manager, isolation: Isolation, placement: str, upstream: Upstream, notes: Path
-) -> HostedTrigger:
+) -> Member:
     kwargs = {"upstream": upstream.name, "notes": str(notes)}
     spec = TriggerSpec(
         name="one",

@@ -34,9 +34,9 @@ async def test_one_that_raises_costs_its_sibling_nothing_and_gets_all_once_it_is
         assert values(sick) == [0, 2]
         (tmp_path / "mended").touch()
         await streams.restart(sick)
-        missed = [0, *range(2, 10)]
-        await until(lambda: values(sick) == missed and not sick.behind)
+        backlog_reader = [0, *range(2, 10)]
+        await until(lambda: values(sick) == backlog_reader and not sick.behind)
         broker.publish((10, "1"), (11, "1"))
-        await until(lambda: values(sick) == [*missed, 10, 11] and broker.committed() == 12)
+        await until(lambda: values(sick) == [*backlog_reader, 10, 11] and broker.committed() == 12)
         assert all(is_here(placement, event.payload) for event in sick.events)
         assert well.error is None

@@ -189,7 +189,7 @@ async def test_overflow_fails_the_one_that_is_behind(
         assert isinstance(one.error, SubscriberOverflow)
         assert values(beside) == list(range(10))
         assert upstream.outcomes()[0, "wait"] == (1, 1, 0)
-        await until(lambda: not one.hosted.is_absent)  # once it was cancelled and cleaned up
+        await until(lambda: not one.member.is_absent)  # once it was cancelled and cleaned up
         upstream.put((10, "1"))
         await until(lambda: upstream.outcomes().get((10, "1")) == (1, 0, 0))
 

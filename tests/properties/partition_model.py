@@ -204,7 +204,7 @@ class ModelDag:
         self.queue = [event for event in self.queue if event.asset not in wanted]
         for event in divided:
             for key in self._keys_of(event):
-                if event.id not in self._taken(key):
+                if event.id not in self._in_flight(key):
                     self.keys.setdefault(key, ModelKey()).waits[event.id] = event
                     first, part = came.setdefault(key, {}), (event.asset, event.key or "")
                     first[part] = min(first.get(part, event.at), event.at)
@@ -251,7 +251,7 @@ class ModelDag:
             return
         self.remap()
         for event in (one for one in self.queue if one.asset == asset):
-            keys = [key for key in self._keys_of(event) if event.id not in self._taken(key)]
+            keys = [key for key in self._keys_of(event) if event.id not in self._in_flight(key)]
             self.owed.difference_update((key, event.id) for key in keys)
         self.queue = [one for one in self.queue if one.asset != asset]
 
@@ -270,7 +270,7 @@ class ModelDag:
             self.owed = {
                 (key, event)
                 for key, event in self.owed
-                if event not in queued or event in self._taken(key)
+                if event not in queued or event in self._in_flight(key)
             }
         self.spec = spec
         for event in self.queue:
@@ -290,7 +290,7 @@ class ModelDag:
     def _keys_of(self, event: ModelEvent) -> tuple[str, ...]:
         return self.spec.rule_of(event.asset).keys_of(event.key)
 
-    def _taken(self, key: str) -> frozenset[int]:
+    def _in_flight(self, key: str) -> frozenset[int]:
         return frozenset().union(*(run.events for run in self.runs if run.key == key))
 
 

@@ -222,20 +222,20 @@ class Play:
             queue = list(await session.scalars(queued))
         for dag_id, dag in self.dags.items():
             ours = [share for share in shares if share.dag_id == dag_id]
-            taken: dict[int | None, set[tuple[str, int]]] = {}
+            in_flight: dict[int | None, set[tuple[str, int]]] = {}
             for share in ours:
                 event = (share.partition_key, share.asset_event_id)
-                taken.setdefault(share.run_pk, set()).add(event)
+                in_flight.setdefault(share.run_pk, set()).add(event)
             made = []
             for row in (row for row in rows if row.dag_id == dag_id):
-                events = taken.pop(row.id, set())
+                events = in_flight.pop(row.id, set())
                 assert {key for key, _ in events} == {row.partition_key}, (dag_id, dag)
                 made.append((row.partition_key, frozenset(one for _, one in events), row.state))
             left = [one for one in dag.runs if not one.is_deleted]
             assert made == [(one.key, one.events, one.state) for one in left], (dag_id, dag)
             waits = {(key, event) for key, state in dag.keys.items() for event in state.waits}
-            assert taken.pop(None, set()) == waits, (dag_id, dag)
-            assert not taken, (dag_id, dag)
+            assert in_flight.pop(None, set()) == waits, (dag_id, dag)
+            assert not in_flight, (dag_id, dag)
             queued = sorted(one.asset_event_id for one in queue if one.dag_id == dag_id)
             assert queued == sorted(event.id for event in dag.queue), (dag_id, dag)
             there = {one.partition_key for one in parts if one.dag_id == dag_id}

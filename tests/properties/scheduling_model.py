@@ -133,10 +133,10 @@ class ModelDag:
 
     def _take(self) -> frozenset[int]:
         each = self.spec.events_per_run
-        taken = [event for some in self.waiting.values() for event in some[:each]]
+        in_flight = [event for some in self.waiting.values() for event in some[:each]]
         left = {} if each is None else {name: some[each:] for name, some in self.waiting.items()}
         self.waiting = {name: some for name, some in left.items() if some}
-        return frozenset(taken)
+        return frozenset(in_flight)
 
     def _add(
         self, date: datetime | None, after: datetime, events: frozenset[int], now: datetime

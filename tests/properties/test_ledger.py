@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from triggerer.abc import AdvanceItem
 from triggerer.streams.delivery.lanes import Entry, Lane, Lanes
-from triggerer.streams.delivery.ledger import Ledger, Member
+from triggerer.streams.delivery.ledger import Ledger, LedgerMember
 
 pytestmark = pytest.mark.rule("5: rejected and failed is failed", "S1, S3, S5: ledger and lanes")
 
@@ -56,17 +56,17 @@ class LedgerMachine(RuleBasedStateMachine):
         self.lanes = Lanes(BOUND, BOUND_BYTES)
         self.full: set[int] = set()
         self.relieved: list[int] = []
-        self.lanes.on_low_water = self._note_low_water
+        self.lanes.on_low_water = self._record_low_water
         self.ledger = Ledger(self.lanes)
         self.model: list[ModelEvent] = []
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, LedgerMember] = {}
         self.entries: dict[int, Entry] = {}
         self.opened: dict[int, int] = {}
         self.positions: dict[int, int] = {}
         self.absent: set[int] = set()
         self.resting: set[int] = set()
-        self.pending: list[tuple[int, Member, int]] = []
-        self.everybody: dict[int, Member] = {}
+        self.pending: list[tuple[int, LedgerMember, int]] = []
+        self.everybody: dict[int, LedgerMember] = {}
         self.advancing: list[tuple[Lane, list[AdvanceItem]]] = []
         self.advanced: dict[int, list[int]] = {}
         self.count = 0
@@ -103,7 +103,7 @@ class LedgerMachine(RuleBasedStateMachine):
         in_flight = sum(len(batch) for one, batch in self.advancing if one.key == lane)
         return sum(sizes[len(self.advanced.get(lane, [])) - in_flight :])
 
-    def _note_low_water(self, lane: Lane) -> None:
+    def _record_low_water(self, lane: Lane) -> None:
         assert isinstance(lane.key, int)
         assert lane.key not in self.lanes.full
         self.relieved.append(lane.key)
@@ -111,7 +111,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def join(self) -> None:
         self.count += 1
-        member = Member()
+        member = LedgerMember()
         self.ledger.join(member, was_absent=False)
         self.members[self.count] = self.everybody[self.count] = member
         self.positions[self.count] = self.ledger.head
@@ -187,7 +187,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.absent.remove(who)
         if comes_back:
             self.count += 1
-            member = Member()
+            member = LedgerMember()
             self.ledger.join(member, was_absent=True)
             self.members[self.count] = self.everybody[self.count] = member
             self.positions[self.count] = self.ledger.head
@@ -225,7 +225,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def take(self) -> None:
         self.ledger.release_passed()
         if self.lanes.has_ready:
-            self._note_taken(*self.lanes.take())
+            self._mark_taken(*self.lanes.take())
 
     @rule(limit=st.integers(1, 4), limit_of_lane=st.integers(1, 3))
     def take_together(self, limit: int, limit_of_lane: int) -> None:
@@ -234,9 +234,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert sum(map(len, batches[:-1])) < limit
         assert all(len(batch) <= limit_of_lane for batch in batches)
         for lane, batch in zip(lanes, batches, strict=True):
-            self._note_taken(lane, batch)
+            self._mark_taken(lane, batch)
 
-    def _note_taken(self, lane: Lane, batch: list[AdvanceItem]) -> None:
+    def _mark_taken(self, lane: Lane, batch: list[AdvanceItem]) -> None:
         assert isinstance(lane.key, int)
         assert batch
         done = self.advanced.setdefault(lane.key, [])

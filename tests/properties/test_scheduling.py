@@ -240,18 +240,18 @@ class Play:
                 )
             ).all()
         for dag_id, dag in self.dags.items():
-            taken: dict[int | None, set[int]] = {}
+            in_flight: dict[int | None, set[int]] = {}
             for _, event, pk in (row for row in queue if row[0] == dag_id):
-                taken.setdefault(pk, set()).add(event)
+                in_flight.setdefault(pk, set()).add(event)
             made = [
-                (row.logical_date, frozenset(taken.pop(row.id, ())), row.state)
+                (row.logical_date, frozenset(in_flight.pop(row.id, ())), row.state)
                 for row in rows
                 if row.dag_id == dag_id
             ]
             known = [run for run in dag.runs if not run.is_deleted]
             assert made == [(r.logical_date, r.events, r.state) for r in known], (dag_id, dag)
             waits = {event for some in dag.waiting.values() for event in some}
-            assert taken == ({None: waits} if waits else {}), (dag_id, dag)
+            assert in_flight == ({None: waits} if waits else {}), (dag_id, dag)
 
 
 async def _on_sqlite(url: str, specs: Sequence[DagSpec], steps: Sequence[tuple[str, int]]) -> None:
@@ -276,7 +276,7 @@ def _check(template: Path, specs: list[DagSpec], steps: list[tuple[str, int]]) -
     anyio.run(_on_sqlite, fresh_copy(template), specs, steps)
 
 
-_ANY: Any = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+_ANY: Any = [HealthCheck.function_scoped_fixture, HealthCheck.slow_subscribers]
 PLAYS = (st.lists(SPECS, min_size=1, max_size=3), st.lists(STEPS | CLOCKS, max_size=25))
 
 

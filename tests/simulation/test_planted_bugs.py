@@ -12,7 +12,7 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.planted import search
 from triggerer.hosting import ownership
 from triggerer.hosting import stream_division as division
-from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.backlog import Backlog
 
 SEEDS = 2_000
 """At most this many seeds are tried after the one that the mutation states."""
@@ -57,11 +57,11 @@ def test_a_function_is_replaced_in_each_module_that_has_imported_it() -> None:
 
 
 def test_a_property_is_replaced_by_a_property() -> None:
-    right = vars(Lag)["last_end"]
+    right = vars(Backlog)["last_end"]
     with MUTATIONS["a_row_stays_behind_places_without_a_message"].planted():
-        assert isinstance(vars(Lag)["last_end"], property)
-        assert vars(Lag)["last_end"] is not right
-    assert vars(Lag)["last_end"] is right
+        assert isinstance(vars(Backlog)["last_end"], property)
+        assert vars(Backlog)["last_end"] is not right
+    assert vars(Backlog)["last_end"] is right
 
 
 def test_a_new_seed_is_stated_with_the_mutation_alone(

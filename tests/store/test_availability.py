@@ -29,10 +29,10 @@ def test_an_outage_that_lasts_has_lines_at_growing_distances() -> None:
     refused = StoreRefused("no login", hint="check the password")
     with capture_logs() as logs:
         for _ in range(300):
-            availability.note_failure(Use.WRITES, refused)
+            availability.record_failure(Use.WRITES, refused)
             clock.now += 1
         assert availability.trouble is not None
-        availability.note_success(Use.WRITES)
+        availability.record_success(Use.WRITES)
     assert availability.trouble is None
     away = "the database is away"
     times = [0, 5, 15, 35, 75, 155]
@@ -47,7 +47,7 @@ def test_another_reason_is_told_at_once_and_the_same_one_is_not() -> None:
     availability.on_change = lambda: changes.append(availability.trouble)
     with capture_logs() as logs:
         for reason in ("stopping", "stopping", "no login", "stopping", "no login"):
-            availability.note_failure(Use.WRITES, StoreUnavailable(reason))
+            availability.record_failure(Use.WRITES, StoreUnavailable(reason))
             clock.now += 0.1
     assert [log["error"] for log in logs] == ["stopping", "no login"]
     assert all(change is not None for change in changes)
@@ -58,17 +58,17 @@ def test_what_flaps_is_told_ever_more_seldom() -> None:
     availability = Availability("the database", clock)
     with capture_logs() as logs:
         for _ in range(200):
-            availability.note_failure(Use.WRITES, StoreUnavailable("locked"))
+            availability.record_failure(Use.WRITES, StoreUnavailable("locked"))
             clock.now += 0.5
-            availability.note_success(Use.WRITES)
+            availability.record_success(Use.WRITES)
             clock.now += 0.5
     assert len([log for log in logs if log["event"] == "the database is away"]) == 6
 
 
 def test_reads_that_succeed_do_not_end_an_outage_of_writes() -> None:
     availability = Availability("the database", Clock())
-    availability.note_failure(Use.WRITES, StoreUnavailable("read-only"))
-    availability.note_success(Use.READS)
+    availability.record_failure(Use.WRITES, StoreUnavailable("read-only"))
+    availability.record_success(Use.READS)
     assert availability.trouble is not None
     assert "refuses writes" in availability.trouble
     assert "read-only" in availability.trouble

@@ -16,7 +16,7 @@ from triggerer.store.runs.transitions import (
     begin_run,
     cancel_queued,
     claim_runs,
-    note_wait,
+    record_wait,
     request_cancel,
     running_of,
 )
@@ -122,7 +122,7 @@ async def _begun(database: Database, executor: str, pk: int, attempt: int) -> bo
 async def _waits(database: Database, pk: int, attempt: int, reason: str | None) -> DagRun:
     """The only run, after its executor `me` has said so."""
     since = None if reason is None else NOW
-    note = note_wait(
+    note = record_wait(
         executor="me", run_pk=pk, attempt=attempt, waiting_for=reason, waiting_since=since
     )
     await database.perform_steps([note])

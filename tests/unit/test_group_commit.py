@@ -49,7 +49,7 @@ class Numbers(GroupCommit[list[int]]):
         self._store(group)
         self.written.append(group)
 
-    def _note_failure(self, error: TriggererError, delay: float) -> None:
+    def _record_failure(self, error: TriggererError, delay: float) -> None:
         self.failures.append(self._backoff.failures)
 
     def _halves(self, group: list[int]) -> tuple[list[int], list[int]] | None:

@@ -60,14 +60,14 @@ class ParserProcess:
         self,
         settings: ParserSettings,
         deliver: Callable[[ParsedFile], None],
-        note_death: Callable[[int, Collection[str]], None],
+        record_death: Callable[[int, Collection[str]], None],
         *,
         backoff: Backoff,
         is_on_demand: bool = False,
     ) -> None:
         self._settings = settings
         self._deliver = deliver
-        self._note_death = note_death
+        self._record_death = record_death
         self._backoff = backoff
         self._is_on_demand = is_on_demand
         self._unanswered: dict[str, None] = {}
@@ -158,7 +158,7 @@ class ParserProcess:
         self._unsent = dict(self._unanswered)
         self._has_work.set()
         if reading:
-            self._note_death(-signal.SIGKILL if code is None else code, reading)
+            self._record_death(-signal.SIGKILL if code is None else code, reading)
 
     async def _converse(self, process: ChildProcess) -> bool:
         """Have files read until the parser has died, or has nothing more to do if it is on demand; which of the two."""

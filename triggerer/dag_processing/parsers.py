@@ -35,13 +35,13 @@ class Parsers:
         self._shared = ParserProcess(
             settings,
             self._take,
-            self._note_death,
+            self._record_death,
             backoff=Backoff(first=0.1, longest=5.0, healthy_after=50.0),
         )
         self._alone = ParserProcess(
             replace(settings, at_once=1),
             self._take,
-            self._note_death,
+            self._record_death,
             backoff=Backoff(first=0.5, longest=5.0, healthy_after=50.0),
             is_on_demand=True,
         )
@@ -82,7 +82,7 @@ class Parsers:
             del self._deaths[parsed.path]
         self._deliver(parsed)
 
-    def _note_death(self, exit_code: int, reading: Collection[str]) -> None:
+    def _record_death(self, exit_code: int, reading: Collection[str]) -> None:
         for path in reading:
             # Where there is no room for a process, that is no file's fault, or that of one that has filled the machine.
             self._deaths[path] += exit_code != NOT_NOW

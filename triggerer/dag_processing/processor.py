@@ -204,12 +204,12 @@ class DagProcessor:
             self._patience_s = min(self._interval_s, _RETRY_S)
             self._has_news()
         paths = outdated(before, self._seen, self._parsed)
-        self._note_changes(paths, started)
+        self._record_changes(paths, started)
         if paths:
             self._parser.parse_nowait(sorted(paths))
         self._open_streams()
 
-    def _note_changes(self, changed: set[str], scan_started: float) -> None:
+    def _record_changes(self, changed: set[str], scan_started: float) -> None:
         """Note which files have just changed, and which ones have stayed as they were for long enough."""
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:

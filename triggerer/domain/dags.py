@@ -36,7 +36,7 @@ def current_dag() -> DAG | None:
 
 
 @contextmanager
-def note_dags() -> Iterator[list[DAG]]:
+def collect_dags() -> Iterator[list[DAG]]:
     """Give a list, to which each DAG is added whose `with` block ends inside."""
     noted: list[DAG] = []
     token = _entered.set(noted)

@@ -23,7 +23,7 @@ from triggerer.executor.worker_process import WorkerProcess, open_worker
 from triggerer.processes.ipc import ChannelClosed
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, Wakeups
-from triggerer.store.runs.callbacks import claim_call, note_called, recover_calls
+from triggerer.store.runs.callbacks import claim_call, mark_called, recover_calls
 from triggerer.worker.protocol import message
 
 _log = structlog.get_logger(__name__)
@@ -125,7 +125,7 @@ class CallbackRunner:
                 is_healthy = await self._call(worker, call)
             except anyio.get_cancelled_exc_class():
                 with anyio.move_on_after(_HAND_BACK_S, shield=True), suppress(StoreError):
-                    await self._note_once(call, is_done=False)
+                    await self._record_once(call, is_done=False)
                 raise
             await self._note(call)
             call = await self._claim() if self._may_call() else None
@@ -170,15 +170,15 @@ class CallbackRunner:
 
     async def _note(self, call: CallbackOrder) -> None:
         await retry(
-            lambda: self._note_once(call, is_done=True),
+            lambda: self._record_once(call, is_done=True),
             on=TransientStoreError,
             backoff=Backoff(first=0.2, longest=10.0),
             on_failure=log_failure(_log, "a call waits for the store", run=call.run.run_id),
         )
 
-    async def _note_once(self, call: CallbackOrder, *, is_done: bool) -> None:
+    async def _record_once(self, call: CallbackOrder, *, is_done: bool) -> None:
         async with self._database.transaction() as session:
-            await note_called(session, call, executor=self._executor, is_done=is_done)
+            await mark_called(session, call, executor=self._executor, is_done=is_done)
 
 
 class _Interrupted(Exception):

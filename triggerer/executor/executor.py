@@ -129,7 +129,7 @@ class Executor:
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
-        # Where others can take the runs, `note_lease_kept` is called before `run`.
+        # Where others can take the runs, `mark_lease_kept` is called before `run`.
         self._is_lease_held = True
         self._guard: LeaseGuard | None = None
         self._leases_lost = 0
@@ -140,8 +140,8 @@ class Executor:
         """The living worker processes."""
         return [slot.worker.pid for slot in self._slots if slot.worker is not None]
 
-    def note_lease_lost(self) -> None:
-        """Others may soon execute our runs, or the guard is gone: end them, and begin none until `note_lease_kept`.
+    def mark_lease_lost(self) -> None:
+        """Others may soon execute our runs, or the guard is gone: end them, and begin none until `mark_lease_kept`.
 
         The store still shows them as ours. Unless others take them first, our next sweep queues them again, and the
         attempts do not count.
@@ -153,7 +153,7 @@ class Executor:
             if slot.run is not None:
                 slot.cut_short()
 
-    def note_lease_kept(self, guard: LeaseGuard) -> None:
+    def mark_lease_kept(self, guard: LeaseGuard) -> None:
         """The lease is held, and guarded. A sweep comes first: it finds the runs that others have taken meanwhile."""
         self._guard = guard
         self._is_lease_held = True
@@ -379,11 +379,11 @@ class Executor:
 
     async def _requeue_waiting(self) -> None:
         if is_session_near(self._slots):
-            self._note_waiting()
+            self._record_waiting()
             return
         await self._requeue(self._claimed_queue.take_all(), have_begun=False)
 
-    def _note_waiting(self) -> None:
+    def _record_waiting(self) -> None:
         """Show runs that are claimed as waiting: they show as running, and have no worker yet."""
         waiting = self._claimed_queue.waiting()
         self._noted &= {order.run_pk for order in waiting}

@@ -43,12 +43,12 @@ class RunEnding:
         """Write nothing of how the run ends. A verdict from before is still written."""
         self.is_cut_short |= self.verdict is None
 
-    async def note_unstarted(self) -> None:
+    async def mark_unstarted(self) -> None:
         """Write the verdict, if there is one, of a run that no worker has begun."""
         if not self.is_cut_short and self.verdict is not None:
             await self.note(self.verdict.state, self.verdict.error)
 
-    async def note_death(
+    async def record_death(
         self, code: int, *, output: str, is_taken: bool, malformed: str | None = None
     ) -> None:
         """Write how the run ended whose worker has died: as the verdict says, or as failed.

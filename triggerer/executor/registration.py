@@ -45,10 +45,10 @@ _GUARD_MARGIN: Final = 1 / 15
 class LeaseHolder(Protocol):
     """Executes under the lease. Called on the event loop."""
 
-    def note_lease_lost(self) -> None:
+    def mark_lease_lost(self) -> None:
         """The lease is over, or its guard is gone: nothing that others may begin now may go on here."""
 
-    def note_lease_kept(self, guard: LeaseGuard) -> None:
+    def mark_lease_kept(self, guard: LeaseGuard) -> None:
         """The lease is held, for the first time or again. What is started from now on has to die with the guard."""
 
 
@@ -184,13 +184,13 @@ class Registration:
                 self._guard = guard
                 if was_held:
                     _log.info("the executor's lease is held again")
-                holder.note_lease_kept(guard)
+                holder.mark_lease_kept(guard)
                 if not was_held:
                     was_held = True
                     task_status.started()
                 await self._until_lost(guard)
                 self._guard = None
-                holder.note_lease_lost()
+                holder.mark_lease_lost()
             await anyio.sleep(backoff.next_delay(anyio.current_time() - began))
 
     async def _until_lost(self, guard: LeaseGuard) -> None:

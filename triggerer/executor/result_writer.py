@@ -34,7 +34,7 @@ from triggerer.store.runs.results import (
     SaveResults,
     held_runs,
 )
-from triggerer.store.runs.transitions import begin_run, note_wait
+from triggerer.store.runs.transitions import begin_run, record_wait
 from triggerer.synchronization import Notifier
 
 _log = structlog.get_logger(__name__)
@@ -170,7 +170,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             joined.done.set()
         if refusal is not None:
             raise refusal
-        self._note_written(group)
+        self._mark_written(group)
 
     async def _write_with(
         self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
@@ -241,7 +241,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             )
         return [update for update in group if update not in held]
 
-    def _note_written(self, group: Sequence[AttemptUpdate]) -> None:
+    def _mark_written(self, group: Sequence[AttemptUpdate]) -> None:
         for update in group:
             self._unwritten[update.order.run_pk] -= 1
             if update.end is not None:
@@ -249,7 +249,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self._unwritten = +self._unwritten
         self._written.notify_all()
 
-    def _note_failure(self, error: TriggererError, delay: float) -> None:
+    def _record_failure(self, error: TriggererError, delay: float) -> None:
         warn_seldom(
             _log,
             self._backoff.failures,
@@ -276,7 +276,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return ([_without_refused(update, str(error))],)
 
     def _wait_step(self, order: RunOrder, wait: Wait) -> Step:
-        return note_wait(
+        return record_wait(
             executor=self._executor,
             run_pk=order.run_pk,
             attempt=order.attempt,

@@ -182,7 +182,7 @@ class Slot:
             if guard is not None and guard.has_ended:
                 self.cut_short()
             if self._ending.is_called_off:
-                await self._ending.note_unstarted()
+                await self._ending.mark_unstarted()
                 self.spark = Spark.COLD
                 self._free()
                 continue
@@ -281,12 +281,12 @@ class Slot:
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _AfterJob:
         if self._ending.is_called_off:
             # Told so before there was a worker to tell.
-            await self._ending.note_unstarted()
+            await self._ending.mark_unstarted()
             return _AfterJob.END_WORKER
         is_taken = is_unclean = False
         try:
             if order.attempt > 1 and not await self._begin(worker, order):
-                await self._ending.note_unstarted()
+                await self._ending.mark_unstarted()
                 return _AfterJob.NEXT_JOB
             if self._release_first:
                 self._release_first = False
@@ -316,7 +316,7 @@ class Slot:
                     case "started":
                         self._timers.follow(order, frame["start"], self.settings.timeout_grace)
                     case "waiting":
-                        self._note_wait(order, frame["wait"])
+                        self._record_wait(order, frame["wait"])
                     case "query":
                         worker.tasks.start_soon(self._answer, worker, order, frame)
                     case "spark":
@@ -329,7 +329,7 @@ class Slot:
                     # Something that an earlier run has left behind; this one is executed elsewhere.
                     _log.warning("a worker was ended", run=order.run_id, reason=str(closed))
                     return _AfterJob.SAME_JOB
-                await self._ending.note_death(
+                await self._ending.record_death(
                     code, output=worker.output, is_taken=True, malformed=closed.reason
                 )
                 return _AfterJob.END_WORKER
@@ -338,7 +338,7 @@ class Slot:
             if not is_taken and worker.is_ready and not self._ending.is_called_off:
                 _log.warning("a worker died before it took a run", run=order.run_id, code=code)
                 return _AfterJob.SAME_JOB
-            await self._ending.note_death(code, output=worker.output, is_taken=is_taken)
+            await self._ending.record_death(code, output=worker.output, is_taken=is_taken)
             return _AfterJob.END_WORKER
 
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
@@ -361,7 +361,7 @@ class Slot:
         if self._beginning is not None:
             self._beginning.cancel()
 
-    def _note_wait(self, order: RunOrder, wait: Wait) -> None:
+    def _record_wait(self, order: RunOrder, wait: Wait) -> None:
         self.result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
         self.is_waiting = wait.reason is not None
         if self.is_waiting:

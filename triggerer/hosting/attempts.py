@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from triggerer.streams import HostedState, HostedTrigger
+from triggerer.streams import Member, MemberState
 
 _SHORTEST_S: Final = 1.0
 _LONGER: Final = 1.5
@@ -39,35 +39,35 @@ class Attempts:
 
     def __init__(self, healthy_after_s: float) -> None:
         self._healthy_after_s = healthy_after_s
-        self._began: WeakKeyDictionary[HostedTrigger, float] = WeakKeyDictionary()
-        self._failed: WeakKeyDictionary[HostedTrigger, _Failed] = WeakKeyDictionary()
+        self._began: WeakKeyDictionary[Member, float] = WeakKeyDictionary()
+        self._failed: WeakKeyDictionary[Member, _Failed] = WeakKeyDictionary()
 
-    def note(self, hosted: HostedTrigger, now: float) -> None:
+    def note(self, member: Member, now: float) -> None:
         """Look at its state, which may have changed."""
         if not self._healthy_after_s:
             return
-        failed = self._failed.get(hosted)
-        if hosted.state is HostedState.RUNNING:
-            began = self._began.setdefault(hosted, now)
+        failed = self._failed.get(member)
+        if member.state is MemberState.RUNNING:
+            began = self._began.setdefault(member, now)
             if failed is not None and failed.works_at is None:
                 longer = max(_SHORTEST_S, _LONGER * failed.lasted)
                 failed.works_at = began + min(longer, self._healthy_after_s)
-        elif hosted.state is HostedState.FAILING:
-            began_at = self._began.pop(hosted, None)
+        elif member.state is MemberState.FAILING:
+            began_at = self._began.pop(member, None)
             if began_at is not None:
                 lasted = now - began_at
                 lasted = 0.0 if lasted >= self._healthy_after_s else lasted
             else:
                 # It could not even be made.
                 lasted = 0.0 if failed is None else failed.lasted
-            self._failed[hosted] = _Failed(hosted.error, lasted)
+            self._failed[member] = _Failed(member.error, lasted)
         else:
-            self._began.pop(hosted, None)
-            self._failed.pop(hosted, None)
+            self._began.pop(member, None)
+            self._failed.pop(member, None)
 
-    def error_before(self, hosted: HostedTrigger) -> BaseException | None:
+    def error_before(self, member: Member) -> BaseException | None:
         """What its last attempt failed with, while it is only being tried again."""
-        failed = self._failed.get(hosted)
+        failed = self._failed.get(member)
         return None if failed is None else failed.error
 
     def next_at(self) -> float | None:
@@ -77,13 +77,13 @@ class Attempts:
             default=None,
         )
 
-    def take_working(self, now: float) -> list[HostedTrigger]:
+    def take_working(self, now: float) -> list[Member]:
         """Those that count as working from now on."""
         working = [
-            hosted
-            for hosted, failed in self._failed.items()
+            member
+            for member, failed in self._failed.items()
             if failed.works_at is not None and failed.works_at <= now
         ]
-        for hosted in working:
-            del self._failed[hosted]
+        for member in working:
+            del self._failed[member]
         return working

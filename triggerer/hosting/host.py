@@ -28,7 +28,7 @@ from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.streams import leases as stored_leases
 from triggerer.store.watchers import hosting as stored_queries
 from triggerer.store.watchers.hosting import TriggerRow
-from triggerer.streams import HostedTrigger, Manager, RuntimeContext, TriggerSpec
+from triggerer.streams import Manager, Member, RuntimeContext, TriggerSpec
 from triggerer.streams.supervision.blocked_loop import StallWatch
 from triggerer.synchronization import AutoResetEvent
 
@@ -75,9 +75,7 @@ class TriggerHost:
         writers: Sequence[Writer] = (),
         leases: LeaseQueries = stored_leases,
         queries: HostingQueries = stored_queries,
-        make_manager: Callable[
-            [RuntimeContext, Callable[[HostedTrigger], None]], Manager
-        ] = Manager,
+        make_manager: Callable[[RuntimeContext, Callable[[Member], None]], Manager] = Manager,
     ) -> None:
         """Make a host that owns nothing yet.
 
@@ -124,7 +122,7 @@ class TriggerHost:
         """The streams as they run; read only."""
         return self._manager
 
-    def note_fenced(self, fence: Fence) -> None:
+    def mark_fenced(self, fence: Fence) -> None:
         """The store showed another owner for a stream of ours: stop it now, and resolve nothing."""
         if self._owned.get(fence.stream_digest) == fence:
             _log.warning("stream lost to another instance", stream=fence.stream_digest)
@@ -283,7 +281,7 @@ class TriggerHost:
         _log.info("giving streams to other instances", count=len(digests))
         # No lease is extended meanwhile, and those that are kept must not run out.
         patience = min(self._settings.drain, self._settings.lease / 2)
-        members = [p.hosted for d in digests for p in self._roster.on_stream(d)]
+        members = [p.member for d in digests for p in self._roster.on_stream(d)]
         until = anyio.current_time() + patience.total_seconds()
         await self._manager.drain(patience.total_seconds(), members)
         fences = [self._owned[digest] for digest in digests if digest in self._owned]
@@ -303,7 +301,7 @@ class TriggerHost:
         self._owned.pop(digest, None)
         for placed in self._roster.on_stream(digest):
             self._roster.drop(placed)
-            self._manager.abandon(placed.hosted)
+            self._manager.abandon(placed.member)
         self._manager.close_stream_known_as(digest)
 
     # Hosting
@@ -335,23 +333,23 @@ class TriggerHost:
             self._roster.drop(placed)
             outliving = difference.outliving(placed)
             if 0 < len(outliving) < len(placed.row.watchers):
-                source, name = EventSource(outliving, placed.fence), placed.hosted.name
-                self._manager.replace_source(placed.hosted, source, name=name)
-            self._manager.remove(placed.hosted, on_purpose=not outliving)
+                source, name = EventSource(outliving, placed.fence), placed.member.name
+                self._manager.replace_source(placed.member, source, name=name)
+            self._manager.remove(placed.member, on_purpose=not outliving)
         for placed, row in difference.changed:
             placed.row = row
             source = source_of(row, placed.fence)
-            self._manager.replace_source(placed.hosted, source, name=row.display_name)
-            self._states.note(placed.hosted)
+            self._manager.replace_source(placed.member, source, name=row.display_name)
+            self._states.note(placed.member)
         for placed, row in difference.kept:
-            self._manager.replay_parked(placed.hosted, row.kept)
-        hosted = self._manager.add(specs)
-        for row, one in zip(owned_rows, hosted, strict=True):
+            self._manager.replay_parked(placed.member, row.kept)
+        member = self._manager.add(specs)
+        for row, one in zip(owned_rows, member, strict=True):
             self._roster.place(Placed(row, self._owned[row.stream_digest], one))
             self._states.note(one)
         for row in difference.replayed:
             if (asked := self._roster.find(row)) is not None:
-                self._manager.set_back(asked.hosted, row.replays)
+                self._manager.set_back(asked.member, row.replays)
 
     def _may_start(self, row: TriggerRow) -> bool:
         return row.stream_digest not in self._unwritten and self._preparation.is_ready(row)

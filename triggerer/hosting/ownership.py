@@ -120,7 +120,7 @@ class Ownership:
             waiting = division.waiting(fence.stream_digest for fence in claimed)
             if waiting:
                 await self._queries.show_waiting(session, self._reasons(waiting))
-        self._note_crowded(waiting)
+        self._mark_crowded(waiting)
         return Heartbeat(
             asked_at, [*kept, *claimed], [fence.stream_digest for fence in division.release]
         )
@@ -181,7 +181,7 @@ class Ownership:
         room = division.room
         rest = {digest: division.free[digest] for digest in division.beyond}
         for sizes, limit in ((division.free, division.claim), (rest, len(rest))):
-            taken = await self._leases.claim_streams(
+            in_flight = await self._leases.claim_streams(
                 session,
                 self._instance_id,
                 limit=limit,
@@ -189,10 +189,10 @@ class Ownership:
                 sizes=sizes,
                 expiry=self._lease,
             )
-            for fence in taken:
+            for fence in in_flight:
                 room -= division.free[fence.stream_digest]
                 rest.pop(fence.stream_digest, None)
-            claimed += taken
+            claimed += in_flight
         return claimed
 
     def _reasons(self, waiting: Mapping[str, int]) -> dict[str, str]:
@@ -204,7 +204,7 @@ class Ownership:
             for digest, size in waiting.items()
         }
 
-    def _note_crowded(self, waiting: Mapping[str, int]) -> None:
+    def _mark_crowded(self, waiting: Mapping[str, int]) -> None:
         """Warn of streams that nobody has room for, once for each time that they come to wait."""
         if new := waiting.keys() - self._crowded:
             _log.warning(

@@ -10,8 +10,8 @@ from triggerer.domain.storable import storable_text
 from triggerer.observability.error_texts import error_text, traceback_text
 from triggerer.observability.redaction import hide_known
 from triggerer.store.watchers.hosting import StreamLoad, TriggerRow, WatcherState
-from triggerer.streams import HostedTrigger
-from triggerer.streams.supervision.member import HostedState
+from triggerer.streams import Member
+from triggerer.streams.supervision.member import MemberState
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class Placed:
 
     row: TriggerRow
     fence: Fence
-    hosted: HostedTrigger
+    member: Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,17 @@ class Roster:
 
     def __init__(self) -> None:
         self._placed: dict[int, Placed] = {}
-        self._by_hosted: dict[HostedTrigger, Placed] = {}
+        self._by_hosted: dict[Member, Placed] = {}
         self._by_stream: dict[str, dict[int, Placed]] = {}
 
     def place(self, placed: Placed) -> None:
         self._placed[placed.row.trigger_id] = placed
-        self._by_hosted[placed.hosted] = placed
+        self._by_hosted[placed.member] = placed
         self._by_stream.setdefault(placed.fence.stream_digest, {})[placed.row.trigger_id] = placed
 
-    def of(self, hosted: HostedTrigger) -> Placed | None:
+    def of(self, member: Member) -> Placed | None:
         """Where a hosted trigger stands; None once it is no longer ours."""
-        return self._by_hosted.get(hosted)
+        return self._by_hosted.get(member)
 
     def find(self, row: TriggerRow) -> Placed | None:
         """Where the trigger of a row stands, if it is hosted on the row's stream."""
@@ -81,7 +81,7 @@ class Roster:
 
     def drop(self, placed: Placed) -> None:
         self._placed.pop(placed.row.trigger_id, None)
-        self._by_hosted.pop(placed.hosted, None)
+        self._by_hosted.pop(placed.member, None)
         siblings = self._by_stream.get(placed.fence.stream_digest, {})
         siblings.pop(placed.row.trigger_id, None)
         if not siblings:
@@ -95,8 +95,8 @@ class Roster:
         sizes = {load.digest: load.triggers for load in loads}
 
         def has_grown(fence: Fence) -> bool:
-            hosted = self._by_stream.get(fence.stream_digest, {})
-            return sizes.get(fence.stream_digest, 0) > len(hosted)
+            member = self._by_stream.get(fence.stream_digest, {})
+            return sizes.get(fence.stream_digest, 0) > len(member)
 
         return sorted(fences, key=has_grown)
 
@@ -153,23 +153,23 @@ def states_of(placed: Placed, error_before: BaseException | None = None) -> list
 
 
 def _state_of(placed: Placed, watcher_id: int, error_before: BaseException | None) -> WatcherState:
-    hosted = placed.hosted
-    state, error = str(hosted.state), hosted.error
-    if error_before is not None and hosted.state is HostedState.RUNNING:
-        state, error = str(HostedState.FAILING), error_before
-    if watcher_id in hosted.catching_up and hosted.state is not HostedState.FAILING:
-        error = hosted.catching_up[watcher_id]
-        state = "catching_up" if error is None else str(HostedState.FAILING)
-    if hosted.standing is not None and error is None:
-        why = "; ".join(filter(None, (hosted.standing, hosted.refusals.latest)))
+    member = placed.member
+    state, error = str(member.state), member.error
+    if error_before is not None and member.state is MemberState.RUNNING:
+        state, error = str(MemberState.FAILING), error_before
+    if watcher_id in member.catching_up and member.state is not MemberState.FAILING:
+        error = member.catching_up[watcher_id]
+        state = "catching_up" if error is None else str(MemberState.FAILING)
+    if member.standing is not None and error is None:
+        why = "; ".join(filter(None, (member.standing, member.refusals.latest)))
         stands = hide_known(storable_text(why))
-        failing = str(HostedState.FAILING)
+        failing = str(MemberState.FAILING)
         return WatcherState(watcher_id, placed.row.trigger_id, failing, stands, placed.fence)
-    refused = hosted.refusals.latest
-    if (replay_error := hosted.replay_errors.get(watcher_id)) is not None:
+    refused = member.refusals.latest
+    if (replay_error := member.replay_errors.get(watcher_id)) is not None:
         refused = f"it was not set back: {error_text(replay_error)}"
-    if hosted.held_by is not None:
-        refused = f"its stream is held: no more messages can be kept for {hosted.held_by}"
+    if member.held_by is not None:
+        refused = f"its stream is held: no more messages can be kept for {member.held_by}"
     said = None if refused is None else hide_known(storable_text(refused))
     return WatcherState(
         watcher_id,

@@ -28,9 +28,9 @@ class Division:
 
     def waiting(self, claimed: Iterable[str]) -> dict[str, int]:
         """The streams that nobody has room for once `claimed` are taken, with the number of their triggers."""
-        taken = set(claimed)
-        room = max(self.room - sum(self.free[digest] for digest in taken), self.room_elsewhere)
-        return {d: size for d, size in self.free.items() if d not in taken and size > room}
+        in_flight = set(claimed)
+        room = max(self.room - sum(self.free[digest] for digest in in_flight), self.room_elsewhere)
+        return {d: size for d, size in self.free.items() if d not in in_flight and size > room}
 
 
 @dataclass(slots=True)

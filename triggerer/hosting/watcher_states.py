@@ -15,7 +15,7 @@ from triggerer.hosting.queries import HostingQueries
 from triggerer.hosting.roster import Roster, states_of
 from triggerer.store.database.transactions import Database
 from triggerer.store.watchers.hosting import WatcherState
-from triggerer.streams import HostedState, HostedTrigger
+from triggerer.streams import Member, MemberState
 from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
@@ -37,14 +37,14 @@ class StateWriter:
         self._roster = roster
         self._queries = queries
         self._backoff = backoff
-        self._dirty: dict[HostedTrigger, None] = {}
+        self._dirty: dict[Member, None] = {}
         self._has_dirty = AutoResetEvent()
         self._attempts = Attempts(healthy_after.total_seconds())
 
-    def note(self, hosted: HostedTrigger) -> None:
+    def note(self, member: Member) -> None:
         """Have a trigger's state written: it has changed, or serves other watchers now."""
-        self._attempts.note(hosted, anyio.current_time())
-        self._dirty[hosted] = None
+        self._attempts.note(member, anyio.current_time())
+        self._dirty[member] = None
         self._has_dirty.set()
 
     async def run(self) -> None:
@@ -79,10 +79,10 @@ class StateWriter:
             await self._has_dirty.wait()
         self._dirty |= dict.fromkeys(self._attempts.take_working(anyio.current_time()))
 
-    def _collect(self, dirty: Iterable[HostedTrigger]) -> list[WatcherState]:
+    def _collect(self, dirty: Iterable[Member]) -> list[WatcherState]:
         states: list[WatcherState] = []
-        for hosted in dirty:
-            placed = self._roster.of(hosted)
-            if placed is not None and hosted.state is not HostedState.ENDED:
-                states.extend(states_of(placed, self._attempts.error_before(hosted)))
+        for member in dirty:
+            placed = self._roster.of(member)
+            if placed is not None and member.state is not MemberState.ENDED:
+                states.extend(states_of(placed, self._attempts.error_before(member)))
         return states

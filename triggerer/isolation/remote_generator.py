@@ -70,7 +70,7 @@ class RemoteGenerator:
         Raises:
             Exception: What the filter raised, or what ended its thread or process.
         """
-        taken = taken_bytes = 0
+        in_flight = taken_bytes = 0
         while True:
             report = await self._remote.report()
             match report:
@@ -85,11 +85,11 @@ class RemoteGenerator:
                         reject_shared_stream_event(reason)
                 case Derived(payload, size_bytes, key):
                     yield TriggerEvent(self._remote.unpack(payload), partition_key=key)
-                    taken += 1
+                    in_flight += 1
                     taken_bytes += size_bytes
-                    if taken == _CREDIT_EVERY or taken_bytes >= _CREDIT_EVERY_BYTES:
-                        self._remote.send(Credit(taken))
-                        taken = taken_bytes = 0
+                    if in_flight == _CREDIT_EVERY or taken_bytes >= _CREDIT_EVERY_BYTES:
+                        self._remote.send(Credit(in_flight))
+                        in_flight = taken_bytes = 0
                 case Finished(error):
                     if self._not_packed is not None:
                         raise self._not_packed

@@ -49,7 +49,7 @@ class ThreadsafeQueue(Generic[T]):
 
     def take_all(self) -> list[T]:
         """Return the items that are there now, without waiting."""
-        taken: list[T] = []
+        in_flight: list[T] = []
         while self._items:
-            taken.append(self._items.popleft())
-        return taken
+            in_flight.append(self._items.popleft())
+        return in_flight

@@ -46,7 +46,7 @@ from triggerer.store.runs.cleaning import (
 from triggerer.store.watchers.cleaning import (
     UnsettledWatcher,
     events_of_parked,
-    note_cleaned,
+    mark_cleaned,
     unsettled_watchers,
 )
 
@@ -252,7 +252,7 @@ async def _clean_events(
             async with database.transaction() as session:
                 if new := sifted.watcher_ids - sieve.noted:
                     # First of all, as it waits for replays that are being asked for.
-                    sieve.note(new, await note_cleaned(session, new, horizon))
+                    sieve.note(new, await mark_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]
                 gone = await perform(session, delete_events(event_ids, window.divided))
@@ -292,7 +292,7 @@ class _Sieve:
         """The watchers for which it was noted that events of theirs are deleted."""
 
     def note(self, noted: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
-        """Take over what `note_cleaned` has found."""
+        """Take over what `mark_cleaned` has found."""
         self.noted |= noted
         self._unsettled.update(unsettled)
 

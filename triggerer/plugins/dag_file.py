@@ -14,7 +14,7 @@ from typing import Any
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.domain.conditions import AssetAll, AssetAny, leaves_of
 from triggerer.domain.dag_files.parsed import Problem
-from triggerer.domain.dags import DAG, note_dags
+from triggerer.domain.dags import DAG, collect_dags
 from triggerer.domain.schedules import condition_of
 from triggerer.domain.tasks import MadeFunction, note_task_functions
 from triggerer.errors import AssetConflict, DagError, DagFileError, TriggererError
@@ -71,7 +71,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
     linecache.checkcache()
     with (
         warnings.catch_warnings(record=True) as caught,
-        note_dags() as noted,
+        collect_dags() as noted,
         note_task_functions() as functions,
     ):
         warnings.simplefilter("default")

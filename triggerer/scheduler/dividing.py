@@ -28,8 +28,8 @@ from triggerer.store.partitions.keys import (
     keys_noted_after,
     known_keys,
     leave_queue,
-    note_keys,
     parts_of,
+    record_keys,
     store_shares,
     undivided,
 )
@@ -112,7 +112,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
     due = yield from due_keys(dag_id, limit=limit + 1)
     # Where more are due than were asked for, one that lies ahead may be behind them.
     if due and (due[-1][1] > row.now or len(due) > limit):
-        number = yield from _note_anew(row, partitioner)
+        number = yield from _restart_count(row, partitioner)
         if number == MOST_EVENTS:
             return PartitionQueue(is_behind=True)
         if number:
@@ -148,10 +148,10 @@ def _note(row: DagRow, partitioner: Partitioner, added: Sequence[Share]) -> Scri
     if times:
         known = yield from known_keys(row.dag_id, times)
         newest = {key: newest_at(row.now, came) for key, came in times.items()}
-        yield from _note_keys(row, partitioner, newest, known)
+        yield from _record_keys(row, partitioner, newest, known)
 
 
-def _note_anew(row: DagRow, partitioner: Partitioner) -> Script[int]:
+def _restart_count(row: DagRow, partitioner: Partitioner) -> Script[int]:
     """Note keys again that were noted before the clock was set back; return how many, up to `MOST_EVENTS`.
 
     They would wait until the clock has caught up.
@@ -161,11 +161,11 @@ def _note_anew(row: DagRow, partitioner: Partitioner) -> Script[int]:
     if keys:
         known = yield from known_keys(row.dag_id, keys)
         newest = {key: one.newest_at for key, one in known.items()}
-        yield from _note_keys(row, partitioner, newest, known)
+        yield from _record_keys(row, partitioner, newest, known)
     return len(keys)
 
 
-def _note_keys(
+def _record_keys(
     row: DagRow,
     partitioner: Partitioner,
     newest: Mapping[str, datetime],
@@ -190,7 +190,7 @@ def _note_keys(
         )
         for key, at in newest.items()
     ]
-    yield from note_keys(row.dag_id, noted, now=row.now)
+    yield from record_keys(row.dag_id, noted, now=row.now)
 
 
 def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:

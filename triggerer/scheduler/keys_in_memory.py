@@ -75,12 +75,12 @@ class KeysInMemory:
             )
             key.due_at, key.newest_at = noted.due_at, noted.newest_at
 
-    def note_run(self, name: str, at: datetime) -> None:
+    def record_run(self, name: str, at: datetime) -> None:
         """A key has had a run."""
         key = self._keys.setdefault(name, _Key(newest_at=at))
         key.runs += 1
 
-    def note_anew(self, now: datetime) -> None:
+    def restart_count(self, now: datetime) -> None:
         """The clock was set back: quiet periods that had begun are over, and deadlines count from now."""
         for name, key in self._keys.items():
             key.parts = {one: replace(part, first_at=now) for one, part in key.parts.items()}

@@ -321,7 +321,7 @@ class _KeyedReplay(_Replay):
         self.keys.add([keyed(one) for one in events], now)
 
     def _forget_clock(self, now: datetime) -> None:
-        self.keys.note_anew(now)
+        self.keys.restart_count(now)
 
     def _left(self) -> tuple[int, ...]:
         return self.keys.waiting()

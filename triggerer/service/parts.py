@@ -74,13 +74,13 @@ async def _start_triggerer(
     is_alone = database.dialect == "sqlite"
 
     # The writers tell the host who was fenced, and the host is given the writers: late bound.
-    def note_fenced(fence: Fence) -> None:
-        host.note_fenced(fence)
+    def mark_fenced(fence: Fence) -> None:
+        host.mark_fenced(fence)
 
-    recorder = EventRecorder(database, on_fenced=note_fenced)
-    positions = PositionWriter(database, on_fenced=note_fenced)
-    parked = ParkedWriter(database, on_fenced=note_fenced, bounds=_parked_bounds(chosen))
-    states = StateWriter(database, on_fenced=note_fenced)
+    recorder = EventRecorder(database, on_fenced=mark_fenced)
+    positions = PositionWriter(database, on_fenced=mark_fenced)
+    parked = ParkedWriter(database, on_fenced=mark_fenced, bounds=_parked_bounds(chosen))
+    states = StateWriter(database, on_fenced=mark_fenced)
     lease = (
         OwnLease.unlimited()
         if is_alone

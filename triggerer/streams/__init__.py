@@ -4,13 +4,13 @@ from triggerer.streams.clock import Clock, SystemClock
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.settings import RuntimeSettings
 from triggerer.streams.supervision.manager import Manager
-from triggerer.streams.supervision.member import HostedState, HostedTrigger, TriggerSpec
+from triggerer.streams.supervision.member import Member, MemberState, TriggerSpec
 
 __all__ = [
     "Clock",
-    "HostedState",
-    "HostedTrigger",
     "Manager",
+    "Member",
+    "MemberState",
     "RuntimeContext",
     "RuntimeSettings",
     "SystemClock",

@@ -54,7 +54,7 @@ class RuntimeContext:
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     restarts: bool = True
     """False in the testing harness: a group or trigger that has ended is not started again, except by
-    `HostedTrigger.restart` where watchers may fall behind."""
+    `Member.restart` where watchers may fall behind."""
     restart_first: float = 1.0
     restart_longest: float = 60.0
     random: Random = field(default_factory=Random)

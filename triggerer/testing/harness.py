@@ -18,7 +18,7 @@ from triggerer.domain.watchers.lane_positions import PositionChange, ReplayEnd, 
 from triggerer.domain.watchers.stream_states import StateChange
 from triggerer.streams import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 from triggerer.testing.clock import VirtualClock
 from triggerer.testing.memory_parked import InMemoryParked
 from triggerer.testing.threads import ThreadWatch
@@ -45,7 +45,7 @@ class HostedView:
         """Persisted, in order."""
         self.unpersisted: list[TriggerEvent] = []
         """Yielded, and not confirmed."""
-        self._hosted: HostedTrigger | None = None
+        self._member: Member | None = None
         self._behind: Callable[[], dict[Hashable, list[Any]]] = dict
         self._set_aside: Callable[[], list[Any]] = list
 
@@ -65,33 +65,33 @@ class HostedView:
     @property
     def error(self) -> BaseException | None:
         """What ended it, or an error caused by that; None while it runs, and when it returned."""
-        if self._hosted is None:
+        if self._member is None:
             return None
-        hosted = self._hosted
-        others = (*hosted.catching_up.values(), *hosted.replay_errors.values())
-        return hosted.error or next(filter(None, others), None)
+        member = self._member
+        others = (*member.catching_up.values(), *member.replay_errors.values())
+        return member.error or next(filter(None, others), None)
 
-    def note_submitted(self, event: TriggerEvent) -> None:
+    def mark_submitted(self, event: TriggerEvent) -> None:
         self.unpersisted.append(event)
 
-    def note_persisted(self, event: TriggerEvent) -> None:
+    def mark_persisted(self, event: TriggerEvent) -> None:
         _remove_identical(self.unpersisted, event)
         self.events.append(event)
 
     def attach(
         self,
-        hosted: HostedTrigger,
+        member: Member,
         behind: Callable[[], dict[Hashable, list[Any]]],
         set_aside: Callable[[], list[Any]],
     ) -> None:
-        self._hosted = hosted
+        self._member = member
         self._behind = behind
         self._set_aside = set_aside
 
     @property
-    def hosted(self) -> HostedTrigger:
-        assert self._hosted is not None
-        return self._hosted
+    def member(self) -> Member:
+        assert self._member is not None
+        return self._member
 
 
 def _remove_identical(events: list[TriggerEvent], event: TriggerEvent) -> None:
@@ -108,7 +108,7 @@ class _Waiting(NamedTuple):
 
     def persist(self) -> None:
         # In the store, whatever the runtime thinks of it meanwhile: after an ack timeout it only comes too late.
-        self.view.note_persisted(self.event)
+        self.view.mark_persisted(self.event)
         self.pending.complete(None)
 
 
@@ -139,7 +139,7 @@ class _Sink:
             return
         view = self._views[source.watchers[0].watcher_id]
         submitted = cast(TriggerEvent, yielded)
-        view.note_submitted(submitted)
+        view.mark_submitted(submitted)
         waiting = _Waiting(view, submitted, event)
         if self._is_automatic:
             waiting.persist()
@@ -264,11 +264,11 @@ class StreamHarness:
             kwargs=kwargs,
             source=EventSource((WatcherRef(number, 0),), _FENCE),
         )
-        (hosted,) = self._manager.add([spec])
+        (member,) = self._manager.add([spec])
         view.attach(
-            hosted,
-            lambda: self._behind(hosted, number),
-            lambda: self._load(hosted, self._parked.set_aside(number)),
+            member,
+            lambda: self._behind(member, number),
+            lambda: self._load(member, self._parked.set_aside(number)),
         )
         return view
 
@@ -277,18 +277,18 @@ class StreamHarness:
         """What producers have stored, by stream key; a test may put in what a predecessor has left, before `add`."""
         return self._states.values
 
-    def _behind(self, hosted: HostedTrigger, number: int) -> dict[Hashable, list[Any]]:
-        stream = self._manager.streams.get(hosted.stream_key)
-        lags = () if stream is None else stream.behind.lags.behind(number)
+    def _behind(self, member: Member, number: int) -> dict[Hashable, list[Any]]:
+        stream = self._manager.streams.get(member.stream_key)
+        backlogs = () if stream is None else stream.behind.backlogs.behind(number)
         return {
-            lag.lane: lag.position
-            if lag.kept is None
-            else self._load(hosted, self._parked.kept(number, lag.stored_as))
-            for lag in lags
+            backlog.lane: backlog.position
+            if backlog.kept is None
+            else self._load(member, self._parked.kept(number, backlog.stored_as))
+            for backlog in backlogs
         }
 
-    def _load(self, hosted: HostedTrigger, kept: list[bytes]) -> list[Any]:
-        stream = self._manager.streams.get(hosted.stream_key)
+    def _load(self, member: Member, kept: list[bytes]) -> list[Any]:
+        stream = self._manager.streams.get(member.stream_key)
         group = None if stream is None else stream.group
         producer = None if group is None else group.state.producer
         return [] if producer is None else [producer.load_event(data) for data in kept]
@@ -298,7 +298,7 @@ class StreamHarness:
 
         What catches up at this moment is tried once more if it fails with what it was given before.
         """
-        self._manager.restart(view.hosted)
+        self._manager.restart(view.member)
 
     async def replay(
         self, view: HostedView, start: datetime | None = None, *, again: bool = False
@@ -310,13 +310,13 @@ class StreamHarness:
             again: Make events that exist once more. (The harness keeps no keys: it shows every event.)
         """
         self._replays += 1
-        watcher_id = view.hosted.source.watchers[0].watcher_id
+        watcher_id = view.member.source.watchers[0].watcher_id
         request = ReplayRequest(self._replays, watcher_id, start, again)
-        self._manager.set_back(view.hosted, [request])
+        self._manager.set_back(view.member, [request])
 
     async def remove(self, view: HostedView) -> None:
         """Unsubscribe, as for a watcher that was deleted on purpose."""
-        self._manager.remove(view.hosted, on_purpose=True)
+        self._manager.remove(view.member, on_purpose=True)
 
     async def persist(self, n: int | None = None) -> None:
         """Confirm the oldest `n` unconfirmed events; all by default."""

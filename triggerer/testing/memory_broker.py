@@ -72,7 +72,7 @@ class InMemoryBroker:
         log = self._logs.setdefault(lane, _Log())
         log.values.extend(values)
         log.published_at.extend([time.time()] * len(values))
-        self.note_change()
+        self.record_change()
 
     def publish_unordered(self, *values: Any) -> None:
         """Publish messages that have no order with any other: each is a lane of its own, `("message", number)`."""
@@ -97,7 +97,7 @@ class InMemoryBroker:
     def logs(self) -> dict[Hashable, _Log]:
         return self._logs
 
-    def note_change(self) -> None:
+    def record_change(self) -> None:
         """Wake the producers that wait."""
         self._changed.notify_all()
 
@@ -192,7 +192,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
             elif judge(outcome) is Judgement.REJECT and self.dead_letters_rejected(message):
                 self._broker.dead_letters.append(message.value)
             log.committed, log.failures = message.offset + 1, 0
-        self._broker.note_change()
+        self._broker.record_change()
 
     def get_advance_lane(self, broker_payload: InMemoryMessage) -> Hashable:
         return broker_payload.lane
@@ -233,14 +233,14 @@ class InMemoryQueueProducer(SharedStreamProducer):
 
     async def resume(self) -> None:
         self._is_paused = False
-        self._broker.note_change()
+        self._broker.record_change()
 
     async def pause_lane(self, lane: Hashable) -> None:
         self._paused_lanes.add(lane)
 
     async def resume_lane(self, lane: Hashable) -> None:
         self._paused_lanes.discard(lane)
-        self._broker.note_change()
+        self._broker.record_change()
 
     async def aclose(self) -> None:
         """Give the lanes back; the next producer starts where they were committed."""
@@ -249,7 +249,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
         for log in self._broker.logs().values():
             if log.holder is self:
                 log.holder = None
-        self._broker.note_change()
+        self._broker.record_change()
 
 
 class InMemoryProducer(InMemoryQueueProducer):

@@ -107,7 +107,7 @@ class Commits:
                     except BrokerUnavailable as error:
                         problem = str(error)
                     else:
-                        problem = self._note_answers(membership, batch, refused)
+                        problem = self._record_answers(membership, batch, refused)
                         if not problem:
                             return
                     delay = backoff.next_delay()
@@ -121,7 +121,7 @@ class Commits:
             f"the broker took no commit for {self._timeout_s:.0f} s; last: {problem}"
         )
 
-    def _note_answers(
+    def _record_answers(
         self,
         membership: Membership,
         batch: list[_Waiting],

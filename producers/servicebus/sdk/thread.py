@@ -101,9 +101,9 @@ class Work(Generic[T]):
     def _begin(self, work: Coroutine[Any, Any, T]) -> None:
         # Its parent is whoever holds this object, and waits for the outcome.
         self._task = self._loop.create_task(work)
-        self._task.add_done_callback(self._note_end)
+        self._task.add_done_callback(self._record_end)
 
-    def _note_end(self, task: asyncio.Task[T]) -> None:
+    def _record_end(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
             self.outcome.set_exception(Stopped())
         elif (error := task.exception()) is not None:

@@ -27,13 +27,13 @@ class Reading:
     def __init__(
         self, producer: KafkaSharedStreamProducer, topic: str, position: list[object]
     ) -> None:
-        messages = producer.read_lane_reporting((topic, 0), position, self._note_passed)
+        messages = producer.read_lane_reporting((topic, 0), position, self._mark_passed)
         assert isinstance(messages, AsyncGenerator)
         self.messages: AsyncGenerator[tuple[KafkaMessage, KafkaMessage], None] = messages
         self._passed: int | None = None
         self._has_passed = anyio.Event()
 
-    def _note_passed(self, position: list[Any]) -> None:
+    def _mark_passed(self, position: list[Any]) -> None:
         _, self._passed = position
         self._has_passed.set()
         self._has_passed = anyio.Event()

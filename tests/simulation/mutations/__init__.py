@@ -14,7 +14,7 @@ from tests.simulation.mutations import (
     queues,
     scheduling,
 )
-from tests.simulation.mutations import handover as seam
+from tests.simulation.mutations import handover as handover
 from tests.simulation.mutations.registry import MUTATIONS, Mutation
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "falling_behind",
     "files",
     "flow",
+    "handover",
     "hosting",
     "leases",
     "members",
@@ -32,5 +33,4 @@ __all__ = [
     "partitions",
     "queues",
     "scheduling",
-    "seam",
 ]

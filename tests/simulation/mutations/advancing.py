@@ -82,10 +82,10 @@ def advance_with_nobody_subscribed() -> Replacements:
 def an_advance_that_hangs_is_waited_for() -> Replacements:
     """An advance never returns: its lane stands still for ever, and nothing shows it."""
 
-    def note_awaited(self: _Advances, now: float) -> float:
+    def mark_awaited(self: _Advances, now: float) -> float:
         return now
 
-    yield _Advances.note_awaited, note_awaited
+    yield _Advances.mark_awaited, mark_awaited
 
 
 @mutation(rules="S1", seed=9, quick=True)

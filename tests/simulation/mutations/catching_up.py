@@ -12,23 +12,23 @@ from triggerer.domain.events import Fence
 from triggerer.domain.watchers.lane_positions import Position
 from triggerer.hosting.host import TriggerHost
 from triggerer.store.watchers.hosting import TriggerRow
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.backlogs.rewind import SetBack
-from triggerer.streams.catchup.processing.catch_up_tasks import WatchersBehind
-from triggerer.streams.catchup.processing.derived_events import Deriving
-from triggerer.streams.catchup.processing.in_flight import TakenFromLane
-from triggerer.streams.catchup.reading import lane_tail as recent
-from triggerer.streams.catchup.reading.lane_tail import Message, Recent
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.rewind import Rewind
+from triggerer.streams.catchup.processing.catch_up_tasks import CatchUpTasks
+from triggerer.streams.catchup.processing.derived_events import CatchUpDeriver
+from triggerer.streams.catchup.processing.in_flight import LaneMessageInFlight
+from triggerer.streams.catchup.reading import lane_tail
+from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.subscriber import Subscriber
-from triggerer.streams.supervision.member import HostedTrigger, TriggerSpec
+from triggerer.streams.supervision.member import Member, TriggerSpec
 
 
 @mutation(rules="S13|S2/S7", seed=11, quick=True)
 def a_position_moves_before_its_events_are_durable() -> Replacements:
     """A position moves past a message whose events are not durable yet."""
-    yield from moving_past(lambda taken: taken.derived > 0)
+    yield from moving_past(lambda in_flight: in_flight.derived > 0)
 
 
 @mutation(rules="S13|S2/S7", seed=10, quick=True)
@@ -45,12 +45,12 @@ def a_position_is_lost_at_a_change_of_owner() -> Replacements:
 @mutation(rules="S13|S2/S7", seed=31)
 def memory_passes_over_what_made_room() -> Replacements:
     """A reader of the messages in memory looks only at the beginning whether they adjoin its place."""
-    right = Recent.after
+    right = LaneTail.after
 
-    def after(self: Recent, position: Position, most: int) -> list[Message] | None:
+    def after(self: LaneTail, position: Position, most: int) -> list[Message] | None:
         if most == 1:
             return right(self, position, most)
-        at = bisect_left(self._messages, position[1], key=recent._number)
+        at = bisect_left(self._messages, position[1], key=lane_tail._number)
         return list(islice(self._messages, at, at + most))
 
     yield right, after
@@ -59,9 +59,9 @@ def memory_passes_over_what_made_room() -> Replacements:
 @mutation(rules="S13|S2/S7", seed=365)
 def a_row_that_was_read_before_it_went_counts() -> Replacements:
     """A new trigger brings a position that was read from the store before the watcher had caught up."""
-    right = WatchersBehind._load_lags
+    right = CatchUpTasks._load_lags
 
-    def load_lags(self: WatchersBehind, member: HostedTrigger) -> None:
+    def load_lags(self: CatchUpTasks, member: Member) -> None:
         for watcher in member.source.watchers:
             self._loaded.pop(watcher.watcher_id, None)
         right(self, member)
@@ -72,9 +72,9 @@ def a_row_that_was_read_before_it_went_counts() -> Replacements:
 @mutation(rules="S13|S2/S7|L5", seed=574)
 def only_the_first_watcher_of_a_trigger_is_known_to_be_behind() -> Replacements:
     """Several watchers share a trigger, and a new owner reads only where the first of them stands."""
-    right = WatchersBehind._load_lags
+    right = CatchUpTasks._load_lags
 
-    def load_lags(self: WatchersBehind, member: HostedTrigger) -> None:
+    def load_lags(self: CatchUpTasks, member: Member) -> None:
         spec, first = member.spec, member.source.watchers[:1]
         ids = {watcher.watcher_id for watcher in first}
         member.spec = replace(
@@ -100,32 +100,32 @@ def who_was_behind_gets_nothing_of_a_shared_trigger() -> Replacements:
 def what_is_kept_in_memory_for_a_deleted_watcher_stays() -> Replacements:
     """A watcher is deleted, and the messages that memory holds for its lanes stay there."""
 
-    def trim_recent(self: GroupState) -> None:
+    def trim_lane_tail(self: GroupState) -> None:
         pass
 
-    yield GroupState.trim_recent, trim_recent
+    yield GroupState.trim_lane_tail, trim_lane_tail
 
 
 @mutation(rules="S13", seed=38)
 def what_is_made_again_has_its_ordinary_key() -> Replacements:
     """A watcher makes events again under their first keys, so the store takes them for repeats."""
 
-    def key(self: TakenFromLane) -> str | None:
+    def key(self: LaneMessageInFlight) -> str | None:
         message = self.message
         return message.key if isinstance(message, QueueMessage) else self._key_of(message.payload)
 
-    yield TakenFromLane.key, key
+    yield LaneMessageInFlight.key, key
 
 
 @mutation(rules="S13|L1", seed=81, quick=True)
 def who_is_set_back_reads_nothing_again() -> Replacements:
     """A watcher that is set back counts as having read to the end of its lane."""
-    right = SetBack._make
+    right = Rewind._make
 
-    def make(self: SetBack) -> Lag:
-        lag = right(self)
-        lag.read_to = self._end
-        return lag
+    def make(self: Rewind) -> Backlog:
+        backlog = right(self)
+        backlog.cursor = self._end
+        return backlog
 
     yield right, make
 
@@ -134,7 +134,7 @@ def who_is_set_back_reads_nothing_again() -> Replacements:
 def who_catches_up_passes_what_comes_when_the_lease_is_over() -> Replacements:
     """The lease is over, and a watcher that catches up passes messages whose events are not stored."""
 
-    async def wait_to_be_closed(self: Deriving) -> None:
+    async def wait_to_be_closed(self: CatchUpDeriver) -> None:
         pass
 
-    yield Deriving._wait_to_be_closed, wait_to_be_closed
+    yield CatchUpDeriver._wait_to_be_closed, wait_to_be_closed

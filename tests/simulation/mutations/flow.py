@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.abc import SharedStreamProducer
-from triggerer.streams.delivery import slow_subscribers as too_slow
+from triggerer.streams.delivery import slow_subscribers
 from triggerer.streams.delivery.flow import Flow
 from triggerer.streams.delivery.lanes import Lane
 from triggerer.streams.delivery.slow_subscribers import TURNS_BEFORE_OVERFLOW
@@ -43,11 +43,11 @@ def a_lane_is_paused_while_it_is_being_resumed() -> Replacements:
 def a_paused_lane_goes_beyond_its_bound() -> Replacements:
     """The poll expects nothing of a paused lane, and broadcasts what had been fetched."""
 
-    def is_held(self: Flow, key: Hashable) -> bool:
+    def awaits_restart(self: Flow, key: Hashable) -> bool:
         lane = self._lanes.full.get(key)
         return lane is not None and lane not in self._paused
 
-    yield Flow._is_held, is_held
+    yield Flow._is_held, awaits_restart
 
 
 @mutation(rules="L1", seed=574)
@@ -68,11 +68,11 @@ def a_relieved_lane_is_never_resumed() -> Replacements:
     """A lane has room again, and the task that would resume the lane is not woken."""
 
     def note_low_water(self: Flow, lane: Lane) -> None:
-        self._progress.note_room()
+        self._progress.signal_room()
         if lane in self._paused:
             self._to_resume.append(lane)
 
-    yield Flow._note_low_water, note_low_water
+    yield Flow._record_low_water, note_low_water
 
 
 @mutation(rules="L6", seed=104)
@@ -92,7 +92,7 @@ def a_lane_that_one_fills_is_not_looked_at() -> Replacements:
 @mutation(rules="L6", seed=50, quick=True)
 def a_large_message_counts_as_one_event() -> Replacements:
     """Only the number of messages tells who is too slow: a watcher may hang on a message that fills its lane."""
-    right = too_slow._find_filled
+    right = slow_subscribers._find_filled
 
     def find_filled(newest_first: Any, tail: Any, half: int, half_bytes: int) -> Any:
         return right(newest_first, tail, half, 10**18)

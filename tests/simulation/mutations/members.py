@@ -10,10 +10,10 @@ import anyio
 from tests.simulation.mutations.registry import Replacements, mutation
 from triggerer.streams.delivery.flow import Flow
 from triggerer.streams.delivery.group import Group
-from triggerer.streams.delivery.ledger import IDLE, Ledger, Member
+from triggerer.streams.delivery.ledger import IDLE, Ledger, LedgerMember
 from triggerer.streams.delivery.selection import Selecting, _Table
 from triggerer.streams.delivery.subscriber import Subscriber
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 from triggerer.streams.supervision.stream import SharedStream
 
 
@@ -33,7 +33,7 @@ def a_busy_filter_is_spared_what_it_looks_for() -> Replacements:
 def a_sibling_misses_the_restart_cohort() -> Replacements:
     """The first member opens the stream, and its siblings join when they get their turn."""
     right_serve_all, right_serve = SharedStream._serve_all, SharedStream._serve
-    right_until_left, right_join = SharedStream._run_until_left, HostedTrigger.join
+    right_until_left, right_join = SharedStream._run_until_left, Member.join
     starting: set[Group] = set()
 
     async def serve_all(self: SharedStream, group: Group) -> Any:
@@ -44,12 +44,12 @@ def a_sibling_misses_the_restart_cohort() -> Replacements:
         starting.discard(group)
         return await right_until_left(self, group)
 
-    def join(self: HostedTrigger, group: Group) -> bool:
+    def join(self: Member, group: Group) -> bool:
         if group in starting and len(group.subscribers):
             return False
         return right_join(self, group)
 
-    async def serve(self: SharedStream, member: HostedTrigger, group: Group) -> None:
+    async def serve(self: SharedStream, member: Member, group: Group) -> None:
         if member.subscriber is None and not member.is_absent and not group.is_ending:
             await anyio.sleep(0.01)
             right_join(member, group)
@@ -65,15 +65,13 @@ def a_sibling_misses_the_restart_cohort() -> Replacements:
 def a_watcher_in_back_off_misses_what_its_sibling_commits() -> Replacements:
     """A filter that failed is no member until it is back, so its sibling's success is enough."""
 
-    def fail_in(
-        self: HostedTrigger, group: Group, subscriber: Subscriber, error: Exception
-    ) -> None:
+    def fail_in(self: Member, group: Group, subscriber: Subscriber, error: Exception) -> None:
         self.is_absent = not subscriber.is_present
         if subscriber.is_present:
             group.subscribers.fail(subscriber, error)
             group.subscribers.remove_absent(self.source.watchers)
 
-    yield HostedTrigger._fail_in, fail_in
+    yield Member._fail_in, fail_in
 
 
 @mutation(rules="S2/S7", seed=32, quick=True)
@@ -127,7 +125,7 @@ def what_nobody_could_read_concerns_nobody() -> Replacements:
 def who_becomes_active_is_not_waited_for() -> Replacements:
     """An event wakes an idle filter, and does not wait for it."""
 
-    def mark_active(self: Ledger, member: Member, seq: int) -> None:
+    def mark_active(self: Ledger, member: LedgerMember, seq: int) -> None:
         member.done = seq
 
     yield Ledger.mark_active, mark_active

@@ -11,12 +11,16 @@ from triggerer.abc import SharedStreamProducer
 from triggerer.domain.watchers.parked import Replayed
 from triggerer.store.database.statement import Statement
 from triggerer.store.watchers import parked
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.processing.in_flight import TakenAgain, TakenFromLane, Trial
-from triggerer.streams.catchup.processing.outcomes import Settlement
-from triggerer.streams.catchup.processing.parking import SettingAside
-from triggerer.streams.catchup.processing.probes import Trials
-from triggerer.streams.catchup.reading.stored_messages import KeptMessages
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.processing.in_flight import (
+    LaneMessageInFlight,
+    Probe,
+    StoredMessageInFlight,
+)
+from triggerer.streams.catchup.processing.outcomes import Outcomes
+from triggerer.streams.catchup.processing.parking import Parking
+from triggerer.streams.catchup.processing.probes import Probes
+from triggerer.streams.catchup.reading.stored_messages import StoredMessages
 from triggerer.testing.simulation.database.parked_writes import ParkedWrites
 from triggerer.testing.simulation.kernel.delivery import ParkedRow
 
@@ -24,20 +28,24 @@ from triggerer.testing.simulation.kernel.delivery import ParkedRow
 @mutation(rules="L1", seed=48)
 def a_lane_waits_for_ever_behind_what_was_set_aside() -> Replacements:
     """A message was set aside, and nobody goes on with its lane."""
-    right_set_aside, right_pass = Settlement._set_aside, Settlement._pass
-    waited_for: set[TakenFromLane] = set()
+    right_set_aside, right_pass = Outcomes._set_aside, Outcomes._pass
+    waited_for: set[LaneMessageInFlight] = set()
 
     def set_aside(
-        self: Settlement, taken: TakenFromLane, error: Exception, *, is_waited_for: bool = False
+        self: Outcomes,
+        in_flight: LaneMessageInFlight,
+        error: Exception,
+        *,
+        is_waited_for: bool = False,
     ) -> bool:
         if is_waited_for:
-            waited_for.add(taken)
-        return right_set_aside(self, taken, error, is_waited_for=is_waited_for)
+            waited_for.add(in_flight)
+        return right_set_aside(self, in_flight, error, is_waited_for=is_waited_for)
 
-    def pass_(self: Settlement, taken: TakenFromLane) -> bool:
-        goes_on = right_pass(self, taken)
-        if taken in waited_for:
-            self._missed.hold(taken.lag)
+    def pass_(self: Outcomes, in_flight: LaneMessageInFlight) -> bool:
+        goes_on = right_pass(self, in_flight)
+        if in_flight in waited_for:
+            self._missed.hold(in_flight.backlog)
         return goes_on
 
     yield right_set_aside, set_aside
@@ -47,42 +55,44 @@ def a_lane_waits_for_ever_behind_what_was_set_aside() -> Replacements:
 @mutation(rules="S13", seed=48, quick=True)
 def a_message_is_blamed_though_nothing_else_passes() -> Replacements:
     """A message is tried, nothing derives from it, and it counts as one that the watcher can take."""
-    right = Trials.note_passed
+    right = Probes.mark_passed
 
-    def note_passed(self: Trials, lag: Lag, *, is_evidence: bool) -> None:
-        right(self, lag, is_evidence=is_evidence)
-        if lag in self._trials:
-            self._trials[lag].has_passed = True
+    def mark_passed(self: Probes, backlog: Backlog, *, is_evidence: bool) -> None:
+        right(self, backlog, is_evidence=is_evidence)
+        if backlog in self._probes:
+            self._probes[backlog].has_passed = True
 
-    yield right, note_passed
+    yield right, mark_passed
 
 
 @mutation(rules="S13|S4|L1", seed=28)
 def a_message_is_set_aside_under_a_key_of_its_own() -> Replacements:
     """A message that has a key is set aside under a key that names its place."""
 
-    def key_of(self: SettingAside, producer: SharedStreamProducer, taken: TakenFromLane) -> str:
-        lag = taken.lag
-        return f"{lag.stored_as}@{taken.message.position}/{lag.failures}"
+    def key_of(
+        self: Parking, producer: SharedStreamProducer, in_flight: LaneMessageInFlight
+    ) -> str:
+        backlog = in_flight.backlog
+        return f"{backlog.stored_as}@{in_flight.message.position}/{backlog.failures}"
 
-    yield SettingAside._key_of, key_of
+    yield Parking._key_of, key_of
 
 
 @mutation(rules="S13", seed=10, quick=True)
 def a_position_passes_what_is_being_set_aside() -> Replacements:
     """A position moves past a message before the store has set that message aside."""
-    yield from moving_past(lambda taken: taken.is_parked)
+    yield from moving_past(lambda in_flight: in_flight.is_parked)
 
 
 @mutation(rules="S13", seed=115)
 def a_replayed_message_goes_before_its_events_are_durable() -> Replacements:
     """A replayed message is deleted as soon as the filter has moved past it."""
-    right = Settlement._resolve_alone
+    right = Outcomes._resolve_alone
 
-    def resolve_alone(self: Settlement, taken: Trial | TakenAgain) -> bool:
-        is_resolved = right(self, taken)
-        if is_resolved and taken.unresolved:
-            self._settle(taken)
+    def resolve_alone(self: Outcomes, in_flight: Probe | StoredMessageInFlight) -> bool:
+        is_resolved = right(self, in_flight)
+        if is_resolved and in_flight.unresolved:
+            self._settle(in_flight)
         return is_resolved
 
     yield right, resolve_alone
@@ -114,13 +124,13 @@ def bytes_of_others_go_with_a_message() -> Replacements:
 @mutation(rules="S13", seed=48, quick=True)
 def the_next_message_is_blamed_too() -> Replacements:
     """The trials of one message count for the next message that fails."""
-    right = Settlement._pass
+    right = Outcomes._pass
 
-    def pass_(self: Settlement, taken: TakenFromLane) -> bool:
-        trial = self._trials._trials.get(taken.lag)
-        goes_on = right(self, taken)
-        if trial is not None:
-            self._trials._trials[taken.lag] = trial
+    def pass_(self: Outcomes, in_flight: LaneMessageInFlight) -> bool:
+        probe = self._probes._probes.get(in_flight.backlog)
+        goes_on = right(self, in_flight)
+        if probe is not None:
+            self._probes._probes[in_flight.backlog] = probe
         return goes_on
 
     yield right, pass_
@@ -130,18 +140,20 @@ def the_next_message_is_blamed_too() -> Replacements:
 def what_fails_again_is_gone() -> Replacements:
     """A replayed message fails again, and its row is deleted."""
 
-    def note_failed(self: KeptMessages, taken: TakenAgain, error: BaseException) -> None:
-        taken.is_dropped = True
-        self._submit(taken.kept, Replayed(taken.kept.id))
+    def mark_failed(
+        self: StoredMessages, in_flight: StoredMessageInFlight, error: BaseException
+    ) -> None:
+        in_flight.is_dropped = True
+        self._submit(in_flight.kept, Replayed(in_flight.kept.id))
 
-    yield KeptMessages.note_failed, note_failed
+    yield StoredMessages.mark_failed, mark_failed
 
 
 @mutation(rules="S4", seed=48)
 def what_is_replayed_is_made_again() -> Replacements:
     """The events of a replayed message have keys of their own, so the store takes them twice."""
 
-    def key(self: TakenAgain) -> str:
+    def key(self: StoredMessageInFlight) -> str:
         return f"{self.kept.key}#{self.kept.id}"
 
-    yield TakenAgain.key, key
+    yield StoredMessageInFlight.key, key

@@ -123,8 +123,8 @@ def parts_of_the_last_look_are_forgotten() -> Replacements:
         known: KnownKey | None,
         **options: Any,
     ) -> NotedKey:
-        recent = [one for one in parts if one.first_at >= newest_at]
-        return right(partitioner, key, recent, newest_at, known, **options)
+        lane_tail = [one for one in parts if one.first_at >= newest_at]
+        return right(partitioner, key, lane_tail, newest_at, known, **options)
 
     yield right, noted_key
 

@@ -13,16 +13,16 @@ from triggerer.store.database.script import Script
 from triggerer.store.watchers import parked
 from triggerer.store.watchers.parked import ParkedUsage
 from triggerer.streams.catchup.backlogs import queue_backlogs as queue_lags
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.backlogs.backlogs import Lags
-from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
-from triggerer.streams.catchup.decision.falling_behind_in_queues import _Keeping
-from triggerer.streams.catchup.processing.catch_up import CatchingUp
-from triggerer.streams.catchup.processing.outcomes import Settlement
-from triggerer.streams.catchup.reading.handover import Seam
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
+from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
+from triggerer.streams.catchup.decision.falling_behind_in_queues import _QueueDecision
+from triggerer.streams.catchup.processing.catch_up import CatchUp
+from triggerer.streams.catchup.processing.outcomes import Outcomes
+from triggerer.streams.catchup.reading.handover import Handover
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage, begin_giving
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 
 
 @mutation(rules="S13|S2/S7", seed=11, quick=True)
@@ -34,11 +34,11 @@ def a_kept_message_goes_before_its_events_are_durable() -> Replacements:
 @mutation(rules="S13|L1", seed=11)
 def a_live_message_overtakes_what_is_kept() -> Replacements:
     """A watcher goes on live while messages for it are left in the store."""
-    right = Seam._has_nothing_left
+    right = Handover._has_nothing_left
 
-    def has_nothing_left(self: Seam, lag: Lag, kept: KeptInLane) -> bool:
+    def has_nothing_left(self: Handover, backlog: Backlog, kept: StoredLane) -> bool:
         unread, kept.unread = kept.unread, 0
-        is_empty = right(self, lag, kept)
+        is_empty = right(self, backlog, kept)
         kept.unread = unread
         return is_empty
 
@@ -50,8 +50,8 @@ def what_is_kept_is_lost_at_a_change_of_owner() -> Replacements:
     """A new owner does not look which messages are stored for its watchers."""
     right = queue_lags.begin_group
 
-    def begin_group(lags: Lags, state: GroupState, members: Iterable[HostedTrigger]) -> None:
-        right(lags, state, ())
+    def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]) -> None:
+        right(backlogs, state, ())
 
     yield right, begin_group
 
@@ -61,11 +61,11 @@ def who_has_caught_up_is_forgotten_too_soon() -> Replacements:
     """A watcher of a queue has caught up, and is forgotten before its events are durable."""
     right = GroupState._end_in_queue
 
-    def end_in_queue(self: GroupState, lag: Lag) -> None:
-        assert lag.kept is not None
-        kept = lag.kept
+    def end_in_queue(self: GroupState, backlog: Backlog) -> None:
+        assert backlog.kept is not None
+        kept = backlog.kept
         under_way, kept.under_way = kept.under_way, set()
-        right(self, lag)
+        right(self, backlog)
         kept.under_way = under_way
 
     yield right, end_in_queue
@@ -75,15 +75,15 @@ def who_has_caught_up_is_forgotten_too_soon() -> Replacements:
 def a_lane_of_a_queue_is_remembered_for_ever() -> Replacements:
     """The last stored message of a lane is gone, and the watcher's backlog there is still remembered."""
 
-    def drop_passed(self: Settlement, lag: Lag, kept: KeptInLane) -> None:
+    def drop_passed(self: Outcomes, backlog: Backlog, kept: StoredLane) -> None:
         keys, kept.passed = tuple(kept.passed), []
 
         def note(_: Exception | None) -> None:
-            kept.note_gone(keys)
+            kept.mark_gone(keys)
 
-        self._setting_aside.submit_change(lag, Passed(keys), note)
+        self._setting_aside.submit_change(backlog, Passed(keys), note)
 
-    yield Settlement._drop_passed, drop_passed
+    yield Outcomes._drop_passed, drop_passed
 
 
 @mutation(rules="S9|S13|L1", seed=5714)
@@ -106,25 +106,25 @@ def a_repeat_at_the_bound_is_refused() -> Replacements:
 def what_is_held_is_submitted_before_it_is_answered() -> Replacements:
     """A message for which there is no room is submitted again before the store has answered the last time."""
 
-    def get(_: _Keeping) -> bool:
+    def get(_: _QueueDecision) -> bool:
         return False
 
-    def ignore(_: _Keeping, is_submitted: bool) -> None:
+    def ignore(_: _QueueDecision, is_submitted: bool) -> None:
         pass
 
-    yield _Keeping, vars(_Keeping)["is_submitted"], property(get, ignore)
+    yield _QueueDecision, vars(_QueueDecision)["is_submitted"], property(get, ignore)
 
 
 @mutation(rules="S13", seed=51)
 def another_owner_tries_no_others_first() -> Replacements:
     """A new owner gives the filter a message that has failed too often, and tries no other message first."""
 
-    def may_give(self: CatchingUp, lag: Lag, message: QueueMessage) -> bool:
-        if message.failures and not lag.failures:
-            lag.failures = message.failures
-        return begin_giving(lag, message)
+    def may_give(self: CatchUp, backlog: Backlog, message: QueueMessage) -> bool:
+        if message.failures and not backlog.failures:
+            backlog.failures = message.failures
+        return begin_giving(backlog, message)
 
-    yield CatchingUp._may_give, may_give
+    yield CatchUp._may_give, may_give
 
 
 @mutation(rules="S9", seed=21, quick=True)

@@ -10,14 +10,14 @@ import pytest
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.domain.authoring.asset_functions import asset
 from triggerer.domain.conditions import AssetAll, assets_of
-from triggerer.domain.dags import DAG, note_dags
+from triggerer.domain.dags import DAG, collect_dags
 from triggerer.domain.schedules import OnAssets, condition_of
 from triggerer.errors import DagError
 
 
 def test_a_function_becomes_an_asset_and_a_dag_of_one_task() -> None:
     source = Asset("x-source")
-    with note_dags() as noted:
+    with collect_dags() as noted:
 
         @asset(schedule=source, uri="x-made://it", group="g", extra={"a": 1}, tags=["t"])
         def made() -> None: ...

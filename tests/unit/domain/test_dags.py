@@ -9,7 +9,7 @@ import pytest
 
 from triggerer.domain.assets import Asset, AssetAlias
 from triggerer.domain.conditions import AssetAll
-from triggerer.domain.dags import DAG, current_dag, note_dags
+from triggerer.domain.dags import DAG, collect_dags, current_dag
 from triggerer.domain.schedules import OnBoth, OnEither, OnTime
 from triggerer.domain.tasks import Task, task
 from triggerer.domain.timetables import (
@@ -173,7 +173,7 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 
 
 def test_dags_are_noted_when_their_block_ends_without_an_error() -> None:
-    with note_dags() as noted:
+    with collect_dags() as noted:
         with DAG("kept"):
             pass
         with pytest.raises(ZeroDivisionError), DAG("broken"):

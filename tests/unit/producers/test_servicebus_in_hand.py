@@ -41,7 +41,7 @@ def delivery_by(link: Any, number: int = 1) -> Delivery:
 def make_link(session_id: str | None = None) -> tuple[Link, InHand]:
     known = InHand()
     stream: Any = SimpleNamespace(
-        calls=None, in_hand=known, note_settled=lambda _: None, hold_session=lambda *_: None
+        calls=None, in_hand=known, mark_settled=lambda _: None, hold_session=lambda *_: None
     )
     return Link(stream, session_id=session_id), known
 
@@ -101,7 +101,7 @@ def test_what_was_done_is_remembered_within_a_bound(monkeypatch: pytest.MonkeyPa
     known, link = InHand(), Elsewhere()
     first, second, third = (delivery_by(link, number) for number in (1, 2, 3))
     for delivery in (first, second, third):
-        known.note_done(delivery, is_completed=False)
+        known.mark_done(delivery, is_completed=False)
     assert [known.is_done(one.key) for one in (first, second, third)] == [False, True, True]
-    known.note_done(third, is_completed=True)
+    known.mark_done(third, is_completed=True)
     assert not known.is_done(third.key)

@@ -58,7 +58,7 @@ def test_one_that_was_given_back_is_another_when_it_comes_again() -> None:
 def test_one_that_is_done_is_only_to_be_deleted_when_it_comes_again() -> None:
     messages = in_flight()
     (first,) = take(messages, raw("a"))
-    messages.note_done(first)
+    messages.mark_done(first)
     new, done = messages.take([raw("a", deliveries=2), raw("b")], 5.0)
     assert ([one.id for one in new], [one.id for one in done]) == (["b"], ["a"])
     messages.forget_done(done[0])
@@ -91,7 +91,7 @@ def test_messages_are_renewed_at_half_a_period_and_kept_for_two() -> None:
     assert messages.next_due() == 115.0
     assert messages.due(114.0) == []
     assert messages.due(115.0) == [held]
-    messages.note_renewed(held, 115.0, messages.extension(held, 115.0))
+    messages.mark_renewed(held, 115.0, messages.extension(held, 115.0))
     assert (held.expires_at, messages.next_due()) == (175.0, 130.0)
 
 
@@ -106,7 +106,7 @@ def test_what_is_due_soon_is_renewed_with_what_is_due_now() -> None:
 def test_what_is_lost_is_not_renewed_until_it_comes_again() -> None:
     messages = in_flight()
     (held,) = take(messages, raw("a"))
-    messages.note_lost(held)
+    messages.mark_lost(held)
     assert messages.next_due() == float("inf")
     take(messages, raw("a", deliveries=2), now=70.0)
     assert messages.next_due() == 85.0
@@ -134,7 +134,7 @@ def test_what_is_remembered_is_bounded() -> None:
     messages = in_flight()
     for number in range(10_050):
         (held,) = take(messages, raw(f"m{number}"))
-        messages.note_done(held)
+        messages.mark_done(held)
     assert len(messages) == 0
     new, done = messages.take([raw("m0"), raw("m10049")], 0.0)
     assert ([one.id for one in new], [one.id for one in done]) == (["m0"], ["m10049"])

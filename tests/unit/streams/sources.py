@@ -59,9 +59,9 @@ class Source:
     def publish(self, count: int, lane: Hashable = 0) -> None:
         begin = len(self.left.get(lane, ()))
         self.left.setdefault(lane, deque()).extend(range(begin, begin + count))
-        self.note_change()
+        self.record_change()
 
-    def note_change(self) -> None:
+    def record_change(self) -> None:
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -129,7 +129,7 @@ class PausesLanes(PausesAll):
     async def resume_lane(self, lane: Hashable) -> None:
         await self.source.tell("resume_lane", lane)
         self.paused.discard(lane)
-        self.source.note_change()
+        self.source.record_change()
 
 
 class SideBySide(PausesLanes):

@@ -16,7 +16,7 @@ from tests.unit.streams.streams import Watching
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.processes.own_lease import OwnLease
-from triggerer.streams import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.streams import Manager, Member, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.synchronization import Notifier
 from triggerer.testing.clock import VirtualClock
 
@@ -79,10 +79,10 @@ class Service:
                 restarts=restarts,
                 lease=lease,
             ),
-            on_state=lambda hosted: self.states.append((hosted.name, str(hosted.state))),
+            on_state=lambda member: self.states.append((member.name, str(member.state))),
         )
 
-    def host(self, *triggers: Watching) -> list[HostedTrigger]:
+    def host(self, *triggers: Watching) -> list[Member]:
         """One cohort, as the host adds what the store shows."""
         return self.manager.add(
             [

@@ -21,7 +21,7 @@ from tests.unit.streams.sources import (
 )
 from tests.unit.streams.supervised import supervised
 from triggerer.abc import TriggerEvent
-from triggerer.streams import HostedState
+from triggerer.streams import MemberState
 
 
 class TellsSizes(PausesLanes):
@@ -201,5 +201,5 @@ async def test_a_size_that_is_none_ends_the_group_loudly(source: Source, answer:
         (one,) = service.host(FromSized(source.name))
         source.publish(1)
         await service.settle_down()
-        assert one.state is HostedState.FAILING
+        assert one.state is MemberState.FAILING
         assert source.count() == 0

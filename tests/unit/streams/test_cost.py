@@ -15,8 +15,8 @@ from triggerer.abc import AckTimeout, TriggerEvent
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent
 from triggerer.streams import RuntimeSettings
 from triggerer.streams.delivery.lanes import Lanes
-from triggerer.streams.delivery.ledger import Ledger, Member
-from triggerer.streams.delivery.loop_tick import Turns
+from triggerer.streams.delivery.ledger import Ledger, LedgerMember
+from triggerer.streams.delivery.loop_tick import LoopTick
 from triggerer.testing import StreamHarness
 
 
@@ -103,7 +103,7 @@ def test_members_that_are_idle_and_active_in_turns_beside_a_stuck_one_leave_noth
     None
 ):
     ledger = Ledger(None)
-    stuck, *others = [Member() for _ in range(4)]
+    stuck, *others = [LedgerMember() for _ in range(4)]
     for member in (stuck, *others):
         ledger.join(member, was_absent=False)
     for number in range(1_000):
@@ -127,7 +127,7 @@ def test_members_that_are_idle_and_active_in_turns_beside_a_stuck_one_leave_noth
 def test_few_of_the_lanes_without_events_are_remembered() -> None:
     lanes = Lanes()
     ledger = Ledger(lanes)
-    member = Member()
+    member = LedgerMember()
     ledger.join(member, was_absent=False)
     for key in range(1_000):
         ledger.broadcast_in_lane(key, key, key, 0.0)
@@ -176,7 +176,7 @@ async def test_draining_waits_for_the_advance_that_is_under_way(upstream: Upstre
 
 
 async def test_turns_tell_whether_others_ran() -> None:
-    turns = Turns()
+    turns = LoopTick()
     assert turns.has_turned
     turns.watch()
     assert not turns.has_turned

@@ -23,7 +23,7 @@ from tests.unit.streams.sources import (
 from tests.unit.streams.supervised import supervised
 from triggerer.abc import SharedStreamProducer
 from triggerer.errors import PluginError
-from triggerer.streams import HostedState
+from triggerer.streams import MemberState
 
 # The group
 
@@ -230,7 +230,7 @@ async def test_a_hook_that_raises_ends_the_group_loudly(
         await service.settle_down()
         service.store.complete()
         await service.settle_down()
-        assert one.state is HostedState.FAILING
+        assert one.state is MemberState.FAILING
         assert source.closed == 1
         cause = one.error.__cause__ if one.error is not None else None
         assert isinstance(cause, OSError if error is _raise else PluginError)
@@ -238,7 +238,7 @@ async def test_a_hook_that_raises_ends_the_group_loudly(
         assert source.count() in {0, 4}
         del source.hooks[what]
         await service.pass_time(5)
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         await confirm_everything(service)
         assert source.left == {0: deque()}
 

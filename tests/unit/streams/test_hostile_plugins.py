@@ -17,7 +17,7 @@ from tests.unit.streams.supervised import forever, supervised
 from triggerer.abc import AckTimeout, BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.errors import GroupEnded
 from triggerer.processes.signals import told_to_stop
-from triggerer.streams import HostedState
+from triggerer.streams import MemberState
 from triggerer.testing import StreamHarness
 
 
@@ -70,9 +70,9 @@ async def test_a_filter_that_cancels_its_own_task_fails_alone(
         one, two = service.host(Acking(upstream.name, "one"), Acking(upstream.name, "two"))
         upstream.put("bad")
         await service.settle_down()
-        assert (one.state, two.state) == (HostedState.FAILING, HostedState.RUNNING)
+        assert (one.state, two.state) == (MemberState.FAILING, MemberState.RUNNING)
         await service.pass_time(2)
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         upstream.put("good")
         await service.settle_down()
         assert upstream.outcomes() == {"bad": (1, 1, 0), "good": (2, 0, 0)}
@@ -91,9 +91,9 @@ async def test_a_filter_with_a_cancellation_left_standing_times_out_alone(
         one, _ = service.host(Acking(upstream.name, "one"), Acking(upstream.name, "two"))
         upstream.put("stuck")
         await service.pass_time(300)
-        assert (one.state, type(one.error)) == (HostedState.FAILING, AckTimeout)
+        assert (one.state, type(one.error)) == (MemberState.FAILING, AckTimeout)
         await service.pass_time(2)
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         assert upstream.outcomes() == {"stuck": (1, 1, 0)}
         assert len(upstream.producers) == 1
 
@@ -113,7 +113,7 @@ async def test_a_filter_with_a_cancellation_left_standing_leaves_alone(upstream:
         upstream.put(1)
         await service.settle_down()
         assert upstream.outcomes() == {0: (2, 0, 0), 1: (1, 0, 0)}
-        assert two.state is HostedState.RUNNING
+        assert two.state is MemberState.RUNNING
         assert len(upstream.producers) == 1
 
 
@@ -135,7 +135,7 @@ async def test_a_cleanup_that_cancels_its_own_task_harms_no_sibling(upstream: Up
         )
         upstream.put("bad")
         await service.pass_time(2)
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         assert len(upstream.producers) == 1
 
 
@@ -153,7 +153,7 @@ async def test_an_advance_that_cancels_its_own_task_ends_the_group_loudly(
         (one,) = service.host(Acking(upstream.name))
         upstream.put("bad")
         await service.settle_down()
-        assert (one.state, type(one.error)) == (HostedState.FAILING, GroupEnded)
+        assert (one.state, type(one.error)) == (MemberState.FAILING, GroupEnded)
         await service.pass_time(2)
         upstream.put("good")
         await service.settle_down()
@@ -181,9 +181,9 @@ async def test_a_poll_that_cancels_its_own_task_ends_the_group_loudly(upstream: 
         (one,) = service.host(FromCancellingProducer(upstream.name))
         upstream.put("bad")
         await service.settle_down()
-        assert (one.state, type(one.error)) == (HostedState.FAILING, GroupEnded)
+        assert (one.state, type(one.error)) == (MemberState.FAILING, GroupEnded)
         await service.pass_time(2)
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         assert len(upstream.producers) == 2
 
 
@@ -203,9 +203,9 @@ async def test_a_trigger_without_a_stream_that_cancels_its_own_task_fails_alone(
         (alone,) = service.host(Alone(upstream.name, "alone"))
         upstream.put("bad", "good")
         await service.settle_down()
-        assert alone.state is HostedState.FAILING
+        assert alone.state is MemberState.FAILING
         await service.pass_time(2)
-        assert alone.state is HostedState.RUNNING
+        assert alone.state is MemberState.RUNNING
         assert service.store.payloads == [{"value": "good"}]
 
 
@@ -316,21 +316,21 @@ async def test_what_is_no_exception_fails_its_own_trigger_and_harms_no_other_str
         spec = service.spec(lambda: Acking(other.name), "other", {"upstream": other.name})
         service.manager.add([replace(spec, stream_id="other")])
         monkeypatch.setattr(RaisesAnywhere, "where", where)
-        (hosted,) = service.host(bad)
+        (member,) = service.host(bad)
         upstream.put(0)
         await service.settle_down()
         other.put(0)
         await service.settle_down()
-        assert hosted.state is HostedState.FAILING
-        assert said_of(error) in str(hosted.error)
+        assert member.state is MemberState.FAILING
+        assert said_of(error) in str(member.error)
         assert other.outcomes() == {0: (1, 0, 0)}
         monkeypatch.setattr(RaisesAnywhere, "where", "")
         await service.pass_time(2)
         upstream.put(1)
         await service.settle_down()
-        assert hosted.state is HostedState.RUNNING
+        assert member.state is MemberState.RUNNING
         assert upstream.outcomes()[1] == (1, 0, 0)
-        assert service.manager.streams[hosted.stream_key].pending.count == 0
+        assert service.manager.streams[member.stream_key].pending.count == 0
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -354,11 +354,11 @@ async def test_what_is_no_exception_is_logged_where_things_are_given_back(
 
 async def fail_and_start_again(upstream: Upstream) -> None:
     async with supervised() as service:
-        (hosted,) = service.host(RaisesAnywhere(upstream.name))
+        (member,) = service.host(RaisesAnywhere(upstream.name))
         await service.settle_down()
         upstream.fail(OSError("no"))
         await service.pass_time(2)
-        assert hosted.state is HostedState.RUNNING
+        assert member.state is MemberState.RUNNING
         assert (len(upstream.producers), upstream.closed) == (2, 1)
 
 
@@ -417,7 +417,7 @@ async def test_a_key_that_cannot_be_compared_fails_its_own_trigger(upstream: Ups
 
     upstream.on_filter["one"] = act
     async with supervised() as service:
-        (hosted,) = service.host(KeyComparesBadly(upstream.name))
+        (member,) = service.host(KeyComparesBadly(upstream.name))
         upstream.put(0)
         await service.pass_time(2)
-        assert hosted.state is HostedState.FAILING
+        assert member.state is MemberState.FAILING

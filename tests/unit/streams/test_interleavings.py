@@ -13,7 +13,7 @@ from tests.unit.streams.streams import Acking, Fast, Upstream
 from tests.unit.streams.supervised import Service, forever, supervised
 from triggerer.abc import AckTimeout, SubscriberOverflow, TriggerEvent, reject_shared_stream_event
 from triggerer.errors import PluginError, RowRefused
-from triggerer.streams import HostedState, RuntimeSettings
+from triggerer.streams import MemberState, RuntimeSettings
 from triggerer.streams.delivery.group import Group
 from triggerer.testing import StreamHarness
 
@@ -130,7 +130,7 @@ async def test_a_filter_that_swallows_the_end_of_its_stream_is_failed_all_the_sa
         assert isinstance(one.error, AckTimeout)
         assert service.store.payloads == [{"value": 0}]
         await service.pass_time(2)
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         upstream.put(1)
         await service.settle_down()
         assert service.store.payloads[1:] == [{"value": 1}]
@@ -316,7 +316,7 @@ async def test_a_joiner_is_bounded_by_its_queue_also_where_nobody_was_before(
         await service.settle_down()
         group = group_of(service)
         (subscriber,) = group.subscribers
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         assert group.state.ledger.head - subscriber.pulled == 4
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from triggerer.domain.watchers.parked import KeptMessage
-from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 
 
 def row(id_: int) -> KeptMessage:
     return KeptMessage(id_, "0", f"key {id_}", b"", 0)
 
 
-def given(kept: KeptInLane) -> int | None:
+def given(kept: StoredLane) -> int | None:
     """The filter has been given the first event from memory, and it is being kept."""
     kept.handed_to = 1
     kept.under_way.add("key 1")
@@ -19,23 +19,23 @@ def given(kept: KeptInLane) -> int | None:
 
 def test_a_row_that_comes_after_its_message_was_dealt_with_is_needless() -> None:
     """It waited at a bound (the simulation's seed 473: nobody read it, and nobody deleted it)."""
-    kept = KeptInLane(0)
+    kept = StoredLane(0)
     given_in = given(kept)
-    kept.note_passed("key 1")
+    kept.mark_passed("key 1")
     assert kept.passed == [], "the row is not there to go"
     assert kept.end_writing("key 1", given_in, is_kept=True)
     assert not kept.are_there
 
 
 def test_a_row_that_was_refused_is_no_row() -> None:
-    kept = KeptInLane(0)
+    kept = StoredLane(0)
     given_in = given(kept)
-    kept.note_passed("key 1")
+    kept.mark_passed("key 1")
     assert not kept.end_writing("key 1", given_in, is_kept=False)
 
 
 def test_what_is_read_again_is_read_from_its_row() -> None:
-    kept = KeptInLane(0)
+    kept = StoredLane(0)
     given_in = given(kept)
     kept.under_way.discard("key 1")
     kept.read_again()
@@ -47,28 +47,28 @@ def test_what_is_read_again_is_read_from_its_row() -> None:
 
 def test_what_is_on_its_way_when_a_later_message_fails_is_still_known_by_its_key() -> None:
     """Else its row stayed, and nobody was given it (the simulation's seed 3738)."""
-    kept = KeptInLane(0)
+    kept = StoredLane(0)
     given_in = given(kept)
     kept.read_again()
     assert kept.ahead == {0: "key 1"}
-    kept.note_passed(kept.ahead.pop(0))
+    kept.mark_passed(kept.ahead.pop(0))
     assert kept.end_writing("key 1", given_in, is_kept=True), "the row goes once it is there"
     assert not kept.being_written
 
 
 def test_a_row_that_was_there_goes_with_the_next_order() -> None:
-    kept = KeptInLane(0)
+    kept = StoredLane(0)
     assert not kept.end_writing("key 1", given(kept), is_kept=True)
-    kept.note_passed("key 1")
+    kept.mark_passed("key 1")
     assert kept.passed == ["key 1"]
 
 
 def test_rows_that_are_gone_are_not_read_from_memory() -> None:
     """The page was read before, and its first message was set aside since (the simulation's seed 655)."""
-    kept = KeptInLane(3)
+    kept = StoredLane(3)
     kept.page.extend(map(row, (1, 2, 3)))
     kept.under_way |= {"key 1", "key 2"}
-    kept.note_gone(("key 1",))
+    kept.mark_gone(("key 1",))
     assert [one.id for one in kept.page] == [2, 3]
     assert kept.under_way == {"key 2"}
     assert kept.unread == 2
@@ -76,14 +76,14 @@ def test_rows_that_are_gone_are_not_read_from_memory() -> None:
 
 def test_a_row_of_what_was_given_before_it_was_kept_is_not_counted_as_read() -> None:
     """Else one that was kept since would not be read (the simulation's seed 1465)."""
-    kept = KeptInLane(0)
+    kept = StoredLane(0)
     kept.end_writing("key 1", given(kept), is_kept=True)
     assert kept.unread == 0
     kept.end_writing("key 2", kept.begin_writing(1, "key 2"), is_kept=True)
     kept.page.extend(map(row, (1, 2)))
     kept.end_writing("key 3", kept.begin_writing(2, "key 3"), is_kept=True)
-    kept.note_given(2)
+    kept.mark_given(2)
     assert kept.unread == 1
     kept.page.append(row(3))
-    kept.note_gone(("key 3",))
+    kept.mark_gone(("key 3",))
     assert kept.unread == 0

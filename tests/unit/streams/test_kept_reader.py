@@ -11,10 +11,10 @@ import pytest
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import encode_lane
 from triggerer.domain.watchers.parked import KeptMessage, ParkedStore
-from triggerer.streams.catchup.backlogs.backlogs import Lag, Lags
-from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.backlogs.backlogs import Backlog, Backlogs
+from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.catchup.reading import queue_reader as kept_reader
-from triggerer.streams.catchup.reading.queue_reader import KeptReader
+from triggerer.streams.catchup.reading.queue_reader import QueueReader
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.testing import InMemoryBroker, InMemoryQueueProducer
 
@@ -45,7 +45,7 @@ class State:
     """What the reader asks of a group."""
 
     def __init__(self) -> None:
-        self.lags = Lags(None)
+        self.backlogs = Backlogs(None)
         self.producer = InMemoryQueueProducer(InMemoryBroker())
 
 
@@ -54,9 +54,9 @@ class Reading:
 
     def __init__(self, store: Store, *lanes: str) -> None:
         state = State()
-        self.lags: list[Lag] = []
+        self.backlogs: list[Backlog] = []
         for lane in lanes:
-            lag = Lag(
+            backlog = Backlog(
                 WATCHER,
                 lane,
                 str(encode_lane(lane)),
@@ -65,31 +65,31 @@ class Reading:
                 [None, 0],
                 [None, 0],
                 is_stored=True,
-                kept=KeptInLane(),
+                kept=StoredLane(),
             )
-            state.lags.enter(lag)
-            self.lags.append(lag)
-        self.reader = KeptReader(WATCHER, cast(GroupState, state), cast(ParkedStore, store))
+            state.backlogs.enter(backlog)
+            self.backlogs.append(backlog)
+        self.reader = QueueReader(WATCHER, cast(GroupState, state), cast(ParkedStore, store))
         self.most_bytes = 0
         self.given: dict[Any, list[Any]] = {lane: [] for lane in lanes}
 
-    async def turn(self, lag: Lag) -> None:
-        assert lag.kept is not None
-        page = await self.reader.read(lag)
-        pages = [one.kept.page for one in self.lags if one.kept is not None]
+    async def turn(self, backlog: Backlog) -> None:
+        assert backlog.kept is not None
+        page = await self.reader.read(backlog)
+        pages = [one.kept.page for one in self.backlogs if one.kept is not None]
         held = sum(len(row.data) for rows in pages for row in rows)
         self.most_bytes = max(self.most_bytes, held)
         for message in page:
             assert message.id is not None
-            self.given[lag.lane].append(message.event)
-            lag.kept.note_given(message.id)
+            self.given[backlog.lane].append(message.event)
+            backlog.kept.mark_given(message.id)
 
     async def turns(self, most: int) -> None:
         for _ in range(most):
-            for lag in self.lags:
-                assert lag.kept is not None
-                if lag.kept.are_there:
-                    await self.turn(lag)
+            for backlog in self.backlogs:
+                assert backlog.kept is not None
+                if backlog.kept.are_there:
+                    await self.turn(backlog)
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ async def test_what_is_read_of_all_lanes_together_is_bounded_in_bytes() -> None:
     for lane in lanes:
         store.add(lane, "x" * 100)
     reading = Reading(store, *lanes)
-    await reading.turn(reading.lags[0])
+    await reading.turn(reading.backlogs[0])
     size = len(store.rows[0].data)
     # The message that reaches the limit may go beyond it.
     assert LIMIT <= reading.most_bytes < LIMIT + size
@@ -144,10 +144,10 @@ async def test_what_is_kept_meanwhile_is_read_in_order() -> None:
     await reading.turns(1)
     for number in range(6, 12):
         store.add(f"lane {number % 3}", f"{number} {'x' * 400}")
-    for lag in reading.lags:
-        assert lag.kept is not None
-        lag.kept.note_more()
+    for backlog in reading.backlogs:
+        assert backlog.kept is not None
+        backlog.kept.record_more()
     await reading.turns(10)
-    for at, lag in enumerate(reading.lags):
-        numbers = [int(event.split()[0]) for event in reading.given[lag.lane]]
+    for at, backlog in enumerate(reading.backlogs):
+        numbers = [int(event.split()[0]) for event in reading.given[backlog.lane]]
         assert numbers == [at, at + 3, at + 6, at + 9]

@@ -11,8 +11,8 @@ from triggerer.abc import SharedStreamProducer
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import LanePosition, PositionChange
 from triggerer.processes.own_lease import OwnLease
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.clock import SystemClock
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Lanes, OutcomeCounts
@@ -41,53 +41,53 @@ def ignore(_: Exception | None) -> None:
     pass
 
 
-def live_in(lags: Lags, *, position: int, read_to: int) -> Lag:
+def live_in(backlogs: Backlogs, *, position: int, cursor: int) -> Backlog:
     """The watcher has read so far again, and of that so much is durable; it is live."""
-    lags.fall_behind(WATCHER, 0, ["log", position], FENCE, NOW, ignore)
-    lag = lags.find(0, 1)
-    assert lag is not None
-    lag.read_to = ["log", read_to]
-    lags.go_live(lag)
-    return lag
+    backlogs.fall_behind(WATCHER, 0, ["log", position], FENCE, NOW, ignore)
+    backlog = backlogs.find(0, 1)
+    assert backlog is not None
+    backlog.cursor = ["log", cursor]
+    backlogs.go_live(backlog)
+    return backlog
 
 
 def test_who_falls_behind_again_reads_again_what_is_not_durable_yet() -> None:
     """Its live filter failed while events of what it had missed were still to be stored (seed 1631)."""
     sink = Sink()
-    lags = Lags(sink)
-    before = live_in(lags, position=3, read_to=7)
-    lags.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
-    now = lags.find(0, 1)
+    backlogs = Backlogs(sink)
+    before = live_in(backlogs, position=3, cursor=7)
+    backlogs.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
+    now = backlogs.find(0, 1)
     assert now is not None
-    assert (now.position, now.read_to, now.is_live) == (["log", 3], ["log", 3], False)
+    assert (now.position, now.cursor, now.is_caught_up) == (["log", 3], ["log", 3], False)
     assert before.is_gone, "what was taken of it counts no more"
-    assert list(lags.behind(1)) == [now]
-    assert lags.live == {}
+    assert list(backlogs.behind(1)) == [now]
+    assert backlogs.live == {}
     assert sink.changes[-1].position == ["log", 3]
 
 
 def test_who_falls_behind_again_and_has_all_stored_begins_where_it_failed() -> None:
     sink = Sink()
-    lags = Lags(sink)
-    before = live_in(lags, position=7, read_to=7)
-    lags.fall_behind(WATCHER, 0, ["log", 9], FENCE, NOW, ignore)
-    assert lags.find(0, 1) is before
-    assert before.position == before.read_to == sink.changes[-1].position == ["log", 9]
+    backlogs = Backlogs(sink)
+    before = live_in(backlogs, position=7, cursor=7)
+    backlogs.fall_behind(WATCHER, 0, ["log", 9], FENCE, NOW, ignore)
+    assert backlogs.find(0, 1) is before
+    assert before.position == before.cursor == sink.changes[-1].position == ["log", 9]
 
 
 def test_what_is_left_behind_a_stored_position_is_no_place_without_a_message() -> None:
     """Those behind it are stored as not passed yet: a later owner has to know of them."""
     sink = Sink()
-    lags = Lags(sink)
-    lag = live_in(lags, position=7, read_to=7)
-    lag.gap, lag.head = (["log", 4], ["log", 7]), 7
-    lags.move(lag)
+    backlogs = Backlogs(sink)
+    backlog = live_in(backlogs, position=7, cursor=7)
+    backlog.gap, backlog.head = (["log", 4], ["log", 7]), 7
+    backlogs.move(backlog)
     assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 4)
     sink.changes[-1].on_done(None)
-    lag.head = 9
-    lags.move(lag)
+    backlog.head = 9
+    backlogs.move(backlog)
     assert (sink.changes[-1].position, sink.changes[-1].head) == (["log", 4], 9)
-    lags.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
+    backlogs.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
     assert sink.changes[-1].position == ["log", 7]
 
 
@@ -95,17 +95,17 @@ def test_what_is_left_behind_a_stored_position_is_no_place_without_a_message() -
 def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
     """Nobody knew where the group stood: what lies between the two it may have missed (the simulation's seed 581)."""
     sink = Sink()
-    lags = Lags(sink)
+    backlogs = Backlogs(sink)
     source = EventSource((WATCHER,), FENCE)
-    lags.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 5], NOW, set_back_to=["log", 5]))
-    assert lags.are_stored(source, 0)
-    (lag,) = lags.all()
-    lags.set_back_from(lag, ["log", 2], None, NOW)
-    assert not lags.are_stored(source, 0)
-    assert lags.to_catch_up(1) == []
+    backlogs.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 5], NOW, set_back_to=["log", 5]))
+    assert backlogs.are_stored(source, 0)
+    (backlog,) = backlogs.all()
+    backlogs.set_back_from(backlog, ["log", 2], None, NOW)
+    assert not backlogs.are_stored(source, 0)
+    assert backlogs.to_catch_up(1) == []
     sink.changes[-1].on_done(None)
-    assert lags.are_stored(source, 0)
-    assert [one.position for one in lags.to_catch_up(1)] == [["log", 2]]
+    assert backlogs.are_stored(source, 0)
+    assert [one.position for one in backlogs.to_catch_up(1)] == [["log", 2]]
 
 
 class OfPositions(SharedStreamProducer):
@@ -135,7 +135,7 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
     lanes = Lanes()
     for seq, number in enumerate((11, 12, 8, 9)):
         lanes.append("lane", seq, number, now=0.0)
-    state = state_of(lanes, Lags(None))
+    state = state_of(lanes, Backlogs(None))
     assert state.place_in("lane") == ["log", 8]
     assert state.place_in("other") is None
 
@@ -144,8 +144,8 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
 def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_advanced() -> None:
     """8 has failed, and comes again. The broker takes no notice of 11 and 12, which were pulled before that."""
     lanes, sink = Lanes(), Sink()
-    lags = Lags(sink)
-    state = state_of(lanes, lags)
+    backlogs = Backlogs(sink)
+    state = state_of(lanes, backlogs)
     for seq, number in enumerate((8, 11, 12)):
         entry = lanes.append(0, seq, number, now=0.0)
         entry.counts, entry.unresolved = OutcomeCounts(1, 0, 0), 0
@@ -153,12 +153,12 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
     assert lane is not None
     lane.take(1, lambda _, outcome: outcome)
     state.failed_in[0], state.redelivered_before[0] = ["log", 8], 3
-    lags.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 11], NOW, set_back_to=["log", 11]))
-    state.note_advanced(lane.take(2, lambda _, outcome: outcome))
+    backlogs.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 11], NOW, set_back_to=["log", 11]))
+    state.mark_advanced(lane.take(2, lambda _, outcome: outcome))
     lanes.append(0, 3, 8, now=0.0)
-    state.keep_recent(None, 8, 0)
-    (lag,) = lags.all()
-    assert lag.position == ["log", 8]
+    state.keep_lane_tail(None, 8, 0)
+    (backlog,) = backlogs.all()
+    assert backlog.position == ["log", 8]
 
 
 @pytest.mark.rule("18: the row goes once the broker was advanced to it")
@@ -168,25 +168,25 @@ def test_the_broker_is_advanced_to_what_has_failed_behind_others(
 ) -> None:
     """Unless those come again themselves, behind 3, which has failed before that (the simulation's seed 2619)."""
     lanes, sink = Lanes(), Sink()
-    lags = Lags(sink)
-    state = state_of(lanes, lags)
+    backlogs = Backlogs(sink)
+    state = state_of(lanes, backlogs)
     for seq, number in enumerate((5, 6, 7, 8)):
         entry = lanes.append(0, seq, number, now=0.0)
         entry.counts, entry.unresolved = OutcomeCounts(1, int(number == 7), 0), 0
     if was_pulled_before:
         state.failed_in[0], state.redelivered_before[0] = ["log", 3], 4
-    live_in(lags, position=7, read_to=7)
+    live_in(backlogs, position=7, cursor=7)
     lane = lanes.get(0)
     assert lane is not None
     batch = lane.take(4, lambda _, outcome: outcome)
     state.failing[0] = ["log", 7]
-    state.note_advanced(batch)
-    assert lags.advanced_to == {}
-    assert bool(lags) is was_pulled_before
+    state.mark_advanced(batch)
+    assert backlogs.advanced_to == {}
+    assert bool(backlogs) is was_pulled_before
     assert (sink.changes[-1].position is None) is not was_pulled_before
 
 
-def state_of(lanes: Lanes, lags: Lags) -> GroupState:
+def state_of(lanes: Lanes, backlogs: Backlogs) -> GroupState:
     clock = SystemClock()
     lease = OwnLease(timedelta(seconds=60), margin=0.0, clock=clock.monotonic)
     settings = RuntimeSettings()
@@ -198,7 +198,7 @@ def state_of(lanes: Lanes, lags: Lags) -> GroupState:
         lease,
         lanes,
         Ledger(lanes),
-        lags,
+        backlogs,
         lambda _: None,
         lambda: NOW,
     )

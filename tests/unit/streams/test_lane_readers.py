@@ -14,10 +14,9 @@ from tests.unit.streams.scene import Breaking, Scene, Sink, Watching, context
 from triggerer.abc import SharedStreamProducer
 from triggerer.domain.watchers.lane_positions import LanePosition
 from triggerer.streams import Manager
-from triggerer.streams.catchup.processing import catch_up_tasks as watchers_behind
-from triggerer.streams.catchup.reading import backlog_reader as missed
-from triggerer.streams.catchup.reading import reader_slots as lane_readers
-from triggerer.streams.catchup.reading.reader_slots import LaneReaders
+from triggerer.streams.catchup.processing import catch_up_tasks
+from triggerer.streams.catchup.reading import backlog_reader, reader_slots
+from triggerer.streams.catchup.reading.reader_slots import ReaderSlots
 from triggerer.streams.clock import SystemClock
 
 IDLE_S = 0.02
@@ -67,12 +66,12 @@ class SceneWithoutEnds(Scene):
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> SceneWithoutEnds:
-    monkeypatch.setattr(missed, "_IDLE_S", IDLE_S)
+    monkeypatch.setattr(backlog_reader, "_IDLE_S", IDLE_S)
     return SceneWithoutEnds()
 
 
 @asynccontextmanager
-async def hosted(scene: SceneWithoutEnds, sink: Sink, count: int) -> AsyncIterator[Any]:
+async def member(scene: SceneWithoutEnds, sink: Sink, count: int) -> AsyncIterator[Any]:
     rows = tuple(
         LanePosition(number, str(number), [scene.broker.identity, 0], datetime.now(UTC))
         for number in range(1, count + 1)
@@ -93,13 +92,13 @@ async def test_who_waits_at_the_end_of_a_lane_keeps_no_other_watcher_from_readin
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:
         scene.add_lane(number, f"a{number}", f"b{number}")
-    async with hosted(scene, sink, len(numbers)) as (_, host):
+    async with member(scene, sink, len(numbers)) as (_, host):
         host(*numbers)
-        await sink.until(lambda: all(sink.taken(n) == [f"a{n}", f"b{n}"] for n in numbers))
+        await sink.until(lambda: all(sink.in_flight(n) == [f"a{n}", f"b{n}"] for n in numbers))
         for number in numbers:
             # Whoever gave its place up is told.
             scene.publish(f"c{number}", lane=number)
-        await sink.until(lambda: all(len(sink.taken(n)) == 2 + len(numbers) for n in numbers))
+        await sink.until(lambda: all(len(sink.in_flight(n)) == 2 + len(numbers) for n in numbers))
     assert len(scene.opened) == len(numbers) * (2 + len(numbers))
 
 
@@ -109,50 +108,50 @@ async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutE
     sink, numbers = Sink(), range(1, 21)
     for number in numbers:
         scene.add_lane(number, "a", "b")
-    async with hosted(scene, sink, len(numbers)) as (_, host):
+    async with member(scene, sink, len(numbers)) as (_, host):
         host(*numbers)
-        await sink.until(lambda: all(sink.taken(n) == ["a", "b"] for n in numbers))
+        await sink.until(lambda: all(sink.in_flight(n) == ["a", "b"] for n in numbers))
 
 
 @pytest.mark.rule("18: a lane that waits holds up no other")
 async def test_a_place_is_had_at_once_where_another_only_waits(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchers_behind, "_READERS", 1)
+    monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
     sink = Sink()
     for number in (1, 2):
         scene.add_lane(number, "a", "b")
-    async with hosted(scene, sink, 2) as (_, host):
+    async with member(scene, sink, 2) as (_, host):
         host(1)
-        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
         await anyio.sleep(3 * IDLE_S)
         # From now on its clock does not tick while this test lasts.
-        monkeypatch.setattr(missed, "_IDLE_S", 60)
+        monkeypatch.setattr(backlog_reader, "_IDLE_S", 60)
         await anyio.sleep(3 * IDLE_S)
         host(2)
-        await sink.until(lambda: sink.taken(2) == ["a", "b"])
+        await sink.until(lambda: sink.in_flight(2) == ["a", "b"])
         scene.publish("c", lane=1)
-        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c"])
 
 
 @pytest.mark.rule("18: a lane that waits holds up no other")
 async def test_who_is_stuck_with_a_message_keeps_no_other_watcher_from_reading(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchers_behind, "_READERS", 1)
-    monkeypatch.setattr(lane_readers, "_STUCK_S", 0.05)
+    monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
+    monkeypatch.setattr(reader_slots, "_STUCK_S", 0.05)
     sink, numbers = Sink(), range(60)
     scene.add_lane(1, *numbers)
     scene.add_lane(2, "a", "b")
     scene.gates["w1", 3] = stuck = anyio.Event()
-    async with hosted(scene, sink, 2) as (_, host):
+    async with member(scene, sink, 2) as (_, host):
         host(1)
         await sink.until(lambda: ("w1", 3) in scene.opened)
         host(2)
-        await sink.until(lambda: sink.taken(2) == ["a", "b"])
-        assert sink.taken(1) == [0, 1, 2]
+        await sink.until(lambda: sink.in_flight(2) == ["a", "b"])
+        assert sink.in_flight(1) == [0, 1, 2]
         stuck.set()
-        await sink.until(lambda: len(sink.taken(1)) == len(numbers))
+        await sink.until(lambda: len(sink.in_flight(1)) == len(numbers))
     assert [event for name, event in scene.opened if name == "w1"] == list(numbers)
 
 
@@ -161,25 +160,25 @@ async def test_who_has_given_its_place_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
     """Nobody tells of what the poll has not got to, and others may have something to read for hours."""
-    monkeypatch.setattr(watchers_behind, "_READERS", 1)
-    monkeypatch.setattr(missed, "_LONGEST_WITHOUT_PLACE_S", 0.1)
-    monkeypatch.setattr(lane_readers, "_STUCK_S", 0.05)
+    monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
+    monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_PLACE_S", 0.1)
+    monkeypatch.setattr(reader_slots, "_STUCK_S", 0.05)
     sink = Sink()
     scene.add_lane(1, "a", "b")
     scene.add_lane(2, "a", committed=100)
     if is_stuck:
         scene.gates["w1", "b"] = anyio.Event()
-    async with hosted(scene, sink, 2) as (_, host):
+    async with member(scene, sink, 2) as (_, host):
         host(2)
-        await sink.until(lambda: sink.taken(2) == ["a"])
+        await sink.until(lambda: sink.in_flight(2) == ["a"])
         host(1)
         await sink.until(lambda: ("w1", "b") in scene.opened)
         scene.publish("b", lane=2)
-        await sink.until(lambda: sink.taken(2) == ["a", "b"])
+        await sink.until(lambda: sink.in_flight(2) == ["a", "b"])
 
 
 async def test_places_are_given_in_order_and_none_is_lost_to_one_who_waits_no_more() -> None:
-    readers, got = LaneReaders(1, SystemClock()), list[int]()
+    readers, got = ReaderSlots(1, SystemClock()), list[int]()
 
     async def read(number: int, scope: anyio.CancelScope) -> None:
         with scope:
@@ -210,11 +209,11 @@ async def test_who_waits_at_the_end_of_a_lane_is_given_what_is_replayed(
     sink = Sink()
     scene.add_lane(1, "a", "poison", "b")
     scene.rejects = lambda event: event == "poison"
-    async with hosted(scene, sink, 1) as (manager, host):
+    async with member(scene, sink, 1) as (manager, host):
         (one,) = host(1)
-        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
         await anyio.sleep(3 * IDLE_S)
         scene.rejects = lambda event: False
         sink.keep()
         manager.replay_parked(one, sink.kept_lanes())
-        await sink.until(lambda: sink.taken(1) == ["a", "b", "poison"])
+        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "poison"])

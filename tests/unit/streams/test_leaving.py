@@ -14,7 +14,7 @@ from tests.unit.streams.streams import Acking, Alone, Fast, Upstream, Watching
 from tests.unit.streams.supervised import Service, forever, supervised
 from triggerer.abc import SharedStreamProducer, TriggerEvent
 from triggerer.errors import StoreUnavailable
-from triggerer.streams import HostedState, RuntimeSettings
+from triggerer.streams import MemberState, RuntimeSettings
 
 
 class YieldsThenWaits(Acking):
@@ -105,7 +105,7 @@ async def test_what_a_replaced_trigger_has_not_resolved_comes_again_and_is_never
         upstream.put("after")
         await service.settle_down()
         assert upstream.outcomes() == {"open": (1, 1, 0), "queued": (1, 1, 0), "after": (2, 0, 0)}
-        assert replaced.state is HostedState.ENDED
+        assert replaced.state is MemberState.ENDED
 
 
 @pytest.mark.rule("9: a lost lease resolves nothing")
@@ -119,7 +119,7 @@ async def test_a_stream_that_is_given_away_advances_nothing_more(upstream: Upstr
         service.store.complete()
         await service.settle_down()
         assert upstream.advanced == []
-        assert one.state is two.state is HostedState.ENDED
+        assert one.state is two.state is MemberState.ENDED
         assert upstream.closed == 1
 
 

@@ -8,7 +8,7 @@ import anyio.lowlevel
 
 from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.streams.delivery.lanes import Lanes
-from triggerer.streams.delivery.ledger import Ledger, Member
+from triggerer.streams.delivery.ledger import Ledger, LedgerMember
 from triggerer.testing import StreamHarness
 
 _EVENTS = 5_000
@@ -78,7 +78,7 @@ async def test_events_behind_a_stuck_head_are_advanced_in_order_with_turns_for_o
 def test_the_ledger_hands_on_as_many_as_it_is_asked_for_and_says_whether_more_is_left() -> None:
     lanes = Lanes()
     ledger = Ledger(lanes)
-    member = Member()
+    member = LedgerMember()
     ledger.join(member, was_absent=False)
     for number in range(5):
         ledger.broadcast_in_lane(number, number, None, 0.0)
@@ -93,7 +93,7 @@ def test_the_ledger_hands_on_as_many_as_it_is_asked_for_and_says_whether_more_is
 def test_a_lane_of_which_a_part_was_taken_is_queued_again() -> None:
     lanes = Lanes()
     ledger = Ledger(lanes)
-    member = Member()
+    member = LedgerMember()
     ledger.join(member, was_absent=False)
     for number in range(3):
         ledger.broadcast_in_lane(number, number, None, 0.0)
@@ -108,17 +108,17 @@ def test_a_lane_of_which_a_part_was_taken_is_queued_again() -> None:
 def test_of_several_lanes_no_more_are_taken_together_than_hold_so_many_events() -> None:
     lanes = Lanes()
     ledger = Ledger(lanes)
-    member = Member()
+    member = LedgerMember()
     ledger.join(member, was_absent=False)
     for lane in range(4):
         for number in range(3):
             ledger.broadcast_in_lane((lane, number), (lane, number), lane, 0.0)
     member.done = 12
     ledger.release_passed()
-    taken, batches = lanes.take_together(3, 2)
+    in_flight, batches = lanes.take_together(3, 2)
     found = [[item.broker_payload for item in batch] for batch in batches]
     assert found == [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]
-    for one in taken:
+    for one in in_flight:
         lanes.finish(one)
     # Those that have waited longer come first; of each lane what is left.
     _, batches = lanes.take_together(100, 100)

@@ -14,7 +14,7 @@ from tests.unit.streams.scene import Breaking, Scene, Sink, Watching, hosting
 from triggerer.abc import AdvanceItem
 from triggerer.domain.watchers.lane_positions import LanePosition, PositionChange
 from triggerer.domain.watchers.parked import ParkedChange
-from triggerer.streams.catchup.processing.catch_up_tasks import WatchersBehind
+from triggerer.streams.catchup.processing.catch_up_tasks import CatchUpTasks
 
 SICK, WELL = 1, 2
 
@@ -69,8 +69,8 @@ async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> 
         await sink.until(lambda: (SICK, '"y"') in sink.positions)
         scene.may_tell.set()
         (stream,) = manager.streams.values()
-        lag = stream.behind.lags.find("y", SICK)
-        await sink.until(lambda: lag.end is not None)
+        backlog = stream.behind.backlogs.find("y", SICK)
+        await sink.until(lambda: backlog.end is not None)
         scene.publish(*range(200), lane="y")
         await sink.until(lambda: scene.broker.committed("y") == 201)
         # The group ends, and in the next one the broker takes its time.
@@ -81,11 +81,11 @@ async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> 
         group = stream.group
         await sink.until(lambda: stream.group is not None and stream.group is not group)
         gate.set()
-        await sink.until(lambda: "bad" in sink.taken(SICK) and scene.looks > 1)
+        await sink.until(lambda: "bad" in sink.in_flight(SICK) and scene.looks > 1)
         scene.may_tell.set()
         scene.publish(200, lane="y")
-        await sink.until(lambda: 200 in sink.taken(SICK))
-        assert [one for one in sink.taken(SICK) if isinstance(one, int)] == list(range(201))
+        await sink.until(lambda: 200 in sink.in_flight(SICK))
+        assert [one for one in sink.in_flight(SICK) if isinstance(one, int)] == list(range(201))
 
 
 class Holding(Sink):
@@ -121,27 +121,29 @@ async def test_what_the_store_answers_to_the_group_before_moves_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It moved the lane's place to a number of the group before: the first messages of the next were passed over."""
-    missed = ["bad", "b1", "b2", "b3"]
-    scene.is_queue, sink = True, Holding(SICK, missed)
+    backlog_reader = ["bad", "b1", "b2", "b3"]
+    scene.is_queue, sink = True, Holding(SICK, backlog_reader)
     async with hosting(scene, sink) as (manager, _, _):
         scene.publish(*range(10))
         await sink.until(lambda: scene.broker.committed() == 10)
         scene.fails["sick"] = lambda event: event == "bad"
         scene.publish("bad")
-        await sink.until(lambda: sink.kept(SICK) == missed[:1])
-        scene.publish(*missed[1:])
-        await sink.until(lambda: sink.kept(SICK) == missed and scene.broker.committed() == 14)
+        await sink.until(lambda: sink.kept(SICK) == backlog_reader[:1])
+        scene.publish(*backlog_reader[1:])
+        await sink.until(
+            lambda: sink.kept(SICK) == backlog_reader and scene.broker.committed() == 14
+        )
         sink.is_holding = True
         scene.fails.clear()
         await sink.until(lambda: len(sink.waiting) == 4)
 
-        def note_open(behind: WatchersBehind, state: Any) -> None:
+        def mark_open(behind: CatchUpTasks, state: Any) -> None:
             # After it, and before whoever catches up begins.
             asyncio.get_running_loop().call_soon(sink.store, 1)
             opened(behind, state)
 
-        opened = WatchersBehind.note_open
-        monkeypatch.setattr(WatchersBehind, "note_open", note_open)
+        opened = CatchUpTasks.mark_open
+        monkeypatch.setattr(CatchUpTasks, "mark_open", mark_open)
         gate = scene.gates["sick", "b1"] = anyio.Event()
         (stream,) = manager.streams.values()
         group = stream.group
@@ -151,11 +153,13 @@ async def test_what_the_store_answers_to_the_group_before_moves_nothing(
         scene.is_breaking = False
         await sink.until(lambda: stream.group is not None and stream.group is not group)
         scene.publish("c0", "c1", "c2")
-        await sink.until(lambda: "c2" in sink.taken(WELL))
+        await sink.until(lambda: "c2" in sink.in_flight(WELL))
         sink.is_holding = False
         sink.store(4)
         gate.set()
         scene.publish("d")
-        await sink.until(lambda: "d" in sink.taken(SICK))
-        taken = [one for one in sink.taken(SICK) if one in (*missed, "c0", "c1", "c2", "d")]
-        assert taken == [*missed, "c0", "c1", "c2", "d"]
+        await sink.until(lambda: "d" in sink.in_flight(SICK))
+        in_flight = [
+            one for one in sink.in_flight(SICK) if one in (*backlog_reader, "c0", "c1", "c2", "d")
+        ]
+        assert in_flight == [*backlog_reader, "c0", "c1", "c2", "d"]

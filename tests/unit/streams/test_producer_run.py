@@ -13,7 +13,7 @@ from tests.unit.streams.streams import Acking, Producer, Upstream
 from tests.unit.streams.supervised import supervised
 from triggerer.abc import SharedStreamProducer
 from triggerer.errors import GroupEnded
-from triggerer.streams import HostedState
+from triggerer.streams import MemberState
 
 
 class Running(Producer):
@@ -69,12 +69,12 @@ async def test_a_run_that_ends_ends_the_group_loudly(
         running(upstream).how = how
         running(upstream).told.set()
         await service.settle_down()
-        assert (one.state, type(one.error)) == (HostedState.FAILING, GroupEnded)
+        assert (one.state, type(one.error)) == (MemberState.FAILING, GroupEnded)
         assert said in str(one.error)
         await service.pass_time(2)
         upstream.put("after")
         await service.settle_down()
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         assert upstream.outcomes()["after"] == (1, 0, 0)
         assert len(upstream.producers) == 2
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.streams.scene import Scene, Sink, always, hosting
 from triggerer.streams import RuntimeSettings
-from triggerer.streams.catchup.reading.lane_tail import Message, Recent
+from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
 
 SICK, WELL = 1, 2
 
@@ -20,15 +20,15 @@ def sink() -> Sink:
 
 
 def test_what_has_made_room_is_not_covered() -> None:
-    recent = Recent(most=2)
+    lane_tail = LaneTail(most=2)
     for number in range(4):
-        recent.append(Message(["log", number], number, number), 1)
-    assert recent.after(["log", 1], 5) is None
-    found = recent.after(["log", 2], 5)
+        lane_tail.append(Message(["log", number], number, number), 1)
+    assert lane_tail.after(["log", 1], 5) is None
+    found = lane_tail.after(["log", 2], 5)
     assert found is not None
     assert [message.event for message in found] == [2, 3]
-    assert recent.after(["log", 4], 5) == []
-    assert recent.after(["another", 2], 5) is None
+    assert lane_tail.after(["log", 4], 5) == []
+    assert lane_tail.after(["another", 2], 5) is None
 
 
 @pytest.mark.rule("18: it goes on live without a gap")
@@ -41,15 +41,15 @@ async def test_what_makes_room_in_memory_while_a_filter_works_is_read_from_the_l
         scene.publish(0)
         await sink.until(lambda: (SICK, "0") in sink.positions)
         scene.publish(*range(1, 41))
-        await sink.until(lambda: len(sink.taken(WELL)) == 41)
+        await sink.until(lambda: len(sink.in_flight(WELL)) == 41)
         gate = scene.gates["sick", 20] = anyio.Event()
         scene.fails.clear()
         await sink.until(lambda: ("sick", 20) in scene.opened)
         scene.publish(*range(41, 3_041))
-        await sink.until(lambda: len(sink.taken(WELL)) == 3_041)
+        await sink.until(lambda: len(sink.in_flight(WELL)) == 3_041)
         gate.set()
         await sink.until(lambda: sink.positions == {(SICK, "0"): None})
-        assert sink.taken(SICK) == list(range(3_041))
+        assert sink.in_flight(SICK) == list(range(3_041))
 
 
 @pytest.mark.rule("18: it goes on live without a gap")
@@ -68,11 +68,11 @@ async def test_however_little_is_in_memory_nothing_is_missed(
             first = len(published)
             published.extend(range(first, first + rng.randint(1, 30)))
             scene.publish(*published[first:])
-            await sink.until(lambda: sink.taken(WELL) == published)
+            await sink.until(lambda: sink.in_flight(WELL) == published)
             scene.fails.clear()
             for gate in rng.sample(list(scene.gates.values()), 3):
                 gate.set()
         for gate in scene.gates.values():
             gate.set()
-        await sink.until(lambda: sink.taken(SICK)[-1:] == published[-1:])
-        assert sink.taken(SICK) == published
+        await sink.until(lambda: sink.in_flight(SICK)[-1:] == published[-1:])
+        assert sink.in_flight(SICK) == published

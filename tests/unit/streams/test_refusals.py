@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from tests.unit.streams.streams import Acking, Alone, Fast, Upstream, Watching
 from tests.unit.streams.supervised import supervised
 from triggerer.errors import LeaseLost, RowRefused
-from triggerer.streams import HostedState
+from triggerer.streams import MemberState
 
 
 @pytest.mark.parametrize("kind", [Acking, Fast, Alone])
@@ -27,7 +27,7 @@ async def test_a_refused_event_is_logged_and_shown_and_its_trigger_runs_on(
         assert one.refusals.latest == (
             "an asset event was refused, at 2026-01-01 00:00:00Z: a payload is too large (store it elsewhere)"
         )
-        assert (one.state, one.error) == (HostedState.RUNNING, None)
+        assert (one.state, one.error) == (MemberState.RUNNING, None)
     assert lines == [
         {
             "event": "asset event refused",

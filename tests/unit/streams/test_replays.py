@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from tests.unit.streams.scene import Scene, Sink, Watching
-from tests.unit.streams.test_catching_up import taken
+from tests.unit.streams.test_catching_up import in_flight
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import (
@@ -22,7 +22,7 @@ from triggerer.domain.watchers.lane_positions import (
     ReplayEnd,
     ReplayRequest,
 )
-from triggerer.streams import HostedTrigger, Manager, RuntimeContext, TriggerSpec
+from triggerer.streams import Manager, Member, RuntimeContext, TriggerSpec
 from triggerer.testing import InMemoryBroker, InMemoryProducer, StreamHarness
 
 
@@ -35,13 +35,13 @@ async def test_a_watcher_gets_the_whole_log_once_more_and_its_sibling_nothing(sc
         await streams.quiesce()
         await streams.replay(one)
         await streams.quiesce()
-        assert taken(one) == [*range(10), *range(10)]
-        assert taken(other) == [*range(10)]
+        assert in_flight(one) == [*range(10), *range(10)]
+        assert in_flight(other) == [*range(10)]
         assert one.behind == {}
         scene.publish(10, 11)
         await streams.quiesce()
-        assert taken(one) == [*range(10), *range(12)]
-        assert taken(other) == [*range(12)]
+        assert in_flight(one) == [*range(10), *range(12)]
+        assert in_flight(other) == [*range(12)]
         assert scene.broker.committed() == 12
 
 
@@ -54,10 +54,10 @@ async def test_a_watcher_that_is_added_late_can_have_the_history(scene: Scene) -
         late = await streams.add(scene.watcher("late"))
         scene.publish(5, lane="a")
         await streams.quiesce()
-        assert taken(late) == [5]
+        assert in_flight(late) == [5]
         await streams.replay(late)
         await streams.quiesce()
-        assert sorted(taken(late)) == sorted([*range(5), *range(5), 5, 5])
+        assert sorted(in_flight(late)) == sorted([*range(5), *range(5), 5, 5])
         assert late.behind == {}
 
 
@@ -70,7 +70,7 @@ async def test_it_is_set_back_to_a_time(scene: Scene) -> None:
         log.published_at[:] = [1_000.0, 2_000.0, 3_000.0]
         await streams.replay(one, datetime.fromtimestamp(1_500, UTC))
         await streams.quiesce()
-        assert taken(one) == [0, 1, 2, 1, 2]
+        assert in_flight(one) == [0, 1, 2, 1, 2]
 
 
 @pytest.mark.rule("a replay of nothing leaves “replaying” set")
@@ -88,10 +88,10 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene, aga
         await streams.quiesce()
         assert one.behind == {}
         assert one.error is None
-        assert taken(one) == [0, 1, 2]
+        assert in_flight(one) == [0, 1, 2]
         await streams.replay(one, again=again)
         await streams.quiesce()
-        assert taken(one) == [0, 1, 2, 0, 1, 2]
+        assert in_flight(one) == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
@@ -112,7 +112,7 @@ async def test_one_that_is_behind_at_an_earlier_place_stays_there(scene: Scene) 
         scene.fails.clear()
         await streams.restart(sick)
         await streams.quiesce()
-        assert taken(sick) == [0, 1, 1, 2, 3, 4, 5]
+        assert in_flight(sick) == [0, 1, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
@@ -127,14 +127,14 @@ async def test_it_is_never_set_forward_past_what_the_group_has_not_broadcast(sce
         while one.unpersisted:
             await streams.persist(1)
             await streams.quiesce()
-        assert set(taken(one)) == set(range(10))
+        assert set(in_flight(one)) == set(range(10))
         assert scene.broker.committed() == 10
         scene.publish(10)
         await streams.quiesce()
         await streams.persist()
         await streams.quiesce()
-        assert taken(one)[-1] == 10
-        assert taken(one).count(10) == 1
+        assert in_flight(one)[-1] == 10
+        assert in_flight(one).count(10) == 1
 
 
 async def test_what_comes_while_it_reads_again_comes_after_it_once(scene: Scene) -> None:
@@ -150,7 +150,7 @@ async def test_what_comes_while_it_reads_again_comes_after_it_once(scene: Scene)
         await streams.quiesce()
         await streams.persist()
         await streams.quiesce()
-        assert taken(one) == [*range(5), *range(7)]
+        assert in_flight(one) == [*range(5), *range(7)]
         assert scene.broker.committed() == 7
 
 
@@ -169,14 +169,14 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
         # It fails again, and is tried again as soon as it is set back: there is another message before that now.
         await streams.replay(one, datetime.fromtimestamp(2_000, UTC))
         await streams.quiesce()
-        assert taken(one) == [0, 1, 2, 2]
+        assert in_flight(one) == [0, 1, 2, 2]
         await streams.replay(one)
         await streams.quiesce()
         assert one.behind == {0: [scene.broker.identity, 3]}
         scene.fails.clear()
         await streams.restart(one)
         await streams.quiesce()
-        assert taken(one) == [0, 1, 2, 2, 0, 1, 2, 3, 4]
+        assert in_flight(one) == [0, 1, 2, 2, 0, 1, 2, 3, 4]
 
 
 class Kept(Sink):
@@ -217,12 +217,12 @@ class Kept(Sink):
 
 
 @asynccontextmanager
-async def hosting(scene: Scene, sink: Kept) -> AsyncIterator[tuple[Manager, HostedTrigger]]:
+async def hosting(scene: Scene, sink: Kept) -> AsyncIterator[tuple[Manager, Member]]:
     """One owner of the stream, which knows what the sink has stored."""
     context = RuntimeContext(sink, sink, restart_first=0.01, restart_longest=0.01)
     async with Manager(context) as manager:
-        (hosted,) = manager.add([_spec(scene, "one", 1, sink)])
-        yield manager, hosted
+        (member,) = manager.add([_spec(scene, "one", 1, sink)])
+        yield manager, member
 
 
 def _spec(scene: Scene, name: str, watcher_id: int, sink: Kept) -> TriggerSpec:
@@ -240,11 +240,11 @@ async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_on
     scene: Scene,
 ) -> None:
     sink = Kept()
-    async with hosting(scene, sink) as (manager, hosted):
+    async with hosting(scene, sink) as (manager, member):
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 3)
         sink.held = []
-        manager.set_back(hosted, [AGAIN])
+        manager.set_back(member, [AGAIN])
         await sink.until(lambda: bool(sink.held))
         # It is live until its place is durable, and has this one. It was not in the log at that moment.
         scene.publish(3)
@@ -262,11 +262,11 @@ async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_
     scene: Scene,
 ) -> None:
     sink = Kept()
-    async with hosting(scene, sink) as (manager, hosted):
+    async with hosting(scene, sink) as (manager, member):
         scene.publish(*range(6))
         await sink.until(lambda: len(sink.events) == 6)
         scene.fails["one"] = lambda event: event == 3
-        manager.set_back(hosted, [AGAIN])
+        manager.set_back(member, [AGAIN])
         await sink.until(lambda: len(sink.events) == 9)
         await sink.until(lambda: sink.ended == {7})
     scene.fails.clear()
@@ -288,20 +288,20 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
     """Its owner dies when the places are durable and the request has not ended."""
     sink = Kept()
     sink.ends_are_lost = True
-    async with hosting(scene, sink) as (manager, hosted):
+    async with hosting(scene, sink) as (manager, member):
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 3)
-        manager.set_back(hosted, [AGAIN])
+        manager.set_back(member, [AGAIN])
         await sink.until(lambda: bool(sink.rows))
         scene.publish(3)
         await sink.until(lambda: sink.rows["0"].again is not None)
         # Nothing is read again before the request has ended.
         assert len(sink.events) == 3
     sink.ends_are_lost = False
-    async with hosting(scene, sink) as (manager, hosted):
-        manager.set_back(hosted, [AGAIN])
+    async with hosting(scene, sink) as (manager, member):
+        manager.set_back(member, [AGAIN])
         await sink.until(lambda: len(sink.events) == 7)
-        manager.set_back(hosted, [AGAIN])
+        manager.set_back(member, [AGAIN])
         scene.publish(4)
         await sink.until(lambda: len(sink.events) == 8 and not sink.rows)
         assert sink.ended == {7}
@@ -314,24 +314,24 @@ async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_plac
 ) -> None:
     """Its watcher has fallen behind at what came meanwhile, and the place of that is stored after it."""
     sink = Kept()
-    async with hosting(scene, sink) as (manager, hosted):
+    async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 6)
         sink.held = []
-        manager.set_back(hosted, [AGAIN])
+        manager.set_back(member, [AGAIN])
         await sink.until(lambda: bool(sink.held))
         scene.fails["one"] = lambda event: event == 3
         scene.publish(3)
         await sink.until(lambda: len(sink.held or ()) == 2)
-        manager.abandon(hosted)
+        manager.abandon(member)
         late, sink.held = sink.held, None
         for change in late:
             sink.submit_nowait(change)
         assert not sink.ended
     scene.fails.clear()
-    async with hosting(scene, sink) as (manager, hosted):
-        manager.set_back(hosted, [AGAIN])
+    async with hosting(scene, sink) as (manager, member):
+        manager.set_back(member, [AGAIN])
         await sink.until(lambda: sink.ended == {7})
         scene.publish(4)
         await sink.until(lambda: (1, f"{scene.broker.identity}/0/4", 0) in sink.events)
@@ -345,14 +345,14 @@ async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_i
     scene: Scene, again: bool
 ) -> None:
     sink = Kept()
-    async with hosting(scene, sink) as (manager, hosted):
+    async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])
         scene.gates["other", 2] = slow = anyio.Event()
         scene.publish(*range(5))
         # The broker is not advanced past what the other one has open.
         await sink.until(lambda: len(sink.events) == 7)
         scene.gates["one", 3] = reading = anyio.Event()
-        manager.set_back(hosted, [ReplayRequest(7, 1, None, again)])
+        manager.set_back(member, [ReplayRequest(7, 1, None, again)])
         await sink.until(lambda: sink.ended == {7})
         slow.set()
         await sink.until(lambda: scene.broker.committed() == 5)
@@ -395,9 +395,9 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
     scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(10)]
     scene.gates["one", 3] = slow = anyio.Event()
     scene.fails["one"] = lambda event: event == 3
-    async with hosting(scene, sink) as (manager, hosted):
+    async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])
-        manager.set_back(hosted, [ReplayRequest(7, 1, datetime.fromtimestamp(8_000, UTC), False)])
+        manager.set_back(member, [ReplayRequest(7, 1, datetime.fromtimestamp(8_000, UTC), False)])
         await sink.until(lambda: bool(sink.held))
         may_raise.set()
         await sink.until(lambda: ("one", 3) in scene.opened)
@@ -406,7 +406,7 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
         slow.set()
         await sink.until(lambda: scene.opened.count(("one", 3)) > 2)
         scene.fails.clear()
-        await sink.until(lambda: set(sink.taken(1)) == set(range(10)))
+        await sink.until(lambda: set(sink.in_flight(1)) == set(range(10)))
 
 
 @pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
@@ -420,9 +420,9 @@ async def test_a_replay_behind_what_an_earlier_one_has_made_again_is_carried_out
     scene.publish(*range(8))
     scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(8)]
     scene.gates["one", 5] = slow = anyio.Event()
-    async with hosting(scene, sink) as (manager, hosted):
+    async with hosting(scene, sink) as (manager, member):
         await sink.until(lambda: ("one", 5) in scene.opened)
-        manager.set_back(hosted, [ReplayRequest(2, 1, datetime.fromtimestamp(6_000, UTC), True)])
+        manager.set_back(member, [ReplayRequest(2, 1, datetime.fromtimestamp(6_000, UTC), True)])
         await sink.until(lambda: sink.ended == {2})
         slow.set()
         await sink.until(lambda: len(sink.events) == 3)
@@ -432,10 +432,10 @@ async def test_a_replay_behind_what_an_earlier_one_has_made_again_is_carried_out
 @pytest.mark.rule("18: events that exist are not made again")
 async def test_without_again_nothing_is_made_twice(scene: Scene) -> None:
     sink = Kept()
-    async with hosting(scene, sink) as (manager, hosted):
+    async with hosting(scene, sink) as (manager, member):
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 3)
-        manager.set_back(hosted, [ReplayRequest(1, 1, None, False)])
+        manager.set_back(member, [ReplayRequest(1, 1, None, False)])
         await sink.until(lambda: sink.ended == {1})
         scene.publish(3)
         await sink.until(lambda: len(sink.events) == 4 and not sink.rows)

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.streams.streams import Acking, Alone, Upstream
 from tests.unit.streams.supervised import Service, forever, supervised
 from triggerer.abc import AdvanceItem, AdvanceOutcome, BaseEventTrigger, TriggerEvent
-from triggerer.streams import HostedState, RuntimeSettings, TriggerSpec
+from triggerer.streams import MemberState, RuntimeSettings, TriggerSpec
 
 
 class Fragile:
@@ -50,7 +50,7 @@ async def test_a_group_that_ended_is_opened_again_with_growing_delays_and_its_me
         for _ in range(4):
             upstream.fail(OSError("broker gone"))
             await service.settle_down()
-            assert one.state == two.state == HostedState.FAILING
+            assert one.state == two.state == MemberState.FAILING
             assert "broker gone" in str(one.error)
             producers = len(upstream.producers)
             for _ in range(100):
@@ -60,7 +60,7 @@ async def test_a_group_that_ended_is_opened_again_with_growing_delays_and_its_me
             opened_at.append(service.clock.monotonic())
         gaps = [b - a for a, b in pairwise(opened_at)]
         assert gaps == [1, 2, 4, 8]
-        assert one.state == two.state == HostedState.RUNNING
+        assert one.state == two.state == MemberState.RUNNING
         assert one.error is None
         upstream.put(1)
         await service.settle_down()
@@ -131,11 +131,11 @@ async def test_a_member_in_back_off_counts_as_failed_until_it_joins_again(
         bad, good = service.host(Acking(upstream.name, "bad"), Acking(upstream.name, "good"))
         upstream.put("before", "poison")
         await service.settle_down()
-        assert (bad.state, good.state) == (HostedState.FAILING, HostedState.RUNNING)
+        assert (bad.state, good.state) == (MemberState.FAILING, MemberState.RUNNING)
         upstream.put("meanwhile")
         await service.settle_down()
         await service.pass_time(1)
-        assert bad.state is HostedState.RUNNING
+        assert bad.state is MemberState.RUNNING
         upstream.put("after")
         await service.settle_down()
         assert upstream.outcomes() == {
@@ -159,7 +159,7 @@ async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
         (one,) = service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        assert one.state is HostedState.WAITING
+        assert one.state is MemberState.WAITING
         upstream.put(1)
         await service.pass_time(1)
         upstream.put(2)
@@ -194,7 +194,7 @@ async def test_nothing_is_broadcast_while_all_members_are_in_back_off(upstream: 
         await service.settle_down()
         are_there.set()
         await service.settle_down()
-        assert one.state is HostedState.FAILING
+        assert one.state is MemberState.FAILING
         assert told == {0: AdvanceOutcome(1, 0, 0)} | dict.fromkeys(
             (1, 2, 3), AdvanceOutcome(0, 1, 0)
         )
@@ -205,7 +205,7 @@ async def test_nothing_is_broadcast_while_all_members_are_in_back_off(upstream: 
         await service.settle_down()
         assert 4 not in told
         await service.pass_time(10)
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         assert upstream.outcomes()[4] == (1, 0, 0)
 
 
@@ -223,7 +223,7 @@ async def test_one_that_cannot_be_made_counts_as_absent_from_a_stream_that_a_sib
         assert upstream.outcomes() == {0: (1, 1, 0)}
         fragile.is_broken = False
         await service.pass_time(10)
-        assert broken.state is HostedState.RUNNING
+        assert broken.state is MemberState.RUNNING
         upstream.put(1)
         await service.settle_down()
         assert upstream.outcomes()[1] == (2, 0, 0)
@@ -255,7 +255,7 @@ async def test_one_that_cannot_be_made_can_be_removed_while_it_waits(upstream: U
         service.manager.remove(broken, on_purpose=True)
         fragile.is_broken = False
         await service.pass_time(120)
-        assert broken.state is HostedState.ENDED
+        assert broken.state is MemberState.ENDED
         assert upstream.producers == []
 
 
@@ -331,7 +331,7 @@ async def test_a_member_removed_in_the_same_turn_in_which_it_was_added_never_run
         upstream.put(0)
         await service.settle_down()
         assert service.store.payloads == [{"value": 0}]
-        assert second.state is HostedState.ENDED
+        assert second.state is MemberState.ENDED
 
 
 class CleansUp(Alone):
@@ -357,7 +357,7 @@ async def test_a_cancellation_that_cleanup_invents_harms_nobody_else(upstream: U
         await service.settle_down()
         upstream.fail(OSError("gone"))
         await service.settle_down()
-        assert alone.state is HostedState.FAILING
+        assert alone.state is MemberState.FAILING
         service.host(Acking(upstream.name, "other"))
         upstream.put(1)
         await service.settle_down()
@@ -400,7 +400,7 @@ async def test_a_producer_that_cannot_be_closed_is_followed_by_another_after_the
         await service.settle_down()
         upstream.fail(OSError("broker gone"))
         await service.settle_down()
-        assert one.state is HostedState.FAILING
+        assert one.state is MemberState.FAILING
         assert "broker gone" in str(one.error)
         assert len(upstream.producers) == 1
         await service.pass_time(1)
@@ -479,7 +479,7 @@ async def test_a_stream_is_closed_while_it_drains(upstream: Upstream) -> None:
         await service.settle_down()
         assert upstream.advanced == []
         assert upstream.closed == 1
-        assert one.state is HostedState.ENDED
+        assert one.state is MemberState.ENDED
 
 
 class RaisesAtOnce(Acking):
@@ -527,7 +527,7 @@ async def test_a_trigger_that_fails_again_and_again_is_started_after_growing_del
             # The sibling's stream tries all of its members when it opens.
             assert gaps.pop(0) == 0
         assert gaps == [1, 2, 4, 8, 16, 32, 60, 60]
-        assert one.state is HostedState.FAILING
+        assert one.state is MemberState.FAILING
         assert "boom" in str(one.error)
 
 
@@ -554,7 +554,7 @@ async def test_a_minute_of_health_resets_the_delay_before_a_trigger_is_started_a
                 upstream.fail(RuntimeError("boom"))
             await service.settle_down()
             waited = 0
-            while one.state is HostedState.FAILING:
+            while one.state is MemberState.FAILING:
                 assert one.error is not None
                 waited += 1
                 await service.pass_time(1)

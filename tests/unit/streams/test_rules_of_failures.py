@@ -33,7 +33,7 @@ from triggerer.domain.events import EventSource
 from triggerer.errors import BrokerUnavailable, GroupEnded, RowRefused
 from triggerer.processes.own_lease import OwnLease
 from triggerer.streams import RuntimeSettings
-from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
@@ -400,7 +400,7 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
         lease=OwnLease.unlimited(),
         settings=RuntimeSettings(max_outstanding_per_lane=2),
         pending=PendingLimit(10),
-        lags=Lags(None),
+        backlogs=Backlogs(None),
         source_of=lambda watcher: None,
         now=lambda: datetime.now(UTC),
     )

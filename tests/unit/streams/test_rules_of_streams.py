@@ -25,8 +25,8 @@ from triggerer.abc import (
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent
 from triggerer.errors import GroupEnded
 from triggerer.processes.own_lease import OwnLease
-from triggerer.streams import HostedState, RuntimeSettings
-from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams import MemberState, RuntimeSettings
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
@@ -100,7 +100,7 @@ async def test_a_key_that_is_another_when_a_trigger_is_made_again_moves_it_to_no
         await service.pass_time(10)
         assert len(upstream.producers) == 1
         assert list(service.manager.streams) == [one.key] == [(upstream.name, 1)]
-        assert one.state is HostedState.FAILING
+        assert one.state is MemberState.FAILING
         assert "stream key of one was" in str(one.error)
 
 
@@ -449,7 +449,7 @@ def group_of(upstream: Upstream) -> Group:
         lease=OwnLease.unlimited(),
         settings=RuntimeSettings(),
         pending=PendingLimit(10),
-        lags=Lags(None),
+        backlogs=Backlogs(None),
         source_of=lambda watcher: None,
         now=lambda: datetime.now(UTC),
     )
@@ -610,14 +610,14 @@ async def test_a_group_ends_loudly_tells_every_subscriber_and_starts_again(
             await service.settle_down()
             # Nothing past the last successful advance is told to the broker.
             assert upstream.outcomes() == {"before": (2, 0, 0)}
-            assert [one.state for one in both] == [HostedState.FAILING] * 2
+            assert [one.state for one in both] == [MemberState.FAILING] * 2
             assert all(isinstance(one.error, GroupEnded) for one in both)
             (said,) = [log for log in logs if log["event"] == "shared stream restarts"]
         assert said["log_level"] == "warning"
         assert said["delay_s"] == 1
         assert len(upstream.producers) == upstream.closed == 1
         await service.pass_time(1)
-        assert [one.state for one in both] == [HostedState.RUNNING] * 2
+        assert [one.state for one in both] == [MemberState.RUNNING] * 2
         if end.startswith("advance"):
             # As the broker would: it was not told about it. In the other cases nobody has pulled it yet.
             upstream.put("after")
@@ -757,11 +757,11 @@ async def test_a_filter_whose_library_cancels_itself_is_not_silently_gone(
         one, two = service.host(Acking(upstream.name, "one"), Acking(upstream.name, "two"))
         upstream.put("bad")
         await service.settle_down()
-        assert one.state is HostedState.FAILING
+        assert one.state is MemberState.FAILING
         assert "nobody here asked for it" in str(one.error)
-        assert two.state is HostedState.RUNNING
+        assert two.state is MemberState.RUNNING
         await service.pass_time(2)
-        assert one.state is HostedState.RUNNING
+        assert one.state is MemberState.RUNNING
         upstream.put("good")
         await service.settle_down()
         assert upstream.outcomes() == {"bad": (1, 1, 0), "good": (2, 0, 0)}
@@ -803,17 +803,17 @@ async def test_an_outage_is_told_at_growing_distances_and_its_end_once(
 ) -> None:
     monkeypatch.setattr("random.Random.uniform", lambda self, low, high: high)
     async with supervised() as service:
-        (hosted,) = service.host(AckingParticularly(upstream.name, "one"))
+        (member,) = service.host(AckingParticularly(upstream.name, "one"))
         await service.settle_down()
         with capture_logs() as logs:
             for delay in (1, 2, 4, 8, 16):
                 upstream.fail(OSError("nobody there"))
                 await service.settle_down()
-                assert hosted.state is HostedState.FAILING
+                assert member.state is MemberState.FAILING
                 await service.pass_time(delay)
             await service.pass_time(60)
     told = [log["log_level"] for log in logs if log["event"] == "shared stream restarts"]
     assert told.count("warning") == 2  # the 1st and the 4th
     assert told.count("debug") == 3
     (ended,) = [log for log in logs if log["event"] == "shared stream is read again"]
-    assert ended["stream"] == hosted.stream_name
+    assert ended["stream"] == member.stream_name

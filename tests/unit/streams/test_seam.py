@@ -30,8 +30,8 @@ from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
 from triggerer.errors import BrokerUnavailable
 from triggerer.streams import Manager, RuntimeContext, RuntimeSettings
-from triggerer.streams.catchup.backlogs.backlogs import Lags
-from triggerer.streams.catchup.reading.lane_tail import Message, Recent
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
+from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.testing.memory_broker import InMemoryMessage
 
@@ -145,7 +145,7 @@ async def test_one_at_the_head_whose_live_filter_is_away_lets_others_run(scene: 
         manager.add(scene.specs("sick", "well"))
         for value in "abc":
             scene.publish(value)
-            await until(lambda value=value: value in scene.sink.taken(SICK))  # type: ignore[misc]
+            await until(lambda value=value: value in scene.sink.in_flight(SICK))  # type: ignore[misc]
         await until(lambda: scene.broker.committed() == 3)
 
 
@@ -157,7 +157,7 @@ async def test_one_at_the_head_of_a_quiet_lane_goes_live_when_its_live_filter_is
     async with Manager(context) as manager:
         sick, _ = manager.add(scene.specs("sick", "well"))
         scene.publish("a")
-        await until(lambda: scene.sink.taken(SICK) == ["a"])
+        await until(lambda: scene.sink.in_flight(SICK) == ["a"])
         assert sick.catching_up
         scene.without_live.clear()
         await until(lambda: not sick.catching_up)
@@ -173,10 +173,10 @@ async def test_one_has_caught_up_where_only_places_without_a_message_are_left(pl
     async with hosting(scene, sink, positions=(row,)) as (_, sick, _):
         assert sick.catching_up
         await sink.until(lambda: not sick.catching_up and sick.state == "running")
-        assert sink.taken(SICK) == ["a", "b", "c"][place:]
+        assert sink.in_flight(SICK) == ["a", "b", "c"][place:]
         scene.publish("d")
-        await sink.until(lambda: sink.taken(WELL) == ["d"])
-        await sink.until(lambda: sink.taken(SICK) == ["a", "b", "c", "d"][place:])
+        await sink.until(lambda: sink.in_flight(WELL) == ["d"])
+        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b", "c", "d"][place:])
 
 
 async def test_a_position_goes_that_lies_behind_places_without_a_message() -> None:
@@ -187,7 +187,7 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.positions.get((SICK, "0")) is not None)
         scene.fails.clear()
-        await sink.until(lambda: sink.taken(SICK) == ["a", "b", "c"])
+        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b", "c"])
         await sink.until(lambda: sink.positions == {(SICK, "0"): None})
 
 
@@ -199,11 +199,11 @@ async def test_another_owner_drops_a_position_behind_places_without_a_message() 
     scene.broker.seek(3)
     sink.positions[SICK, "0"] = [scene.broker.identity, 2]
     async with hosting(scene, sink, positions=sink.rows()) as (_, sick, _):
-        await sink.until(lambda: sink.taken(SICK) == ["c"] and not sick.catching_up)
+        await sink.until(lambda: sink.in_flight(SICK) == ["c"] and not sick.catching_up)
     # The broker was told of all but the last.
     scene.broker.seek(2)
     async with hosting(scene, sink, positions=sink.rows()):
-        await sink.until(lambda: sink.taken(WELL) == ["c"])
+        await sink.until(lambda: sink.in_flight(WELL) == ["c"])
         await sink.until(lambda: sink.positions == {(SICK, "0"): None})
     assert scene.opened.count(("sick", "c")) == 1
 
@@ -227,14 +227,14 @@ async def test_what_is_made_again_ends_at_places_without_a_message() -> None:
     async with Manager(context) as manager:
         sick, _ = manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.taken(SICK) == ["a", "b"])
+        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b"])
         scene.gates["sick", "b"] = anyio.Event()
         manager.set_back(sick, [ReplayRequest(1, SICK, None, again=True)])
         await sink.until(lambda: scene.opened.count(("sick", "b")) == 2)
         scene.gates["well", "a"].set()
-        await sink.until(lambda: sink.taken(WELL) == ["a", "b", "c"])
+        await sink.until(lambda: sink.in_flight(WELL) == ["a", "b", "c"])
         scene.gates["sick", "b"].set()
-        await sink.until(lambda: sink.taken(SICK) == ["a", "b", "a", "b", "c"])
+        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b", "a", "b", "c"])
         await sink.until(lambda: not sick.catching_up)
 
 
@@ -255,29 +255,29 @@ async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
         scene.publish("b")
         (stream,) = manager.streams.values()
         await until(lambda: stream.group is not None and stream.group.state.ledger.head == 2)
-        assert scene.sink.taken(WELL) == [], "what lies before it comes again"
+        assert scene.sink.in_flight(WELL) == [], "what lies before it comes again"
         scene.may_fail.set()
         await until(lambda: scene.broker.committed() == 2)
-        await until(lambda: sorted(scene.sink.taken(SICK)) == ["a", "b"])
-        assert scene.sink.taken(WELL) == ["a", "b"]
+        await until(lambda: sorted(scene.sink.in_flight(SICK)) == ["a", "b"])
+        assert scene.sink.in_flight(WELL) == ["a", "b"]
 
 
 def test_what_repeats_something_from_before_does_not_adjoin_what_comes() -> None:
     """It had been broadcast up to 4 when somebody fell behind at 2."""
-    recent = Recent(["log", 4], most=10)
-    recent.append(Message(["log", 2], "c", None), 0)
-    assert recent.newest is None
-    assert not recent.covers(["log", 3])
-    recent.append(Message(["log", 5], "f", None), 0)
-    assert recent.newest == ["log", 5]
-    assert not recent.covers(["log", 3])
-    assert recent.covers(["log", 5])
+    lane_tail = LaneTail(["log", 4], most=10)
+    lane_tail.append(Message(["log", 2], "c", None), 0)
+    assert lane_tail.newest is None
+    assert not lane_tail.covers(["log", 3])
+    lane_tail.append(Message(["log", 5], "f", None), 0)
+    assert lane_tail.newest == ["log", 5]
+    assert not lane_tail.covers(["log", 3])
+    assert lane_tail.covers(["log", 5])
 
 
 def test_what_is_broadcast_of_a_lane_that_was_made_anew_is_kept() -> None:
-    recent = Recent(["log", 4], most=10)
-    recent.append(Message(["another", 0], "a", None), 0)
-    assert recent.newest == ["another", 0]
+    lane_tail = LaneTail(["log", 4], most=10)
+    lane_tail.append(Message(["another", 0], "a", None), 0)
+    assert lane_tail.newest == ["another", 0]
 
 
 @pytest.mark.rule("18: the row goes once the broker was advanced to it")
@@ -300,7 +300,7 @@ async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_anoth
             await sink.until(lambda: stream.group not in {before, None})
             scene.is_breaking = False
         scene.fails.clear()
-        await sink.until(lambda: "b" in sink.taken(1))
+        await sink.until(lambda: "b" in sink.in_flight(1))
         await sink.until(lambda: sink.positions[1, "0"] is None)
 
 
@@ -316,7 +316,7 @@ async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_give
     scene.gates["well", "b"] = anyio.Event()
     async with hosting(scene, sink, positions=(scene.row(SICK, 0),)) as (_, sick, _):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.taken(SICK) == ["a", "b", "c"] and not sick.catching_up)
+        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b", "c"] and not sick.catching_up)
         scene.publish("d")
         await sink.until(lambda: ("sick", "d") in scene.opened)
         scene.gates["well", "b"].set()
@@ -338,14 +338,14 @@ async def test_who_has_read_what_comes_again_counts_as_having_it(scene: Lively) 
         scene.may_fail.set()
         await sink.until(lambda: bool(scene.told))
         del scene.fails["sick"]
-        await sink.until(lambda: sink.taken(SICK) == ["a"] and not sick.catching_up)
+        await sink.until(lambda: sink.in_flight(SICK) == ["a"] and not sick.catching_up)
         scene.fails["sick"] = always
         scene.is_quiet = False
-        scene.broker.note_change()
+        scene.broker.record_change()
         await sink.until(lambda: scene.broker.committed() == 1)
         assert scene.broker.dead_letters == []
         del scene.fails["well"]
-        await sink.until(lambda: sink.taken(WELL) == ["a"])
+        await sink.until(lambda: sink.in_flight(WELL) == ["a"])
 
 
 async def test_nothing_is_kept_in_memory_for_a_watcher_that_was_deleted(scene: Lively) -> None:
@@ -358,27 +358,27 @@ async def test_nothing_is_kept_in_memory_for_a_watcher_that_was_deleted(scene: L
         scene.publish("b", "c")
         await sink.until(lambda: scene.broker.committed() == 3)
         (stream,) = manager.streams.values()
-        assert list(stream.group.state.recent) == [0]
+        assert list(stream.group.state.lane_tail) == [0]
         manager.remove(sick, on_purpose=True)
-        assert not stream.group.state.recent
+        assert not stream.group.state.lane_tail
 
 
 def test_how_far_the_broker_was_advanced_is_known_while_somebody_is_behind() -> None:
-    lags = Lags(Sink())
+    backlogs = Backlogs(Sink())
     fence, now = Fence("stream", "me", 1), datetime(2026, 1, 1, tzinfo=UTC)
     for watcher_id in (1, 2):
         watcher = WatcherRef(watcher_id, 0)
-        lags.fall_behind(watcher, 0, ["log", 3], fence, now, lambda _: None)
-    lags.note_advanced(0, ["log", 7])
+        backlogs.fall_behind(watcher, 0, ["log", 3], fence, now, lambda _: None)
+    backlogs.mark_advanced(0, ["log", 7])
     # What the broker has delivered twice.
-    lags.note_advanced(0, ["log", 5])
-    assert lags.advanced_to == {0: ["log", 7]}
-    lags.note_advanced(0, ["made anew", 1])
-    assert lags.advanced_to == {0: ["made anew", 1]}
-    for lag in lags.all():
-        assert lags.advanced_to
-        lags.end(lag)
-    assert not lags.advanced_to
+    backlogs.mark_advanced(0, ["log", 5])
+    assert backlogs.advanced_to == {0: ["log", 7]}
+    backlogs.mark_advanced(0, ["made anew", 1])
+    assert backlogs.advanced_to == {0: ["made anew", 1]}
+    for backlog in backlogs.all():
+        assert backlogs.advanced_to
+        backlogs.end(backlog)
+    assert not backlogs.advanced_to
 
 
 class Counting(Breaking):
@@ -440,12 +440,12 @@ async def test_a_lane_whose_end_nobody_tells_holds_up_no_other() -> None:
     scene.broker.seek(5, lane="led")
     rows = scene.rows("leaderless", "led")
     async with hosting(scene, sink, positions=rows) as (_, sick, _):
-        await sink.until(lambda: sink.taken(SICK) == [*range(5)])
+        await sink.until(lambda: sink.in_flight(SICK) == [*range(5)])
         await sink.until(lambda: "lead" in str(sick.catching_up[SICK]))
         # With what is broadcast next it goes on live there.
         scene.publish(5, lane="led")
         await sink.until(lambda: sink.positions[SICK, '"led"'] is None)
-        assert sink.taken(SICK) == [*range(6)]
+        assert sink.in_flight(SICK) == [*range(6)]
 
 
 async def test_it_is_not_asked_again_and_again_where_a_lane_ends_that_is_gone() -> None:
@@ -464,7 +464,7 @@ async def test_one_that_is_behind_in_a_lane_that_was_made_anew_and_is_empty_has_
         assert sick.catching_up
         await sink.until(lambda: not sick.catching_up)
         scene.publish("first", lane="empty")
-        await sink.until(lambda: sink.taken(SICK) == ["first"])
+        await sink.until(lambda: sink.in_flight(SICK) == ["first"])
 
 
 async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_meanwhile(
@@ -482,7 +482,7 @@ async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_mea
         scene.fails.clear()
         scene.publish("first", lane="led")
         await sink.until(lambda: sink.positions.get((SICK, '"led"'), 0) is None)
-        await sink.until(lambda: 1 in sink.taken(SICK))
+        await sink.until(lambda: 1 in sink.in_flight(SICK))
         # From now on it is behind in that lane alone, and its reading does not end.
         before = scene.readings
         with anyio.move_on_after(0.1):
@@ -506,4 +506,4 @@ async def test_a_lane_for_which_no_other_message_can_be_tried_holds_up_no_other(
         sick, _ = manager.add(scene.specs("sick", "well", positions=rows))
         await sink.until(lambda: "nobody leads gone" in str(sick.catching_up[SICK]))
         scene.publish(*range(3), lane="led")
-        await sink.until(lambda: sink.taken(SICK) == [*range(3)])
+        await sink.until(lambda: sink.in_flight(SICK) == [*range(3)])

@@ -16,7 +16,7 @@ from triggerer.domain.events import EventSource
 from triggerer.errors import PluginError
 from triggerer.processes.own_lease import OwnLease
 from triggerer.streams import RuntimeSettings
-from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
@@ -47,14 +47,14 @@ def noting(upstream: Upstream, *names: str) -> dict[str, list[Any]]:
     """What each of these filters is shown."""
     seen: dict[str, list[Any]] = {name: [] for name in names}
 
-    def note_as(name: str) -> Callable[[Any], Any]:
+    def record_as(name: str) -> Callable[[Any], Any]:
         async def note(event: Any) -> None:
             seen[name].append(event)
 
         return note
 
     for name in names:
-        upstream.on_filter[name] = note_as(name)
+        upstream.on_filter[name] = record_as(name)
     return seen
 
 
@@ -338,7 +338,7 @@ async def test_who_was_ended_before_its_filter_started_is_offered_nothing(
         lease=OwnLease.unlimited(),
         settings=RuntimeSettings(),
         pending=PendingLimit(10),
-        lags=Lags(None),
+        backlogs=Backlogs(None),
         source_of=lambda watcher: None,
         now=lambda: datetime.now(UTC),
     )

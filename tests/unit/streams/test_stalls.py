@@ -84,7 +84,7 @@ async def test_a_filter_that_blocks_is_named_with_the_line_and_its_end_is_told(
             upstream.put(1)
             await until(lambda: seen.over)
         (stall,) = seen.begun
-        assert stall.trigger == slow.hosted.name == "Acking#2"
+        assert stall.trigger == slow.member.name == "Acking#2"
         assert stall.task == "watcher[Acking#2]"
         assert stall.stream is None
         assert "time.sleep(seconds)  # the line to find" in stall.stack.splitlines()[-1]

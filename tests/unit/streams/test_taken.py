@@ -7,86 +7,90 @@ from datetime import UTC, datetime
 import pytest
 
 from triggerer.domain.events import Fence, WatcherRef
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.processing.in_flight import TakenFromLane, TakenMessages
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.processing.in_flight import LaneMessageInFlight, MessagesInFlight
 from triggerer.streams.catchup.reading.lane_tail import Message
 
 
 @pytest.fixture
-def messages() -> TakenMessages:
-    return TakenMessages()
+def messages() -> MessagesInFlight:
+    return MessagesInFlight()
 
 
 @pytest.fixture
-def lag(messages: TakenMessages) -> Lag:
+def backlog(messages: MessagesInFlight) -> Backlog:
     fence = Fence("stream", "me", 1)
     since = datetime.now(UTC)
-    return Lag(WatcherRef(1, 0), 0, "0", since, fence, ["log", 0], ["log", 0], taken_by=messages)
+    return Backlog(
+        WatcherRef(1, 0), 0, "0", since, fence, ["log", 0], ["log", 0], in_flight_by=messages
+    )
 
 
-def given(lag: Lag, number: int) -> TakenFromLane:
-    return TakenFromLane(lag, Message(["log", number], number, number), str)
+def given(backlog: Backlog, number: int) -> LaneMessageInFlight:
+    return LaneMessageInFlight(backlog, Message(["log", number], number, number), str)
 
 
-def derived_from(messages: TakenMessages, lag: Lag, number: int) -> TakenFromLane:
+def derived_from(messages: MessagesInFlight, backlog: Backlog, number: int) -> LaneMessageInFlight:
     """A message that the filter has passed, and of which an event is not durable yet."""
-    taken = given(lag, number)
-    taken.derived = 1
-    lag.read_to = taken.message.end
-    messages.add(taken)
-    return taken
+    in_flight = given(backlog, number)
+    in_flight.derived = 1
+    backlog.cursor = in_flight.message.end
+    messages.add(in_flight)
+    return in_flight
 
 
 def test_what_derives_nothing_moves_the_position_unless_something_before_it_is_waited_for(
-    messages: TakenMessages, lag: Lag
+    messages: MessagesInFlight, backlog: Backlog
 ) -> None:
-    messages.pass_by(given(lag, 0))
-    assert lag.position == lag.read_to == ["log", 1]
-    waits = derived_from(messages, lag, 1)
-    messages.pass_by(given(lag, 2))
-    assert (lag.position, lag.read_to) == (["log", 1], ["log", 3])
-    later = derived_from(messages, lag, 3)
+    messages.pass_by(given(backlog, 0))
+    assert backlog.position == backlog.cursor == ["log", 1]
+    waits = derived_from(messages, backlog, 1)
+    messages.pass_by(given(backlog, 2))
+    assert (backlog.position, backlog.cursor) == (["log", 1], ["log", 3])
+    later = derived_from(messages, backlog, 3)
     later.unresolved = 0
-    assert not messages.move(lag)
-    assert lag.position == ["log", 1]
+    assert not messages.move(backlog)
+    assert backlog.position == ["log", 1]
     waits.unresolved = 0
-    assert messages.move(lag)
-    assert lag.position == lag.read_to == ["log", 4]
+    assert messages.move(backlog)
+    assert backlog.position == backlog.cursor == ["log", 4]
 
 
 def test_the_position_moves_up_to_the_next_message_that_is_waited_for(
-    messages: TakenMessages, lag: Lag
+    messages: MessagesInFlight, backlog: Backlog
 ) -> None:
-    first = derived_from(messages, lag, 0)
-    messages.pass_by(given(lag, 1))
-    derived_from(messages, lag, 2)
+    first = derived_from(messages, backlog, 0)
+    messages.pass_by(given(backlog, 1))
+    derived_from(messages, backlog, 2)
     first.unresolved = 0
-    assert messages.move(lag)
-    assert (lag.position, lag.read_to) == (["log", 2], ["log", 3])
+    assert messages.move(backlog)
+    assert (backlog.position, backlog.cursor) == (["log", 2], ["log", 3])
 
 
 def test_what_is_open_is_dropped_with_what_lies_before_it(
-    messages: TakenMessages, lag: Lag
+    messages: MessagesInFlight, backlog: Backlog
 ) -> None:
-    one, other = derived_from(messages, lag, 0), derived_from(messages, lag, 1)
-    messages.open = opened = given(lag, 2)
+    one, other = derived_from(messages, backlog, 0), derived_from(messages, backlog, 1)
+    messages.open = opened = given(backlog, 2)
     messages.drop_from(other)
-    assert [taken.is_dropped for taken in (one, other, opened)] == [False, True, True]
+    assert [in_flight.is_dropped for in_flight in (one, other, opened)] == [False, True, True]
 
 
 def test_what_was_taken_of_a_lane_that_another_reads_counts_no_more(
-    messages: TakenMessages, lag: Lag
+    messages: MessagesInFlight, backlog: Backlog
 ) -> None:
-    one = derived_from(messages, lag, 0)
-    messages.open = opened = given(lag, 1)
-    messages.forget(lag)
+    one = derived_from(messages, backlog, 0)
+    messages.open = opened = given(backlog, 1)
+    messages.forget(backlog)
     assert one.is_dropped
     assert opened.is_dropped
 
 
-def test_what_is_open_of_another_lane_still_counts(messages: TakenMessages, lag: Lag) -> None:
-    other = Lag(lag.watcher, 1, "1", lag.since, lag.fence, ["log", 0], ["log", 0])
+def test_what_is_open_of_another_lane_still_counts(
+    messages: MessagesInFlight, backlog: Backlog
+) -> None:
+    other = Backlog(backlog.watcher, 1, "1", backlog.since, backlog.fence, ["log", 0], ["log", 0])
     messages.open = opened = given(other, 0)
-    messages.forget(lag)
-    messages.drop_from(given(lag, 0))
+    messages.forget(backlog)
+    messages.drop_from(given(backlog, 0))
     assert not opened.is_dropped

@@ -298,7 +298,7 @@ class _Asked:
             return PartitionQueue()
         keys = KeysInMemory(partitioner_of(after.schedule), after.quiet_period, self.members)
         for key in old.past.have_run:
-            keys.note_run(key, self.since)
+            keys.record_run(key, self.since)
         keys.add(old.waiting, self.until, past=old.past)
         return keys.queue(self.until)
 

@@ -71,7 +71,7 @@ class Availability:
             return f"the database refuses {use} since {readable(outage.since)}: {outage.reason}"
         return None
 
-    def note_failure(self, use: Use, error: TriggererError) -> None:
+    def record_failure(self, use: Use, error: TriggererError) -> None:
         """The database did not do what it was asked."""
         now = self._clock()
         outage = self._outages.setdefault(use, _Outage())
@@ -100,7 +100,7 @@ class Availability:
         if is_new and self.on_change is not None:
             self.on_change()
 
-    def note_success(self, use: Use) -> None:
+    def record_success(self, use: Use) -> None:
         """The database did what it was asked."""
         if use in self._lasting:
             self._end(use)

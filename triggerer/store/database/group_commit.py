@@ -59,7 +59,7 @@ class GroupCommit(ABC, Generic[G]):
                     partial(self._write, part),
                     on=self.retried,
                     backoff=self._backoff,
-                    on_failure=self._note_failure,
+                    on_failure=self._record_failure,
                 )
             except self.refusals as error:
                 parts.extendleft(reversed(self._halves(part) or self._without_refused(part, error)))
@@ -79,7 +79,7 @@ class GroupCommit(ABC, Generic[G]):
         """
 
     @abstractmethod
-    def _note_failure(self, error: TriggererError, delay: float) -> None:
+    def _record_failure(self, error: TriggererError, delay: float) -> None:
         """A group was not written, or nobody knows; it is written again after `delay` seconds."""
 
     @abstractmethod

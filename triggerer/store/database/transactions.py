@@ -124,12 +124,12 @@ class Database:
                 async with self._turn:
                     result = await self._runner.perform(script, announced)
         except (OutcomeUnknown, StoreUnavailable) as error:
-            self.availability.note_failure(Use.WRITES, error)
+            self.availability.record_failure(Use.WRITES, error)
             if isinstance(error, OutcomeUnknown):
                 # Perhaps it did commit; a wakeup too many does no harm.
                 await self.announce_here(announced)
             raise
-        self.availability.note_success(Use.WRITES)
+        self.availability.record_success(Use.WRITES)
         await self.announce_here(announced)
         return result
 
@@ -147,9 +147,9 @@ class Database:
                 async with self._turn:
                     rows = await self._runner.perform_step(step)
         except (OutcomeUnknown, StoreUnavailable) as error:
-            self.availability.note_failure(Use.WRITES, error)
+            self.availability.record_failure(Use.WRITES, error)
             raise
-        self.availability.note_success(Use.WRITES)
+        self.availability.record_success(Use.WRITES)
         return rows
 
     async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
@@ -188,11 +188,11 @@ class Database:
                 await self.announce_here(announced_in(session))
                 raise
         except (OutcomeUnknown, StoreUnavailable) as error:
-            self.availability.note_failure(Use.WRITES, error)
+            self.availability.record_failure(Use.WRITES, error)
             raise
         finally:
             await self._close(session)
-        self.availability.note_success(Use.WRITES)
+        self.availability.record_success(Use.WRITES)
         await self.announce_here(announced_in(session))
 
     @asynccontextmanager
@@ -206,9 +206,9 @@ class Database:
             async with self._reading() as session:
                 yield session
         except StoreUnavailable as error:
-            self.availability.note_failure(Use.READS, error)
+            self.availability.record_failure(Use.READS, error)
             raise
-        self.availability.note_success(Use.READS)
+        self.availability.record_success(Use.READS)
 
     async def probe(self) -> None:
         """Check that it answers. The log is not told if it does not: whoever opens it says so.

@@ -243,7 +243,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         if not self.unsettled:
             self._settled.set()
 
-    def _note_failure(self, error: TriggererError, delay: float) -> None:
+    def _record_failure(self, error: TriggererError, delay: float) -> None:
         self.trouble = error
         warn_seldom(
             _log,

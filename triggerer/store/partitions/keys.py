@@ -272,7 +272,7 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
     return found
 
 
-def note_keys(dag_id: str, keys: Sequence[NotedKey], *, now: datetime) -> Script[None]:
+def record_keys(dag_id: str, keys: Sequence[NotedKey], *, now: datetime) -> Script[None]:
     """Store when the runs of these keys may start, and that it was found now."""
     if keys:
         rows = [

@@ -83,7 +83,7 @@ async def claim_call(
     return CallbackOrder(order, RunState(run.state), run.error, run.callback_attempts)
 
 
-async def note_called(
+async def mark_called(
     session: AsyncSession, call: CallbackOrder, *, executor: str, is_done: bool
 ) -> None:
     """Note that a call is done; or that it was interrupted, and is due again, which does not count.

@@ -48,7 +48,7 @@ def begin_run(*, executor: str, run_pk: int, attempt: int) -> BoundStatement:
     return _BEGIN(executor=executor, run_pk=run_pk, attempt=attempt, now=now)
 
 
-def note_wait(
+def record_wait(
     *,
     executor: str,
     run_pk: int,

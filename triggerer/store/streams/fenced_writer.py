@@ -72,7 +72,7 @@ class FencedWriter(GroupCommit[list[C]]):
         while any(map(self.is_writing, stream_digests)):
             await self._has_answered.wait()
 
-    def _note_submitted(self, change: C) -> None:
+    def _mark_submitted(self, change: C) -> None:
         self._unwritten[change.fence.stream_digest] += 1
 
     def _answer(self, change: C, error: Exception | None) -> None:
@@ -98,7 +98,7 @@ class FencedWriter(GroupCommit[list[C]]):
             self._answer(change, error)
         return ()
 
-    def _note_failure(self, error: TriggererError, delay: float) -> None:
+    def _record_failure(self, error: TriggererError, delay: float) -> None:
         warn_seldom(
             _log,
             self._backoff.failures,

@@ -38,7 +38,7 @@ class StateWriter(FencedWriter[StateChange]):
 
     def submit_nowait(self, change: StateChange) -> None:
         self._waiting.setdefault(change.fence.stream_digest, deque()).append(change)
-        self._note_submitted(change)
+        self._mark_submitted(change)
         if self._is_idle:
             self._wake()
 

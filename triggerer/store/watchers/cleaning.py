@@ -115,7 +115,7 @@ def _told(instant: datetime) -> str:
     return f"{instant:%Y-%m-%dT%H:%M:%SZ}"
 
 
-async def note_cleaned(
+async def mark_cleaned(
     session: AsyncSession, watcher_ids: Collection[int], before: datetime
 ) -> Mapping[int, UnsettledWatcher]:
     """Note that events of these watchers from before an instant are deleted; return those for which that may not be.

@@ -179,7 +179,7 @@ class ParkedUsage:
         messages, used = self.of_watchers[watcher_id]
         self.of_watchers[watcher_id] = messages + 1, used + size_bytes
 
-    def note_set_aside(self, watcher_id: int, size_bytes: int) -> None:
+    def mark_set_aside(self, watcher_id: int, size_bytes: int) -> None:
         """A message was set aside; it was perhaps there already, so what is known is too much at worst."""
         if self.total_bytes is not None:
             self.total_bytes += size_bytes
@@ -330,7 +330,7 @@ def _set_aside(
     )
     # One that was set aside when its watcher read another stream refers to the bytes of that.
     yield DROP_BODIES(ids=[body_id])
-    usage.note_set_aside(watcher_id, size_bytes)
+    usage.mark_set_aside(watcher_id, size_bytes)
     return True
 
 

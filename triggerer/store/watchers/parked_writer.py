@@ -47,7 +47,7 @@ class ParkedWriter(FencedWriter[ParkedChange]):
 
     def submit_nowait(self, change: ParkedChange) -> None:
         self._waiting.append(change)
-        self._note_submitted(change)
+        self._mark_submitted(change)
         if self._is_idle:
             self._wake()
 

@@ -37,13 +37,13 @@ class PositionWriter(FencedWriter[_Change]):
 
     def submit_nowait(self, change: PositionChange) -> None:
         self._waiting.setdefault((change.watcher_id, change.lane), []).append(change)
-        self._note_submitted(change)
+        self._mark_submitted(change)
         if self._is_idle:
             self._wake()
 
     def end_replay_nowait(self, end: ReplayEnd) -> None:
         self._ends.append(end)
-        self._note_submitted(end)
+        self._mark_submitted(end)
         if self._is_idle:
             self._wake()
 

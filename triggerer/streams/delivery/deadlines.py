@@ -41,7 +41,7 @@ class Deadlines:
         clock = self._state.clock
         while True:
             now = clock.monotonic()
-            oldest = min(self._oldest(now), self._advances.note_awaited(now))
+            oldest = min(self._oldest(now), self._advances.mark_awaited(now))
             due = max(oldest + self._timeout, now)
             await clock.sleep_until(due)
             woken = clock.monotonic()
@@ -113,7 +113,7 @@ class _Advances:
         # By the identity of what was handed to it, which is kept so that no other one gets the same.
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
-    def note_awaited(self, now: float) -> float:
+    def mark_awaited(self, now: float) -> float:
         """Note which are awaited; return when the oldest of them was first seen, or `now`."""
         awaited = self._pump.awaited
         self._first_seen = {

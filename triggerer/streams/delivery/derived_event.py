@@ -10,7 +10,7 @@ from typing import Any
 from triggerer.domain.events import EventSource
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Entry
-from triggerer.streams.delivery.ledger import Member
+from triggerer.streams.delivery.ledger import LedgerMember
 from triggerer.streams.delivery.pending_limit import PendingLimit
 
 
@@ -21,7 +21,7 @@ class _Completed(Enum):
 _COMPLETED = _Completed.COMPLETED
 
 
-class Deriver(Member):
+class Deriver(LedgerMember):
     """A member whose filter derives events: what those need of it until the store has answered."""
 
     __slots__ = ("oldest_pending", "on_departed", "on_refused", "pending", "source", "state")
@@ -66,7 +66,7 @@ class DerivedEvent:
         pending = subscriber.pending
         pending.count -= 1
         if pending.is_awaited:
-            pending.note_room()
+            pending.signal_room()
         entry = self.entry
         if entry is _COMPLETED:
             return

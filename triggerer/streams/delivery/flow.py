@@ -13,7 +13,7 @@ from triggerer.abc import SharedStreamProducer
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Lane
-from triggerer.streams.delivery.slow_subscribers import TURNS_BEFORE_OVERFLOW, TooSlow
+from triggerer.streams.delivery.slow_subscribers import TURNS_BEFORE_OVERFLOW, SlowSubscribers
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.delivery.subscribers import Subscribers
 from triggerer.synchronization import AutoResetEvent
@@ -28,10 +28,12 @@ class Flow:
     a hook of the producer raises, the group ends.
     """
 
-    def __init__(self, state: GroupState, subscribers: Subscribers, too_slow: TooSlow) -> None:
+    def __init__(
+        self, state: GroupState, subscribers: Subscribers, slow_subscribers: SlowSubscribers
+    ) -> None:
         self._state = state
         self._subscribers = subscribers
-        self._too_slow = too_slow
+        self._too_slow = slow_subscribers
         self._settings = state.settings
         self._ledger = state.ledger
         self._lanes = state.lanes
@@ -47,7 +49,7 @@ class Flow:
         self._resume_needed = AutoResetEvent()
         self._hook_lock = anyio.Lock()
         """The hooks are called one at a time."""
-        self._lanes.on_low_water = self._note_low_water
+        self._lanes.on_low_water = self._record_low_water
 
     # The poll
 
@@ -75,7 +77,7 @@ class Flow:
             self._ledger.head >= self._free_until
             or self._state.is_stopping
             or self._awaits_members
-            or self._state.holders
+            or self._state.blocked_by
             or self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes
             or lane in self._lanes.full
         ):
@@ -86,7 +88,7 @@ class Flow:
                 self._free_until = self._first_not_free()
         # It is free, so somebody has come.
         self._awaits_members = False
-        must_check = self._lanes.full or self._state.is_stopping or self._state.holders
+        must_check = self._lanes.full or self._state.is_stopping or self._state.blocked_by
         self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
 
     def _burst(self) -> int:
@@ -99,7 +101,7 @@ class Flow:
         head = self._ledger.head
         if (
             self._state.is_closed
-            or self._state.holders
+            or self._state.blocked_by
             or (self._state.is_stopping and self._state.is_acknowledged)
             or self._is_deserted
         ):
@@ -133,7 +135,7 @@ class Flow:
             # The poll was woken before it was cancelled.
             await anyio.sleep_forever()
         # Before the hooks, which may take long.
-        self._too_slow.note_poll_paused(self._lanes.full.get(key) if self._is_held(key) else None)
+        self._too_slow.mark_poll_paused(self._lanes.full.get(key) if self._is_held(key) else None)
         if producer is not None and producer.pauses_lanes and self._is_held(key):
             # The producer may have forgotten the pause, for example of a lane that was reassigned and came back.
             await self._pause_lane(producer, self._lanes.full[key])
@@ -146,7 +148,7 @@ class Flow:
             if self._is_free(key) and not (was_full and self._is_above_half):
                 break
             await self._wait_for_room()
-        self._too_slow.note_poll_goes_on()
+        self._too_slow.mark_poll_resumed()
         if producer is not None:
             await producer.resume()
 
@@ -223,8 +225,8 @@ class Flow:
                 self._paused.add(lane)
                 await producer.pause_lane(lane.key)
 
-    def _note_low_water(self, lane: Lane) -> None:
-        self._progress.note_room()
+    def _record_low_water(self, lane: Lane) -> None:
+        self._progress.signal_room()
         if lane in self._paused:
             self._to_resume.append(lane)
             self._resume_needed.set()
@@ -257,7 +259,7 @@ class Flow:
         self.check_at = 0
 
     def hold(self) -> None:
-        """Look before the next broadcast whether the stream is held, see `GroupState.holders`."""
+        """Look before the next broadcast whether the stream is held, see `GroupState.blocked_by`."""
         self.check_at = 0
 
     def stop_pulling(self) -> None:

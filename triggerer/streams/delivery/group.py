@@ -19,20 +19,20 @@ from triggerer.domain.watchers.stream_states import EventsWithState
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
 from triggerer.processes.own_lease import OwnLease
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.catchup.decision.falling_behind import FallingBehind
-from triggerer.streams.catchup.decision.falling_behind_in_queues import Keeping
+from triggerer.streams.catchup.decision.falling_behind_in_queues import FallingBehindInQueues
 from triggerer.streams.clock import Clock
 from triggerer.streams.delivery.deadlines import Deadlines
 from triggerer.streams.delivery.flow import Flow
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Lanes
 from triggerer.streams.delivery.ledger import Ledger
-from triggerer.streams.delivery.loop_tick import Turns
+from triggerer.streams.delivery.loop_tick import LoopTick
 from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.streams.delivery.pump import Pump
 from triggerer.streams.delivery.rejected import Rejected
-from triggerer.streams.delivery.slow_subscribers import TooSlow
+from triggerer.streams.delivery.slow_subscribers import SlowSubscribers
 from triggerer.streams.delivery.staged_events import stage
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.delivery.subscribers import Subscribers
@@ -79,7 +79,7 @@ class Group:
         lease: OwnLease,
         settings: RuntimeSettings,
         pending: PendingLimit,
-        lags: Lags,
+        backlogs: Backlogs,
         source_of: Callable[[WatcherRef], EventSource | None],
         now: Callable[[], datetime],
         parked: ParkedStore | None = None,
@@ -88,7 +88,7 @@ class Group:
         hands_over_at_bound: bool = False,
         random: Random | None = None,
         on_open: Callable[[GroupState], None] = _ignore,
-        on_holders: Callable[[], None] = _ignore_holders,
+        on_blocked: Callable[[], None] = _ignore_holders,
     ) -> None:
         self._opener = opener
         self._kwargs = kwargs
@@ -103,30 +103,30 @@ class Group:
             lease,
             lanes,
             ledger,
-            lags,
+            backlogs,
             source_of,
             now,
             parked=parked,
             hands_over_at_bound=hands_over_at_bound,
-            on_holders=self._note_holders,
+            on_blocked=self._record_blockers,
         )
         self._load_state = load_state
         self._with_state = with_state
         self._sink = sink
         self._random = random or Random()
         self._on_open = on_open
-        self._on_holders = on_holders
+        self._on_holders = on_blocked
         self.subscribers = Subscribers(
             self.state, sink=sink, pending=pending, on_interrupted=self._cancel_later
         )
         falling_behind = FallingBehind(self.state, self.subscribers)
         rejected = Rejected(self.state, falling_behind.decide)
-        lanes.decide, lanes.on_failed = rejected.decide, falling_behind.note_redelivery
-        self._too_slow = TooSlow(self.state, self.subscribers, pending, sink)
+        lanes.decide, lanes.on_failed = rejected.decide, falling_behind.record_redelivery
+        self._too_slow = SlowSubscribers(self.state, self.subscribers, pending, sink)
         self._flow = Flow(self.state, self.subscribers, self._too_slow)
         self._pump = Pump(self.state)
         self._deadlines = Deadlines(self.state, self.subscribers, self._pump)
-        self._keeping: Keeping | None = None
+        self._keeping: FallingBehindInQueues | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
@@ -178,7 +178,7 @@ class Group:
             if state.staging is not None:
                 state.staging.end()
             # For those who wait for it to drain: nothing more is going to be advanced.
-            state.progress.note_room()
+            state.progress.signal_room()
             await self._close_producer()
 
     async def _open(self) -> AsyncGenerator[Any, None]:
@@ -212,15 +212,17 @@ class Group:
     def _keep_messages(self) -> None:
         """Where the source is a queue, what somebody misses is stored."""
         state = self.state
-        if state.keeps_messages and state.lags.are_kept:
+        if state.keeps_messages and state.backlogs.are_kept:
             assert state.parked is not None
-            self._keeping = keeping = Keeping(state, self.subscribers, state.parked, self._random)
+            self._keeping = keeping = FallingBehindInQueues(
+                state, self.subscribers, state.parked, self._random
+            )
             lanes = state.lanes
             rejected = Rejected(state, keeping.decide)
-            lanes.decide, lanes.on_failed = rejected.decide, keeping.note_redelivery
-            lanes.decided_lanes = state.lags.by_lane
+            lanes.decide, lanes.on_failed = rejected.decide, keeping.record_redelivery
+            lanes.decided_lanes = state.backlogs.by_lane
 
-    def _note_holders(self) -> None:
+    def _record_blockers(self) -> None:
         self._flow.hold()
         self._on_holders()
 
@@ -313,7 +315,7 @@ class Group:
     async def _fan_out(self, events: AsyncGenerator[Any, None]) -> None:
         state, flow, present = self.state, self._flow, self.subscribers.present
         ledger, selecting = state.ledger, state.selection.tables
-        turns = Turns()
+        turns = LoopTick()
         async for event in events:
             has_checked = ledger.head >= flow.check_at
             if has_checked:
@@ -341,9 +343,9 @@ class Group:
         get_lane = state.producer.get_advance_lane
         get_size = state.producer.get_size if tells_sizes(type(state.producer)) else None
         max_bytes = state.settings.max_outstanding_bytes
-        behind = state.lags.by_lane if state.reads_log else ()
-        keeps_messages, in_queue = self._keeping is not None, state.lags.by_lane
-        turns = Turns()
+        behind = state.backlogs.by_lane if state.reads_log else ()
+        keeps_messages, in_queue = self._keeping is not None, state.backlogs.by_lane
+        turns = LoopTick()
         size_bytes = 0
         now = 0.0
         async for event, payload in events:
@@ -367,7 +369,7 @@ class Group:
                 if in_queue:
                     state.keep_newest(ledger.entries[-1], size_bytes)
             if behind:
-                state.keep_recent(event, payload, size_bytes)
+                state.keep_lane_tail(event, payload, size_bytes)
             if selecting:
                 self._offer(event)
             if state.readers:
@@ -401,11 +403,11 @@ class Group:
         self._flow.stop_pulling()
 
     def await_members(self) -> None:
-        """Pull nothing more until a member has joined, if none is present; see `note_joined`."""
+        """Pull nothing more until a member has joined, if none is present; see `mark_joined`."""
         if not len(self.subscribers):
             self._flow.await_members()
 
-    def note_joined(self) -> None:
+    def mark_joined(self) -> None:
         """A member is present that was not."""
         self.state.progress.note()
 

@@ -13,11 +13,11 @@ from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.domain.watchers.lane_positions import Position, cut_before, following, is_before
 from triggerer.domain.watchers.parked import ParkedStore
 from triggerer.processes.own_lease import OwnLease
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.backlogs.backlogs import Lags
-from triggerer.streams.catchup.backlogs.truncated_logs import note_cut
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
+from triggerer.streams.catchup.backlogs.truncated_logs import mark_cut
 from triggerer.streams.catchup.reading.lane_ends import LaneEnds
-from triggerer.streams.catchup.reading.lane_tail import Message, Recent
+from triggerer.streams.catchup.reading.lane_tail import LaneTail, Message
 from triggerer.streams.clock import Clock
 from triggerer.streams.delivery.absences import Absences
 from triggerer.streams.delivery.lanes import Entry, Lanes
@@ -37,7 +37,7 @@ class Stages(EventSink, Protocol):
     is_ahead: bool
 
     def flush(self) -> None: ...
-    def note_advanced(self) -> None: ...
+    def mark_advanced(self) -> None: ...
     def end(self) -> None: ...
 
 
@@ -71,7 +71,7 @@ class GroupState:
     lease: OwnLease
     lanes: Lanes
     ledger: Ledger
-    lags: Lags
+    backlogs: Backlogs
     """Who is behind where; outlives the group."""
     source_of: Callable[[WatcherRef], EventSource | None]
     """That of the trigger which serves a watcher, also if it could not be made; None: the watcher is no member."""
@@ -81,7 +81,7 @@ class GroupState:
     """Where messages are kept; outlives the group."""
     hands_over_at_bound: bool = False
     """Whether the producer is handed what cannot be kept, since a bound is reached; otherwise the stream waits."""
-    holders: dict[WatcherRef, Exception] = field(default_factory=dict)
+    blocked_by: dict[WatcherRef, Exception] = field(default_factory=dict)
     """Those for whom a message cannot be kept now. The stream waits."""
     standing: dict[Hashable, str] = field(default_factory=dict)
     """By lane why it stands, as the producer says."""
@@ -95,15 +95,15 @@ class GroupState:
     """By lane the place of that message, of which the broker was told last."""
     is_poll_waiting: bool = False
     """Whether the poll holds a message that it has pulled, until it may be broadcast."""
-    on_holders: Callable[[], None] = lambda: None
+    on_blocked: Callable[[], None] = lambda: None
     """Called when those have changed."""
     selectors: dict[int, SharedStreamSelector | None] = field(default_factory=dict)
     """By watcher the selector of the trigger that was made for it last."""
     absences: Absences = field(default_factory=Absences)
-    recent: dict[Hashable, tuple[object, Recent]] = field(default_factory=dict)
+    lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
     """By lane those that are behind there, and what was broadcast since the first of them fell behind."""
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
-    """Of a queue in which somebody is behind the messages that were broadcast last: to be tried (`trials.py`)."""
+    """Of a queue in which somebody is behind the messages that were broadcast last: to be tried (`probes.py`)."""
     lane_ends: LaneEnds = field(default_factory=LaneEnds)
     progress: Progress = field(default_factory=Progress)
     selection: Selection = field(default_factory=Selection)
@@ -134,7 +134,7 @@ class GroupState:
     @property
     def may_fall_behind(self) -> bool:
         """Whether a watcher that fails a message falls behind alone, and that is stored."""
-        return self.lags.may_grow and (self.reads_log or self.keeps_messages)
+        return self.backlogs.may_grow and (self.reads_log or self.keeps_messages)
 
     @property
     def reads_log(self) -> bool:
@@ -181,18 +181,20 @@ class GroupState:
             return self.producer.get_position(entry.payload)
         return [None, entry.seq]
 
-    def keep_recent(self, event: Any, payload: Any, size_bytes: int) -> None:
+    def keep_lane_tail(self, event: Any, payload: Any, size_bytes: int) -> None:
         """Keep what has just been broadcast, if somebody is behind in its lane, for who has nearly caught up."""
         assert self.producer is not None
         lane = self.producer.get_advance_lane(payload)
-        if lane in self.lags.by_lane:
+        if lane in self.backlogs.by_lane:
             position = self.producer.get_position(payload)
-            recent = self.recent_of(lane)
-            if position[0] is not recent.incarnation and recent.note_incarnation(position[0]):
-                note_cut(self.lags, lane, position[0], self.now())
-            if lane in self.lags.set_back:
-                self.lags.note_broadcast(lane, position, self.now())
-            self.recent_of(lane).append(Message(position, event, payload), size_bytes)
+            lane_tail = self.lane_tail_of(lane)
+            if position[0] is not lane_tail.incarnation and lane_tail.record_incarnation(
+                position[0]
+            ):
+                mark_cut(self.backlogs, lane, position[0], self.now())
+            if lane in self.backlogs.set_back:
+                self.backlogs.record_broadcast(lane, position, self.now())
+            self.lane_tail_of(lane).append(Message(position, event, payload), size_bytes)
 
     def keep_newest(self, entry: Entry, size_bytes: int) -> None:
         """Keep what has just been broadcast of a queue in which somebody is behind, unless it is large."""
@@ -200,15 +202,15 @@ class GroupState:
             assert entry.lane is not None
             self.newest.append(Newest(entry.lane.key, entry.event, entry.payload, entry.seq))
 
-    def note_advanced(self, batch: Sequence[AdvanceItem]) -> None:
+    def mark_advanced(self, batch: Sequence[AdvanceItem]) -> None:
         """Forget the positions of watchers that have caught up, and to which the broker is advanced now."""
         assert self.producer is not None
         key = self.producer.get_advance_lane(batch[-1].broker_payload)
         if self.keeps_messages:
-            for lag in list(self.lags.live.get(key, ())):
-                self._end_in_queue(lag)
+            for backlog in list(self.backlogs.live.get(key, ())):
+                self._end_in_queue(backlog)
             return
-        if key not in self.lags.by_lane:
+        if key not in self.backlogs.by_lane:
             return
         # Where one has failed, the broker is advanced to it.
         count = next((at for at, item in enumerate(batch) if item.outcome.failed), len(batch))
@@ -217,18 +219,18 @@ class GroupState:
         position = self.producer.get_position(batch[count - 1].broker_payload)
         lane = self.lanes.get(key)
         if lane is not None:
-            done_to = lane.taken_to if count == len(batch) else lane.clean_to
+            done_to = lane.in_flight_to if count == len(batch) else lane.clean_to
             if self._was_pulled_before(key, done_to - 1, position):
                 # The broker was told of a failure before it, and is not advanced to it.
                 return
-        if cut_before(position, self.recent_of(key).incarnation) is not None:
+        if cut_before(position, self.lane_tail_of(key).incarnation) is not None:
             # The log has lost it: the broker stands before.
             return
         reached = following(position)
-        self.lags.note_advanced(key, reached)
-        for lag in list(self.lags.live.get(key, ())):
-            if lag.position == lag.read_to and not is_before(reached, lag.last_end):
-                self._end(lag)
+        self.backlogs.mark_advanced(key, reached)
+        for backlog in list(self.backlogs.live.get(key, ())):
+            if backlog.position == backlog.cursor and not is_before(reached, backlog.last_end):
+                self._end(backlog)
 
     def place_in(self, lane: Hashable) -> Position | None:
         """The lowest position of what was broadcast in a lane and is not being advanced; None if there is nothing.
@@ -271,94 +273,94 @@ class GroupState:
             following_one = following_one.next
         return lowest, furthest
 
-    def recent_of(self, lane: Hashable) -> Recent:
+    def lane_tail_of(self, lane: Hashable) -> LaneTail:
         """What was broadcast in a lane since somebody fell behind there; nothing if nobody is."""
-        lags = self.lags.by_lane.get(lane)
-        if lags is None:
-            self.recent.pop(lane, None)
-            return Recent(most=0)
-        kept_for, recent = self.recent.get(lane, (None, None))
-        if recent is None or kept_for is not lags:
+        backlogs = self.backlogs.by_lane.get(lane)
+        if backlogs is None:
+            self.lane_tail.pop(lane, None)
+            return LaneTail(most=0)
+        kept_for, lane_tail = self.lane_tail.get(lane, (None, None))
+        if lane_tail is None or kept_for is not backlogs:
             # What is kept of an earlier time does not adjoin what is broadcast now.
-            broadcast_to = next(iter(lags.values())).broadcast_to
-            recent = Recent(broadcast_to, most=self.settings.most_recent)
-            self.recent[lane] = lags, recent
-        return recent
+            broadcast_to = next(iter(backlogs.values())).broadcast_to
+            lane_tail = LaneTail(broadcast_to, most=self.settings.most_recent)
+            self.lane_tail[lane] = backlogs, lane_tail
+        return lane_tail
 
     def place_since_cut(self, lane: Hashable, position: Position) -> Position:
         """Where a watcher stands that has missed the message at `position`: at the cut, if the log has lost that."""
-        return cut_before(position, self.recent_of(lane).incarnation) or position
+        return cut_before(position, self.lane_tail_of(lane).incarnation) or position
 
-    def trim_recent(self) -> None:
+    def trim_lane_tail(self) -> None:
         """Forget what was broadcast in lanes in which nobody is behind any more, since watchers were deleted."""
-        for lane in [lane for lane in self.recent if lane not in self.lags.by_lane]:
-            del self.recent[lane]
+        for lane in [lane for lane in self.lane_tail if lane not in self.backlogs.by_lane]:
+            del self.lane_tail[lane]
 
-    def store_position(self, lag: Lag) -> None:
+    def store_position(self, backlog: Backlog) -> None:
         """Store the position of a watcher that is behind, and how far it is from the end, as far as that is known."""
-        if lag.is_gone or lag.kept is not None:
+        if backlog.is_gone or backlog.kept is not None:
             return
-        lag.stored_at = self.clock.monotonic()
-        newest = self.recent_of(lag.lane).newest
+        backlog.stored_at = self.clock.monotonic()
+        newest = self.lane_tail_of(backlog.lane).newest
         if newest is not None:
-            lag.head = newest[1] + 1
-        self.lags.move(lag)
+            backlog.head = newest[1] + 1
+        self.backlogs.move(backlog)
 
-    def end_if_advanced(self, lag: Lag) -> None:
+    def end_if_advanced(self, backlog: Backlog) -> None:
         """Forget the position of a watcher that has caught up, if the broker was advanced to it already.
 
         Or if it was set back and nothing was broadcast since: it has what lies before, and keys absorb a repeat.
         """
-        if lag.kept is not None:
-            self._end_in_queue(lag)
+        if backlog.kept is not None:
+            self._end_in_queue(backlog)
             return
         if (
             not self.is_ending
-            and lag.is_live
-            and not lag.is_gone
-            and lag.position == lag.read_to
-            and self._is_advanced_to(lag)
+            and backlog.is_caught_up
+            and not backlog.is_gone
+            and backlog.position == backlog.cursor
+            and self._is_advanced_to(backlog)
         ):
-            self._end(lag)
+            self._end(backlog)
 
-    def _is_advanced_to(self, lag: Lag) -> bool:
+    def _is_advanced_to(self, backlog: Backlog) -> bool:
         """Whether the broker was advanced to where a watcher stands, or need not be; False: it is not known."""
-        end = lag.last_end
-        advanced_to = self.lags.advanced_to.get(lag.lane)
+        end = backlog.last_end
+        advanced_to = self.backlogs.advanced_to.get(backlog.lane)
         if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):
             return True
-        lane = self.lanes.get(lag.lane)
+        lane = self.lanes.get(backlog.lane)
         if lane is not None and lane.outstanding:
             return False
-        newest = self.recent_of(lag.lane).newest
+        newest = self.lane_tail_of(backlog.lane).newest
         if newest is None:
-            return lag.set_back_to is not None and lag.again is None
-        failed = self.failed_in.get(lag.lane)
+            return backlog.set_back_to is not None and backlog.again is None
+        failed = self.failed_in.get(backlog.lane)
         if failed is not None and is_before(failed, end):
             # It comes again: if it had passed since, it would be known that the broker was advanced so far.
             return False
         return not is_before(following(newest), end)
 
-    def _end_in_queue(self, lag: Lag) -> None:
+    def _end_in_queue(self, backlog: Backlog) -> None:
         """Forget a lag that has caught up, if nothing that was read there is outstanding, and all of it is durable."""
-        head = self.head_of(lag.lane)
-        assert lag.kept is not None
+        head = self.head_of(backlog.lane)
+        assert backlog.kept is not None
         if (
             not self.is_ending
-            and not lag.kept.under_way
-            and lag.is_live
-            and not lag.is_gone
-            and lag.position == lag.read_to
-            and (head is None or head.seq >= lag.read_to[1])
+            and not backlog.kept.under_way
+            and backlog.is_caught_up
+            and not backlog.is_gone
+            and backlog.position == backlog.cursor
+            and (head is None or head.seq >= backlog.cursor[1])
         ):
-            self._end(lag)
+            self._end(backlog)
 
-    def _end(self, lag: Lag) -> None:
-        self.lags.end(lag)
-        if not self.lags:
+    def _end(self, backlog: Backlog) -> None:
+        self.backlogs.end(backlog)
+        if not self.backlogs:
             self.newest.clear()
-        if lag.lane not in self.lags.by_lane:
-            self.recent.pop(lag.lane, None)
+        if backlog.lane not in self.backlogs.by_lane:
+            self.lane_tail.pop(backlog.lane, None)
 
     @property
     def oldest_outstanding(self) -> int:

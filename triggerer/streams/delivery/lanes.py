@@ -57,7 +57,7 @@ class Nacks:
         """Whether `member` is counted in `failed` because the store refused an event that it derived."""
         return self.refused_by is not None and member in self.refused_by
 
-    def note_refused(self, member: object) -> None:
+    def mark_refused(self, member: object) -> None:
         """Count `member` in `failed`, once."""
         if self.refused_by is None:
             self.refused_by = set()
@@ -153,12 +153,12 @@ class Lane:
         "head",
         "in_flight",
         "in_flight_bytes",
+        "in_flight_to",
         "is_scheduled",
         "key",
         "outstanding",
         "outstanding_bytes",
         "tail",
-        "taken_to",
     )
 
     key: Hashable
@@ -171,7 +171,7 @@ class Lane:
     in_flight: int
     """Handed to the `advance` that has not returned."""
     in_flight_bytes: int
-    taken_to: int
+    in_flight_to: int
     """The number after the last that was handed to an `advance`."""
     has_failed: bool
     """Whether something of what is being advanced has failed."""
@@ -185,7 +185,7 @@ class Lane:
         self.head = self.tail = first
         self.outstanding = 1
         self.outstanding_bytes = self.in_flight = self.in_flight_bytes = 0
-        self.taken_to = self.clean_to = 0
+        self.in_flight_to = self.clean_to = 0
         self.has_failed = self.is_scheduled = False
 
     @property
@@ -220,7 +220,7 @@ class Lane:
             if len(batch) == limit:
                 break
         if last is not None:
-            self.taken_to = last.seq + 1
+            self.in_flight_to = last.seq + 1
         self.head = entry
         if entry is None:
             self.tail = None
@@ -392,7 +392,7 @@ class Lanes:
             if not (head.next or head.nacks or head.counts.failing or lane.key in decided_lanes):
                 # As `Lane.take` does it, without a call: where each message is a lane this runs for each.
                 head.lane = lane.head = lane.tail = None
-                lane.in_flight, lane.in_flight_bytes, lane.taken_to = (
+                lane.in_flight, lane.in_flight_bytes, lane.in_flight_to = (
                     1,
                     head.size_bytes,
                     head.seq + 1,

@@ -28,7 +28,7 @@ _TRIM_AT_BYTES = 1024 * 1024
 _number = itemgetter(0)
 
 
-class Member:
+class LedgerMember:
     """A subscriber as the ledger sees it."""
 
     __slots__ = ("done", "failed_from", "is_present", "order")
@@ -59,7 +59,7 @@ class Ledger:
         """All have passed everything before this number, and it was released to the lanes."""
         self._passed_bytes = 0
         """The sizes of those before `passed` that are still in the lists."""
-        self._heap: list[tuple[int, int, Member]] = []
+        self._heap: list[tuple[int, int, LedgerMember]] = []
         self._joined = 0
         self._present = 0
         self._steps: list[tuple[int, int, int, int]] = []
@@ -94,7 +94,7 @@ class Ledger:
 
     # Membership
 
-    def join(self, member: Member, *, was_absent: bool) -> None:
+    def join(self, member: LedgerMember, *, was_absent: bool) -> None:
         """Let `member` answer for every event from now on. `was_absent`: it was counted as absent until now."""
         member.done = self.head
         member.is_present = True
@@ -103,11 +103,11 @@ class Ledger:
         self._push(member)
         self._step(self.head, 1, -1 if was_absent else 0)
 
-    def mark_idle(self, member: Member) -> None:
+    def mark_idle(self, member: LedgerMember) -> None:
         """`member` has passed everything, and passes each new event as it is broadcast."""
         member.done = IDLE
 
-    def mark_active(self, member: Member, seq: int) -> None:
+    def mark_active(self, member: LedgerMember, seq: int) -> None:
         """`member`, which was idle, has to answer for `seq`, the newest event."""
         member.done = seq
         self._push(member)
@@ -120,7 +120,7 @@ class Ledger:
         """Stop counting an absent member. What was broadcast while it was absent stays failed for it."""
         self._step(self.head, 0, -1)
 
-    def fail(self, member: Member, opened: Entry | None) -> None:
+    def fail(self, member: LedgerMember, opened: Entry | None) -> None:
         """Fail what `member` has not resolved; from now on it is absent.
 
         Args:
@@ -141,7 +141,7 @@ class Ledger:
         self._step(self.head, 0, 0, -1)
         self._remove(member)
 
-    def leave(self, member: Member, opened: Entry | None) -> None:
+    def leave(self, member: LedgerMember, opened: Entry | None) -> None:
         """Accept (once persisted) what `member` was given, and fail what it was never given."""
         member.done = min(member.done, self.head)
         if opened is not None and opened.seq >= member.done:
@@ -154,12 +154,12 @@ class Ledger:
             self._step(self.head, -1, 0)
         self._remove(member)
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: LedgerMember) -> None:
         member.is_present = False
         self._present -= 1
         self._compact()
 
-    def _push(self, member: Member) -> None:
+    def _push(self, member: LedgerMember) -> None:
         # A new order tells this item from an outdated one of the same member that the heap may still hold.
         self._joined += 1
         member.order = self._joined
@@ -185,7 +185,9 @@ class Ledger:
 
     # Nacks
 
-    def reject(self, member: Member, opened: Entry, rejection: Rejection | None = None) -> None:
+    def reject(
+        self, member: LedgerMember, opened: Entry, rejection: Rejection | None = None
+    ) -> None:
         """Count the open event as rejected by `member`. That resolves it."""
         if member.done <= opened.seq:
             member.done = opened.seq + 1
@@ -197,13 +199,13 @@ class Ledger:
             # Even if nothing is on its way into the store: the filter may still derive an event from it.
             nacks.remember_rejection(member, rejection)
 
-    def refuse(self, member: Member, entry: Entry) -> None:
+    def refuse(self, member: LedgerMember, entry: Entry) -> None:
         """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""
         if member.failed_from is not None and entry.seq >= member.failed_from:
             return
-        entry.make_nacks().note_refused(member)
+        entry.make_nacks().mark_refused(member)
 
-    def miss(self, member: Member, entry: Entry) -> None:
+    def miss(self, member: LedgerMember, entry: Entry) -> None:
         """As `refuse`, for one that `member` is not given."""
         self.refuse(member, entry)
         if entry.nacks is not None and entry.nacks.has_refused(member):
@@ -225,7 +227,7 @@ class Ledger:
         return self.head
 
     @staticmethod
-    def _is_current(item: tuple[int, int, Member]) -> bool:
+    def _is_current(item: tuple[int, int, LedgerMember]) -> bool:
         _, order, member = item
         return member.is_present and order == member.order
 

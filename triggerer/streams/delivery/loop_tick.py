@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Turns:
+class LoopTick:
     """Tells whether the event loop has turned, so that other tasks may have run, since `watch` was called."""
 
     __slots__ = ("_loop", "has_turned")

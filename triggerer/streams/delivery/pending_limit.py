@@ -21,10 +21,10 @@ class PendingLimit:
         self.limit = limit
         """Filters pause when `count` reaches it. Zero once the service is stopping."""
         self.is_awaited = False
-        """Whether `note_room` has to be called when `count` has fallen."""
+        """Whether `signal_room` has to be called when `count` has fallen."""
         self._changed = Notifier()
 
-    def note_room(self) -> None:
+    def signal_room(self) -> None:
         """`count` has fallen; see `is_awaited`."""
         if not self.count or self.count < self.limit:
             self.is_awaited = False

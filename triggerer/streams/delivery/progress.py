@@ -22,7 +22,7 @@ class Progress:
         self._moved.set()
         self._room.notify_all()
 
-    def note_room(self) -> None:
+    def signal_room(self) -> None:
         """Something was advanced or read. Wakes a paused poll, and whoever waits for the group to drain."""
         self._room.notify_all()
 

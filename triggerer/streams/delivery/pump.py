@@ -13,7 +13,7 @@ from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Lane
-from triggerer.streams.delivery.loop_tick import Turns
+from triggerer.streams.delivery.loop_tick import LoopTick
 
 _BURST: Final = 512
 """How many events are handled before other tasks get to run, when very many become ready at once."""
@@ -30,7 +30,7 @@ class Pump:
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
-        self._turns = Turns()
+        self._turns = LoopTick()
         self._task_name = f"shared-stream-pump[{state.key}]"
         self._what = f"advance() of the shared stream {state.name}"
         self._awaited: Sequence[AdvanceItem] | None = None
@@ -60,7 +60,7 @@ class Pump:
                 await self._advance_with_state(tasks)
                 if not state.is_acknowledged:
                     # No advance will say so there: whoever waits for the group to drain looks again.
-                    progress.note_room()
+                    progress.signal_room()
 
     async def _advance_with_state(self, tasks: anyio.abc.TaskGroup) -> None:
         staging = self._state.staging
@@ -70,7 +70,7 @@ class Pump:
         staging.flush()
         if not staging.is_ahead:
             await self._advance_ready(tasks)
-            staging.note_advanced()
+            staging.mark_advanced()
             staging.flush()
 
     async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -91,21 +91,21 @@ class Pump:
 
     async def _advance_one_by_one(self, producer: SharedStreamProducer) -> None:
         lanes, progress, turns = self._state.lanes, self._state.progress, self._turns
-        advance, lags = producer.advance, self._state.lags
+        advance, backlogs = producer.advance, self._state.backlogs
         turns.watch()
         handled = 0
         for batch in lanes.batches(_BURST):
             if handled >= _BURST:
                 handled = 0
-                progress.note_room()
+                progress.signal_room()
                 await checkpoint()
             elif turns.has_turned:
                 # The batch before is finished, so there may be room. If the loop has not turned, nobody waits yet.
-                progress.note_room()
+                progress.signal_room()
             self._awaited = batch
             await advance(batch)
-            if lags.by_lane:
-                self._state.note_advanced(batch)
+            if backlogs.by_lane:
+                self._state.mark_advanced(batch)
             if turns.has_turned:
                 # The plugin may have shielded this advance from a cancellation; another one must not follow. If the
                 # loop has not turned, nobody can have cancelled it.
@@ -114,7 +114,7 @@ class Pump:
                     return
             handled += len(batch)
         self._awaited = None
-        progress.note_room()
+        progress.signal_room()
 
     async def _start_side_by_side(
         self, producer: SharedStreamProducer, tasks: anyio.abc.TaskGroup
@@ -148,8 +148,8 @@ class Pump:
         try:
             with plugin_code(self._what):
                 await producer.advance(batch)
-            if state.lags.by_lane:
-                state.note_advanced(batch)
+            if state.backlogs.by_lane:
+                state.mark_advanced(batch)
         except Exception:
             state.is_ending = True
             raise
@@ -197,10 +197,10 @@ class Pump:
         try:
             with plugin_code(self._what):
                 await producer.advance_lanes(batches, report)
-            if state.lags.by_lane:
+            if state.backlogs.by_lane:
                 for place, batch in enumerate(batches):
                     if place not in reported:
-                        state.note_advanced(batch)
+                        state.mark_advanced(batch)
         except Exception:
             state.is_ending = True
             raise
@@ -219,13 +219,13 @@ class Pump:
             with plugin_code(self._what):
                 while self._reported:
                     lane, batch = self._reported.popleft()
-                    if state.lags.by_lane:
-                        state.note_advanced(batch)
+                    if state.backlogs.by_lane:
+                        state.mark_advanced(batch)
                     state.lanes.finish(lane)
         except Exception:
             state.is_ending = True
             raise
-        state.progress.note_room()
+        state.progress.signal_room()
 
 
 def _unreported(together: Sequence[Lane], reported: set[int]) -> Sequence[Lane]:

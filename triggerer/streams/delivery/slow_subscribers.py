@@ -37,7 +37,7 @@ class _Filled(NamedTuple):
     """When the newest was broadcast."""
 
 
-class TooSlow:
+class SlowSubscribers:
     """Fails those that hold up the poll, or a paused lane, while a sibling waits for more: they fall behind alone.
 
     A lane, or a poll that has reached a bound of the stream, goes on at half of the bound. So who has more than that to
@@ -70,14 +70,14 @@ class TooSlow:
     def look(self) -> None:
         """A lane was paused."""
         self._needed.set()
-        self._state.progress.note_room()
+        self._state.progress.signal_room()
 
-    def note_poll_paused(self, held: Lane | None) -> None:
+    def mark_poll_paused(self, held: Lane | None) -> None:
         """The poll pauses. `held`: the full lane of the message that it holds, if it pauses for that."""
         self.is_poll_paused, self._held = True, held
         self.look()
 
-    def note_poll_goes_on(self) -> None:
+    def mark_poll_resumed(self) -> None:
         self.is_poll_paused, self._held = False, None
 
     def full_subscribers(self) -> list[Subscriber]:
@@ -162,7 +162,7 @@ class TooSlow:
         if len(self._filled) > len(lanes) + 1:
             # Some are not full any more.
             self._filled.clear()
-        if state.is_ending or state.is_stopping or state.holders or self._is_store_slow:
+        if state.is_ending or state.is_stopping or state.blocked_by or self._is_store_slow:
             # Whoever fell behind, nothing more would be broadcast.
             return []
         lowest = ledger.lowest()
@@ -198,10 +198,10 @@ class TooSlow:
         state = self._state
         if subscriber.done <= entry.seq or subscriber.waits_for(lane.key):
             return False
-        if lane.key not in state.lags.by_lane:
+        if lane.key not in state.backlogs.by_lane:
             return True
         coming = following(state.position_of(entry))
-        return state.lags.who_reads(subscriber.source, lane.key, coming) is not None
+        return state.backlogs.who_reads(subscriber.source, lane.key, coming) is not None
 
     def _has_sibling_past(self, slow: Subscriber) -> bool:
         """Whether anybody else has taken the first message that it has not resolved.
@@ -217,14 +217,15 @@ class TooSlow:
 
     def _have_read(self, lane: Lane, entry: Entry) -> set[WatcherRef]:
         """Who is, or was, behind in the lane, and has read this message of it while it caught up."""
-        lags = self._state.lags.by_lane.get(lane.key)
-        if not lags:
+        backlogs = self._state.backlogs.by_lane.get(lane.key)
+        if not backlogs:
             return set()
         position = self._state.position_of(entry)
         return {
-            lag.watcher
-            for lag in lags.values()
-            if is_before(position, lag.read_to) and self._state.source_of(lag.watcher) is not None
+            backlog.watcher
+            for backlog in backlogs.values()
+            if is_before(position, backlog.cursor)
+            and self._state.source_of(backlog.watcher) is not None
         }
 
     def _who_fills(self, filled: _Filled) -> Iterator[Subscriber]:

@@ -101,7 +101,7 @@ class Staging:
         assert producer is not None
         with plugin_code(f"state_after() of the shared stream {self._state.name}"):
             value = producer.state_after(passed)
-        change = self._stored.change_ahead(value, self._note_done)
+        change = self._stored.change_ahead(value, self._mark_done)
         staged, self._staged = self._staged, []
         self.is_ahead = True
         self._with_state.submit_with_state_nowait(staged, change)
@@ -111,12 +111,12 @@ class Staging:
         for one in staged:
             self._sink.submit_nowait(one.event, one.yielded, one.source, one.key, one.ordinal)
 
-    def _note_done(self) -> None:
+    def _mark_done(self) -> None:
         self.is_ahead = False
         self._is_advance_due = True
         self._state.progress.note()
 
-    def note_advanced(self) -> None:
+    def mark_advanced(self) -> None:
         """The pump has advanced what was ready."""
         self._is_advance_due = False
 

@@ -195,7 +195,7 @@ class Subscriber(Deriver):
     async def stream(self) -> AsyncGenerator[Any, None]:
         """The raw events, from the first one after joining. Asking for the next resolves the one before."""
         state = self.state
-        ledger, progress, lags = state.ledger, state.progress, state.lags.by_lane
+        ledger, progress, backlogs = state.ledger, state.progress, state.backlogs.by_lane
         events, entries, wanted = ledger.events, ledger.entries, self.wanted
         is_acknowledged = state.is_acknowledged
         may_be_behind = False
@@ -212,7 +212,7 @@ class Subscriber(Deriver):
                 at = seq - ledger.base
                 if is_acknowledged:
                     entry = entries[at]
-                    if lags or self.was_absent:
+                    if backlogs or self.was_absent:
                         may_be_behind = True
                         if not self._may_open(entry):
                             self.done = self.pulled = seq + 1
@@ -270,9 +270,9 @@ class Subscriber(Deriver):
             self._miss(entry)
             return False
         self.open_source = None
-        if lane.key in state.lags.by_lane:
+        if lane.key in state.backlogs.by_lane:
             position = state.position_of(entry)
-            source = state.lags.who_reads(self.source, lane.key, position)
+            source = state.backlogs.who_reads(self.source, lane.key, position)
             if source is None and entry.seq < self.sent_ahead:
                 # It was sent to where the filter runs before its watchers were set back.
                 self.open_source = EventSource((), self.source.fence)
@@ -280,7 +280,7 @@ class Subscriber(Deriver):
             if (
                 source is not self.source
                 and state.reads_log
-                and not state.lags.are_stored(self.source, lane.key)
+                and not state.backlogs.are_stored(self.source, lane.key)
             ):
                 # The group before ended while that was being written: this one waits for it too.
                 self._miss(entry)
@@ -316,13 +316,13 @@ class Subscriber(Deriver):
     def _is_behind_at(self, entry: Entry, lane: Lane) -> bool:
         """Whether all of its watchers have fallen behind in the lane, and have not caught up to this message."""
         state = self.state
-        if lane.key not in state.lags.by_lane:
+        if lane.key not in state.backlogs.by_lane:
             return False
-        return state.lags.who_reads(self.source, lane.key, state.position_of(entry)) is None
+        return state.backlogs.who_reads(self.source, lane.key, state.position_of(entry)) is None
 
     @property
     def _has_lanes_to_pass(self) -> bool:
-        return self.was_absent or bool(self.state.lags.by_lane)
+        return self.was_absent or bool(self.state.backlogs.by_lane)
 
     def _is_passed(self, entry: Entry) -> bool:
         """Whether it would not be given this message, as far as is known now."""
@@ -330,10 +330,10 @@ class Subscriber(Deriver):
         assert lane is not None
         if self.was_absent and self._reads_nothing_of(lane):
             return True
-        if lane.key not in state.lags.by_lane or entry.seq < self.sent_ahead:
+        if lane.key not in state.backlogs.by_lane or entry.seq < self.sent_ahead:
             return False
         position = state.position_of(entry)
-        return state.lags.who_reads(self.source, lane.key, position) is None
+        return state.backlogs.who_reads(self.source, lane.key, position) is None
 
     async def run(self) -> None:
         """Drive the filter until it ends, and hand what it yields to the sink.

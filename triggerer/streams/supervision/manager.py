@@ -15,11 +15,11 @@ from triggerer.domain.watchers.parked import KeptLane
 from triggerer.streams.catchup.backlogs.replays import not_a_log
 from triggerer.streams.catchup.reading.stored_messages import give_back
 from triggerer.streams.context import RuntimeContext
-from triggerer.streams.supervision.member import HostedTrigger, TriggerSpec
+from triggerer.streams.supervision.member import Member, TriggerSpec
 from triggerer.streams.supervision.stream import SharedStream
 
 
-def _ignore(_: HostedTrigger) -> None:
+def _ignore(_: Member) -> None:
     pass
 
 
@@ -31,14 +31,14 @@ class Manager:
     """Hosts triggers for as long as its `async with` block lasts.
 
     Leaving the block cancels everything and resolves nothing: what was not advanced is redelivered to the next owner.
-    Call `drain` first for an orderly stop. No method raises because of a plugin: see `HostedTrigger.error`.
+    Call `drain` first for an orderly stop. No method raises because of a plugin: see `Member.error`.
 
     Args:
         on_state: Called after every change of a trigger's state; synchronous, and must not raise.
     """
 
     def __init__(
-        self, context: RuntimeContext, on_state: Callable[[HostedTrigger], None] = _ignore
+        self, context: RuntimeContext, on_state: Callable[[Member], None] = _ignore
     ) -> None:
         self._context = context
         self._on_state = on_state
@@ -46,9 +46,9 @@ class Manager:
         self._by_id: dict[str, SharedStream] = {}
         self._ending: dict[Hashable, SharedStream] = {}
         """Streams that were closed and whose tasks have not ended, by key."""
-        self._unmade: dict[str | None, dict[HostedTrigger, None]] = {}
+        self._unmade: dict[str | None, dict[Member, None]] = {}
         """Triggers that could not be made yet, by the id of their stream, which no other has opened."""
-        self._standalone: dict[HostedTrigger, None] = {}
+        self._standalone: dict[Member, None] = {}
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -75,7 +75,7 @@ class Manager:
         """The streams that have members, by key. Read only."""
         return self._streams
 
-    def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
+    def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         """Host these triggers, in the given order.
 
         Those of a stream that is not open yet have all joined it, or count as absent, before its poll starts. One that
@@ -83,8 +83,8 @@ class Manager:
         has opened that.
         """
         assert self._tasks is not None, "enter the manager first"
-        hosted = [HostedTrigger(spec, self._context, self._on_state) for spec in specs]
-        for member in hosted:
+        members = [Member(spec, self._context, self._on_state) for spec in specs]
+        for member in members:
             if member.make():
                 self._place(member)
             else:
@@ -92,9 +92,9 @@ class Manager:
         for stream in self._streams.values():
             # Those that were taken out before are here again, or have moved to another stream.
             stream.behind.forget_unhosted()
-        return hosted
+        return members
 
-    def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
+    def remove(self, member: Member, *, on_purpose: bool) -> None:
         """Stop a trigger. `on_purpose`: its watcher was deleted. Otherwise what it has not resolved is redelivered."""
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
         stream = self._stream_of(member)
@@ -103,7 +103,7 @@ class Manager:
         else:
             member.withdraw(None, on_purpose=on_purpose)
 
-    def replace_source(self, member: HostedTrigger, source: EventSource, *, name: str) -> None:
+    def replace_source(self, member: Member, source: EventSource, *, name: str) -> None:
         """Send a trigger's events to other watchers from now on: those that it served before were deleted.
 
         Args:
@@ -115,8 +115,8 @@ class Manager:
         else:
             member.replace_source(source, name=name)
 
-    def set_back(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
-        """Set watchers of a trigger back, as soon as its stream is open; see `HostedTrigger.replay_errors`.
+    def set_back(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
+        """Set watchers of a trigger back, as soon as its stream is open; see `Member.replay_errors`.
 
         May be called with the same requests again.
         """
@@ -129,22 +129,22 @@ class Manager:
         elif member.is_keyed and member.key is None:
             self._refuse_replays(member, new)
 
-    def _refuse_replays(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+    def _refuse_replays(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
         fence, sink = member.source.fence, self._context.positions
         for request in requests:
-            member.note_replay_failed(request.watcher_id, not_a_log())
+            member.record_replay_failure(request.watcher_id, not_a_log())
             if fence is not None and sink is not None:
                 sink.end_replay_nowait(
                     ReplayEnd(fence, request.watcher_id, request.id, _ignore_answer)
                 )
 
-    def restart(self, member: HostedTrigger) -> None:
+    def restart(self, member: Member) -> None:
         """Start a trigger again that has failed and is held, where nothing is restarted by itself."""
         stream = self._stream_of(member)
         if stream is not None:
             stream.behind.restart(member)
 
-    def replay_parked(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
+    def replay_parked(self, member: Member, lanes: Collection[KeptLane]) -> None:
         """Give its watchers what is kept for them now in these lanes, some of which was set aside before."""
         stream = self._stream_of(member)
         if stream is not None and lanes:
@@ -152,7 +152,7 @@ class Manager:
         elif member.is_keyed and member.key is None:
             self._give_back(member, lanes)
 
-    def _give_back(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
+    def _give_back(self, member: Member, lanes: Collection[KeptLane]) -> None:
         fence, parked = member.source.fence, self._context.parked
         kept_for = {one.watcher_id for one in lanes}
         if self._tasks is not None and fence is not None and parked is not None:
@@ -174,7 +174,7 @@ class Manager:
         if stream is not None:
             self.close_stream(stream.key)
 
-    def abandon(self, member: HostedTrigger) -> None:
+    def abandon(self, member: Member) -> None:
         """Stop a trigger and its stream at once, and resolve nothing."""
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
         if member.stream_key is not None:
@@ -182,7 +182,7 @@ class Manager:
         else:
             member.end()
 
-    async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
+    async def drain(self, timeout: float, members: Iterable[Member] | None = None) -> None:
         """Pull nothing more. Wait up to `timeout` seconds until all is advanced and the store has answered.
 
         Args:
@@ -204,10 +204,10 @@ class Manager:
 
     # Placing
 
-    def _stream_of(self, member: HostedTrigger) -> SharedStream | None:
+    def _stream_of(self, member: Member) -> SharedStream | None:
         return None if member.stream_key is None else self._streams.get(member.stream_key)
 
-    def _place(self, member: HostedTrigger) -> None:
+    def _place(self, member: Member) -> None:
         """Start a trigger that has been made: in its stream, or on its own."""
         assert self._tasks is not None
         if member.key is None:
@@ -225,7 +225,7 @@ class Manager:
                 stream.add(sibling)
         stream.add(member)
 
-    def _await_making(self, member: HostedTrigger) -> None:
+    def _await_making(self, member: Member) -> None:
         stream_id = member.spec.stream_id
         if stream_id is not None and stream_id in self._by_id:
             self._by_id[stream_id].add(member)
@@ -234,7 +234,7 @@ class Manager:
         self._unmade.setdefault(stream_id, {})[member] = None
         self._tasks.start_soon(self._retry_making, member, name=member.task_name)
 
-    async def _retry_making(self, member: HostedTrigger) -> None:
+    async def _retry_making(self, member: Member) -> None:
         """Try until it can be made, another trigger opens its stream, or it is removed."""
         stream_id = member.spec.stream_id
         while self._context.restarts:
@@ -267,7 +267,7 @@ class Manager:
                 del self._ending[stream.key]
             stream.ended.set()
 
-    async def _serve_standalone(self, member: HostedTrigger) -> None:
+    async def _serve_standalone(self, member: Member) -> None:
         self._standalone[member] = None
         try:
             await member.serve_standalone()

@@ -23,7 +23,7 @@ from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.supervision.blocked_loop import named_task
-from triggerer.streams.supervision.refused_events import Refusals
+from triggerer.streams.supervision.refused_events import RefusedEvents
 from triggerer.streams.supervision.runner import Runner
 
 _log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ class TriggerSpec:
     """Begins to load what `make` needs, before that is called again. What goes wrong in it, `make` raises."""
 
 
-class HostedState(StrEnum):
+class MemberState(StrEnum):
     """State of a hosted trigger. Its watchers are shown in one of the first three."""
 
     WAITING = "waiting"
@@ -70,18 +70,18 @@ class HostedState(StrEnum):
     ENDED = "ended"
 
 
-class HostedTrigger:
+class Member:
     """One trigger under supervision. Only the `Manager` and its streams change it; others read it."""
 
     def __init__(
         self,
         spec: TriggerSpec,
         context: RuntimeContext,
-        on_state: Callable[[HostedTrigger], None],
+        on_state: Callable[[Member], None],
     ) -> None:
         self.spec = spec
         self.source = spec.source
-        self.state = HostedState.WAITING
+        self.state = MemberState.WAITING
         self.error: BaseException | None = None
         self.trigger: BaseEventTrigger | None = None
         self.subscriber: Subscriber | None = None
@@ -92,7 +92,7 @@ class HostedTrigger:
         """Whether the key has been read, which happens when the trigger is first made."""
         self.is_absent = False
         """Whether its group counts it as absent."""
-        self.is_held = False
+        self.awaits_restart = False
         """Whether it has failed and waits for `restart`; only where nothing is restarted by itself."""
         self._restarted = anyio.Event()
         self.stream_key: Hashable | None = None
@@ -111,7 +111,7 @@ class HostedTrigger:
         """By watcher why the last replay that was asked of it could not be done."""
         self.name = spec.name
         """For logs and errors: its watchers, as they are now."""
-        self.refusals = Refusals(spec.name, context.clock, context.now, lambda: on_state(self))
+        self.refusals = RefusedEvents(spec.name, context.clock, context.now, lambda: on_state(self))
         """Events of it that the store has refused. They do not end it."""
         self._runner = Runner(
             spec.name,
@@ -168,10 +168,10 @@ class HostedTrigger:
                 is_another = self.is_keyed and bool(key != self.key)
         except Exception as error:
             # A plugin's error concerns only this trigger: it is shown, the trigger is retried, and the others go on.
-            self.note_failure(error)
+            self.record_failure(error)
             return False
         if is_another:
-            self.note_failure(
+            self.record_failure(
                 PluginError(
                     f"The stream key of {self.name} was {self.key!r} and is now {key!r}",
                     hint="derive the key from the arguments alone",
@@ -184,19 +184,19 @@ class HostedTrigger:
         self.is_keyed = True
         return True
 
-    def note_catching_up(self) -> None:
+    def mark_catching_up(self) -> None:
         """What is to be shown of its watchers has changed: one has fallen behind, fails there, or has caught up."""
         self._on_state(self)
 
-    def note_replay_failed(self, watcher_id: int, error: Exception) -> None:
+    def record_replay_failure(self, watcher_id: int, error: Exception) -> None:
         self.replay_errors[watcher_id] = error
         self._on_state(self)
 
-    def note_failure(self, error: BaseException) -> None:
+    def record_failure(self, error: BaseException) -> None:
         self.error = error
-        self._enter(HostedState.FAILING)
+        self._enter(MemberState.FAILING)
 
-    def _enter(self, state: HostedState) -> None:
+    def _enter(self, state: MemberState) -> None:
         self.state = state
         self._on_state(self)
 
@@ -263,8 +263,8 @@ class HostedTrigger:
         )
         self.is_absent = False
         self.error = None
-        self._enter(HostedState.RUNNING)
-        group.note_joined()
+        self._enter(MemberState.RUNNING)
+        group.mark_joined()
         return True
 
     async def serve(self, group: Group) -> None:
@@ -309,7 +309,7 @@ class HostedTrigger:
                     group.await_members()
             # From now on it may be told to start again: also while it is still being cleaned up.
             self._restarted = anyio.Event()
-            self.note_failure(error)
+            self.record_failure(error)
             return
         # The filter returned. It is started again; what is broadcast meanwhile counts as failed, and is redelivered.
         if not group.is_ending:
@@ -318,7 +318,7 @@ class HostedTrigger:
                 group.subscribers.add_absent(self.source.watchers)
                 self.is_absent = True
                 group.await_members()
-        self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)
+        self._enter(MemberState.WAITING if self._context.restarts else MemberState.ENDED)
 
     def _fail_in(self, group: Group, subscriber: Subscriber, error: Exception) -> None:
         """Fail what its filter has not resolved. Until it joins again it counts as absent."""
@@ -327,12 +327,12 @@ class HostedTrigger:
 
     def restart(self) -> None:
         """Start it again, if it is held."""
-        self.is_held = False
+        self.awaits_restart = False
         self._restarted.set()
 
     async def _rejoin_when_told(self, group: Group) -> bool:
         if not self._restarted.is_set():
-            self.is_held = True
+            self.awaits_restart = True
             if not len(group.subscribers):
                 # Nobody is left to read: what would be pulled now would only be redelivered, again and again.
                 group.stop_pulling()
@@ -373,12 +373,12 @@ class HostedTrigger:
             if on_purpose:
                 group.subscribers.forget(self.source.watchers)
         self.is_absent = False
-        self._enter(HostedState.ENDED)
+        self._enter(MemberState.ENDED)
         self.stop()
 
     def end(self) -> None:
         """Stop for good. Nothing is resolved."""
-        self.state = HostedState.ENDED
+        self.state = MemberState.ENDED
         self.stop()
 
     def stop(self) -> None:
@@ -407,12 +407,12 @@ class HostedTrigger:
 
     async def _run_standalone(self, trigger: BaseEventTrigger) -> None:
         self.error = None
-        self._enter(HostedState.RUNNING)
+        self._enter(MemberState.RUNNING)
         try:
             with plugin_code(f"run() of {self.name}"):
                 await self._runner.run(trigger)
         except Exception as error:
             _log.warning("trigger failed", trigger=self.name, error=repr(error))
-            self.note_failure(error)
+            self.record_failure(error)
             return
-        self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)
+        self._enter(MemberState.WAITING if self._context.restarts else MemberState.ENDED)

@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 _QUIET_S: Final = 1.0
 
 
-class Refusals:
+class RefusedEvents:
     """Counts them, and reports at most one per second.
 
     Args:

@@ -71,6 +71,6 @@ class StandaloneEvent:
         pending = self._runner.pending
         pending.count -= 1
         if pending.is_awaited:
-            pending.note_room()
+            pending.signal_room()
         if error is not None:
             self._runner.on_refused(error)

@@ -12,11 +12,11 @@ import structlog
 from triggerer.backoff import is_worth_a_line
 from triggerer.domain.watchers.stream_names import readable_key
 from triggerer.errors import GroupEnded
-from triggerer.streams.catchup.processing.catch_up_tasks import WatchersBehind
+from triggerer.streams.catchup.processing.catch_up_tasks import CatchUpTasks
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.pending_limit import PendingLimit
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 from triggerer.streams.supervision.stream_state import load_state
 from triggerer.synchronization import AutoResetEvent, Notifier
 
@@ -34,13 +34,13 @@ class SharedStream:
 
     def __init__(self, key: Hashable, context: RuntimeContext) -> None:
         self.key = key
-        self.members: dict[HostedTrigger, None] = {}
+        self.members: dict[Member, None] = {}
         self.group: Group | None = None
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
         """Set when its last producer has been closed and none of its tasks is running."""
         self.pending = PendingLimit(context.settings.max_pending)
-        self.behind = WatchersBehind(key, self.members.keys(), context)
+        self.behind = CatchUpTasks(key, self.members.keys(), context)
         """Which of the members' watchers are behind."""
         self._context = context
         self._backoff = context.restart_backoff()
@@ -62,7 +62,7 @@ class SharedStream:
 
     # Membership
 
-    def add(self, member: HostedTrigger) -> None:
+    def add(self, member: Member) -> None:
         """Let `member` join the running group now, or the next one when it opens."""
         self.members[member] = None
         member.stream_key = self.key
@@ -83,9 +83,9 @@ class SharedStream:
         for member in self.members:
             member.end()
         self._forget_members()
-        self.behind.lags.close()
+        self.behind.backlogs.close()
 
-    def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
+    def remove(self, member: Member, *, on_purpose: bool) -> None:
         """Take `member` out. A group without members resolves what is outstanding, and is then closed."""
         if member in self.members:
             del self.members[member]
@@ -107,7 +107,7 @@ class SharedStream:
         self.members.clear()
         self.behind.forget_hosts()
 
-    async def _serve(self, member: HostedTrigger, group: Group) -> None:
+    async def _serve(self, member: Member, group: Group) -> None:
         try:
             await member.serve(group)
         finally:
@@ -192,7 +192,7 @@ class SharedStream:
             lease=self._context.lease,
             settings=self._context.settings,
             pending=self.pending,
-            lags=self.behind.lags,
+            backlogs=self.behind.backlogs,
             source_of=self.behind.source_of,
             now=self._context.now,
             parked=self._context.parked,
@@ -200,8 +200,8 @@ class SharedStream:
             with_state=self._context.with_state,
             hands_over_at_bound=self._context.parked_at_bound == "dead_letter",
             random=self._context.random,
-            on_open=self.behind.note_open,
-            on_holders=self.behind.note_holders,
+            on_open=self.behind.mark_open,
+            on_blocked=self.behind.record_blockers,
         )
         self._all_left.clear()
         try:
@@ -267,12 +267,12 @@ class SharedStream:
         """Wait until each filter has ended with the error. Those in back-off, or that do not end, are cancelled."""
         for member in self.members:
             if member.subscriber is None:
-                member.note_failure(ended)
+                member.record_failure(ended)
         with anyio.move_on_after(self._context.settings.close_timeout):
             while any(member.subscriber is not None for member in self.members):
                 await self._member_ended.wait()
         for member in [one for one in self.members if one.subscriber is not None]:
-            member.note_failure(ended)
+            member.record_failure(ended)
             if not self._context.restarts:
                 # It is about to be cancelled, so it cannot take itself out.
                 del self.members[member]

@@ -76,14 +76,14 @@ class StoredState(StreamState):
         def note(error: Exception | None) -> None:
             assert self._ahead is not None
             if error is None:
-                self._note_stored(encoded)
+                self._mark_stored(encoded)
             ahead, self._ahead = self._ahead, None
             ahead.set()
             on_done()
 
         return StateChange(self._fence, self._key, encoded, note)
 
-    def _note_stored(self, encoded: bytes) -> None:
+    def _mark_stored(self, encoded: bytes) -> None:
         self._stored = encoded
         self._value = load_json(encoded)
 
@@ -113,7 +113,7 @@ class StoredState(StreamState):
         await done.wait()
         if failures:
             raise failures[0]
-        self._note_stored(encoded)
+        self._mark_stored(encoded)
 
 
 def encode_state(value: Any) -> bytes:

@@ -143,7 +143,7 @@ class Driver:
                             await self.before_pull()
                 raise AssertionError("open_stream() returned")
             except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
-                self._note_error(error)
+                self._record_error(error)
             tasks.cancel_scope.cancel()
 
     async def _run_producer(self) -> None:
@@ -151,7 +151,7 @@ class Driver:
             await self.producer.run()
             raise AssertionError("run() returned")
         except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
-            self._note_error(error)
+            self._record_error(error)
 
     def _take(self, event: Any, payload: Any) -> None:
         value = self._value_of(event)
@@ -165,7 +165,7 @@ class Driver:
         self._lanes.setdefault(lane, []).append((delivery, payload))
         self._changed.notify_all()
 
-    def _note_error(self, error: Exception) -> None:
+    def _record_error(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
         self._changed.notify_all()
@@ -199,7 +199,7 @@ class Driver:
                 self.advanced += [(one, outcome) for one, _, outcome in batch if one is not None]
                 self._changed.notify_all()
         except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
-            self._note_error(error)
+            self._record_error(error)
         finally:
             self._advancing.pop(lane).set()
 

@@ -117,8 +117,8 @@ class KeepingCases(ProducerSuite):
             await self._until(lambda: len(sick.events) >= 3 and not sick.behind)
             await anyio.sleep(self.quiet_s)
             for view in (well, sick):
-                taken = [event.payload for event in view.events]
-                self._check_same(taken, _VALUES, f"its events are {taken}")
+                in_flight = [event.payload for event in view.events]
+                self._check_same(in_flight, _VALUES, f"its events are {in_flight}")
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         with anyio.move_on_after(self.patience_s):

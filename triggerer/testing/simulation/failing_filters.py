@@ -59,12 +59,12 @@ class FilterErrors:
         self._given: dict[str, set[str]] = {}
         self._raised: dict[str, dict[str, str]] = {}
 
-    def note_given(self, watchers: Iterable[int], message: str) -> None:
+    def mark_given(self, watchers: Iterable[int], message: str) -> None:
         """Count a message that the filter of these watchers receives."""
         for name in self._named(watchers):
             self._given.setdefault(name, set()).add(message)
 
-    def note_raised(self, watchers: Iterable[int], message: str, error: Exception) -> None:
+    def mark_raised(self, watchers: Iterable[int], message: str, error: Exception) -> None:
         """Count an error that the filter raised while it had the message open."""
         for name in self._named(watchers):
             self._raised.setdefault(name, {})[message] = f"{type(error).__name__}: {error}"

@@ -11,13 +11,13 @@ from typing import Protocol
 from triggerer.backoff import Backoff
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import Again, Position, is_before
-from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 
 
-class TakenFrom(Protocol):
+class InFlightTracker(Protocol):
     """Messages that were read from lanes and are not durable yet; see `catchup.processing.in_flight`."""
 
-    def forget(self, lag: Lag) -> None:
+    def forget(self, backlog: Backlog) -> None:
         """What was taken of this lane counts no more."""
 
 
@@ -32,7 +32,7 @@ class Blocked:
 
 
 @dataclass(slots=True, eq=False)
-class Lag:
+class Backlog:
     """One watcher in one lane in which it has fallen behind."""
 
     watcher: WatcherRef
@@ -44,10 +44,10 @@ class Lag:
     """The lease under which its position is stored."""
     position: Position
     """The first message whose events are not all durable. What is stored is `stored_position`, or lies before that."""
-    read_to: Position
+    cursor: Position
     """The first message that it has not resolved; at `position` or later."""
     failures: int = 0
-    """How often it has failed with the message at `read_to` open."""
+    """How often it has failed with the message at `cursor` open."""
     head: int | None = None
     """The number that the lane's next message will have, as far as is known, for those who look."""
     end: Position | None = None
@@ -56,8 +56,8 @@ class Lag:
     """The last message of the lane that had been broadcast when it fell behind; None: it is not known."""
     is_stored: bool = False
     """Whether a position is durable: before, the broker must not be advanced."""
-    is_live: bool = False
-    """Whether it has caught up: the live filter gets what is broadcast from `read_to` on.
+    is_caught_up: bool = False
+    """Whether it has caught up: the live filter gets what is broadcast from `cursor` on.
 
     The row goes once the broker was advanced to there."""
     is_gone: bool = False
@@ -73,19 +73,19 @@ class Lag:
     """Where it was set back to, until the broker was advanced to there: it may have missed what lies before.
 
     If that is broadcast, it is set back further: who asked for a replay knew nothing of the group's place."""
-    taken_by: TakenFrom | None = None
+    in_flight_by: InFlightTracker | None = None
     """Who reads it, and moves its position: what others have read of it before counts no more."""
     blocked: Blocked | None = None
     """Where it stands, until that is settled. Known here, since whoever catches up may end before the store answers."""
     gap: tuple[Position, Position] | None = None
     """Between which places of a log it has found no message last."""
-    kept: KeptInLane | None = None
+    kept: StoredLane | None = None
     """Where the source is a queue: its positions are `[None, number of the event in the group]`, and are not stored."""
 
     @property
     def is_making_again(self) -> bool:
         """Whether it has not read to the end of what it makes again."""
-        return self.again is not None and is_before(self.read_to, self.again.until)
+        return self.again is not None and is_before(self.cursor, self.again.until)
 
     @property
     def last_end(self) -> Position:
@@ -99,7 +99,7 @@ class Lag:
 
         Not where it has failed with a message behind them: that is counted there.
         """
-        has_failed = self.failures and self.position == self.read_to
+        has_failed = self.failures and self.position == self.cursor
         return self.position if has_failed else self.last_end
 
     @property
@@ -113,7 +113,7 @@ class Lag:
     def blocked_until(self) -> float:
         """When it may be read on, by the monotonic clock."""
         blocked = self.blocked
-        is_there = blocked is not None and blocked.position == self.read_to
+        is_there = blocked is not None and blocked.position == self.cursor
         return blocked.until if blocked is not None and is_there else -math.inf
 
     def try_now(self) -> None:

@@ -20,14 +20,14 @@ from triggerer.domain.watchers.lane_positions import (
     is_before,
 )
 from triggerer.errors import LeaseLost
-from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.backlog import Backlog
 
 
 def _ignore(_: Exception | None) -> None:
     pass
 
 
-class Lags:
+class Backlogs:
     """The lags of one stream, across its groups.
 
     Args:
@@ -42,8 +42,8 @@ class Lags:
         self,
         sink: PositionSink | None,
         on_change: Callable[[WatcherRef], None] | None = None,
-        on_readable: Callable[[Lag], None] | None = None,
-        on_settled: Callable[[Lag], None] | None = None,
+        on_readable: Callable[[Backlog], None] | None = None,
+        on_settled: Callable[[Backlog], None] | None = None,
         *,
         may_grow: bool = True,
     ) -> None:
@@ -54,18 +54,18 @@ class Lags:
         self._on_change = on_change
         self._on_readable = on_readable
         self._on_settled = on_settled
-        self.by_lane: dict[Hashable, dict[int, Lag]] = {}
+        self.by_lane: dict[Hashable, dict[int, Backlog]] = {}
         """By lane and the watcher's id."""
         self.advanced_to: dict[Hashable, Position] = {}
         """By lane of these how far the broker was advanced since the first of them is there, if it was."""
-        self.live: dict[Hashable, dict[Lag, None]] = {}
+        self.live: dict[Hashable, dict[Backlog, None]] = {}
         """By lane those that have caught up, and whose rows are still to go."""
-        self.set_back: dict[Hashable, dict[Lag, None]] = {}
-        """By lane those that have `Lag.set_back_to`."""
+        self.set_back: dict[Hashable, dict[Backlog, None]] = {}
+        """By lane those that have `Backlog.set_back_to`."""
         self.held: set[int] = set()
         """Watchers that are being set back: until that is durable they read nothing again."""
-        self._by_watcher: dict[int, dict[Hashable, Lag]] = {}
-        self._behind: dict[int, dict[Lag, None]] = {}
+        self._by_watcher: dict[int, dict[Hashable, Backlog]] = {}
+        self._behind: dict[int, dict[Backlog, None]] = {}
         """By watcher those of its lanes in which it has not caught up."""
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Lags:
     def __bool__(self) -> bool:
         return bool(self.by_lane)
 
-    def of(self, watcher_id: int) -> list[Lag]:
+    def of(self, watcher_id: int) -> list[Backlog]:
         """All lanes in which the watcher is behind, or was."""
         return list(self._by_watcher.get(watcher_id, {}).values())
 
@@ -88,7 +88,7 @@ class Lags:
         """Those that are behind in some lane, or were."""
         return {next(iter(of_watcher.values())).watcher for of_watcher in self._by_watcher.values()}
 
-    def behind(self, watcher_id: int) -> Iterator[Lag]:
+    def behind(self, watcher_id: int) -> Iterator[Backlog]:
         """The lanes in which the watcher is behind."""
         return iter(list(self._behind.get(watcher_id, ())))
 
@@ -99,16 +99,16 @@ class Lags:
     def may_catch_up(self, watcher_id: int) -> bool:
         """Whether there is something in `to_catch_up`."""
         return watcher_id not in self.held and any(
-            lag.is_stored for lag in self._behind.get(watcher_id, ())
+            backlog.is_stored for backlog in self._behind.get(watcher_id, ())
         )
 
-    def to_catch_up(self, watcher_id: int) -> list[Lag]:
+    def to_catch_up(self, watcher_id: int) -> list[Backlog]:
         """The lanes that the watcher may read again: it is behind there, and that is durable."""
         if watcher_id in self.held:
             return []
-        return [lag for lag in self.behind(watcher_id) if lag.is_stored]
+        return [backlog for backlog in self.behind(watcher_id) if backlog.is_stored]
 
-    def find(self, lane: Hashable, watcher_id: int) -> Lag | None:
+    def find(self, lane: Hashable, watcher_id: int) -> Backlog | None:
         return self.by_lane.get(lane, {}).get(watcher_id)
 
     def load(self, watcher: WatcherRef, fence: Fence, row: LanePosition) -> None:
@@ -116,7 +116,7 @@ class Lags:
         lane = decode_lane(row.lane)
         if self.find(lane, watcher.watcher_id) is None:
             self._add(
-                Lag(
+                Backlog(
                     watcher,
                     lane,
                     row.lane,
@@ -145,107 +145,109 @@ class Lags:
         """Have the watcher catch up from `position` on; False if that lane cannot be stored.
 
         Args:
-            broadcast_to: See `Lag.broadcast_to`.
+            broadcast_to: See `Backlog.broadcast_to`.
             on_stored: Called once that is durable, or will not be.
         """
         stored_as = encode_lane(lane)
         if stored_as is None:
             return False
-        lag = self.find(lane, watcher.watcher_id)
-        if lag is None:
-            lag = Lag(watcher, lane, stored_as, now, fence, position, position)
-            self._add(lag)
-        elif lag.is_live and is_before(lag.position, lag.read_to):
+        backlog = self.find(lane, watcher.watcher_id)
+        if backlog is None:
+            backlog = Backlog(watcher, lane, stored_as, now, fence, position, position)
+            self._add(backlog)
+        elif backlog.is_caught_up and is_before(backlog.position, backlog.cursor):
             # It had caught up, and not all of that is durable: it reads again from there, and what it took counts no
             # more.
-            lag = self._begin_again(lag, lag.position, now)
+            backlog = self._begin_again(backlog, backlog.position, now)
         else:
-            lag.since = now if lag.is_live else lag.since
-            if lag.is_live or not is_before(lag.position, position):
-                lag.position = lag.read_to = position
-                lag.gap = None
-            lag.is_dirty = False
-            lag.failures = 0
-            lag.end = None
-            self.leave_live(lag)
-        lag.broadcast_to = broadcast_to
-        self._store(lag, on_stored)
+            backlog.since = now if backlog.is_caught_up else backlog.since
+            if backlog.is_caught_up or not is_before(backlog.position, position):
+                backlog.position = backlog.cursor = position
+                backlog.gap = None
+            backlog.is_dirty = False
+            backlog.failures = 0
+            backlog.end = None
+            self.leave_live(backlog)
+        backlog.broadcast_to = broadcast_to
+        self._store(backlog, on_stored)
         return True
 
-    def _begin_again(self, lag: Lag, position: Position, now: datetime, **changes: Any) -> Lag:
+    def _begin_again(
+        self, backlog: Backlog, position: Position, now: datetime, **changes: Any
+    ) -> Backlog:
         """Replace a lag by a new one, of which nothing was taken yet."""
         new = replace(
-            lag,
-            since=now if lag.is_live else lag.since,
+            backlog,
+            since=now if backlog.is_caught_up else backlog.since,
             position=position,
-            read_to=position,
+            cursor=position,
             end=None,
-            is_live=False,
+            is_caught_up=False,
             is_being_written=False,
             is_dirty=False,
             failures=0,
             gap=None,
             **changes,
         )
-        self.leave_live(lag)
-        self._unwatch(lag)
-        lag.is_gone = True
-        self._note_where(lag)
+        self.leave_live(backlog)
+        self._unwatch(backlog)
+        backlog.is_gone = True
+        self._record_position(backlog)
         self._add(new)
         return new
 
-    def _store(self, lag: Lag, on_stored: Callable[[Exception | None], None]) -> None:
+    def _store(self, backlog: Backlog, on_stored: Callable[[Exception | None], None]) -> None:
         def note(error: Exception | None) -> None:
             if error is None:
-                lag.is_stored = True
-            elif not lag.is_stored:
-                self.forget(lag)
+                backlog.is_stored = True
+            elif not backlog.is_stored:
+                self.forget(backlog)
             on_stored(error)
-            self.note_change(lag)
+            self.record_change(backlog)
 
-        self._submit(lag, lag.stored_position, note)
+        self._submit(backlog, backlog.stored_position, note)
 
-    def move(self, lag: Lag) -> None:
+    def move(self, backlog: Backlog) -> None:
         """Store the lag's position, as soon as the last one that was submitted is durable."""
-        if lag.kept is not None:
+        if backlog.kept is not None:
             return
-        if lag.is_being_written:
-            lag.is_dirty = True
-        elif not lag.is_gone:
-            lag.is_dirty, lag.is_being_written = False, True
+        if backlog.is_being_written:
+            backlog.is_dirty = True
+        elif not backlog.is_gone:
+            backlog.is_dirty, backlog.is_being_written = False, True
 
             def note(error: Exception | None) -> None:
-                lag.is_being_written = False
-                if lag.is_dirty and error is None:
-                    self.move(lag)
+                backlog.is_being_written = False
+                if backlog.is_dirty and error is None:
+                    self.move(backlog)
 
-            self._submit(lag, lag.stored_position, note)
+            self._submit(backlog, backlog.stored_position, note)
 
-    def go_live(self, lag: Lag) -> None:
-        """It has caught up: the live filter reads on from `read_to`."""
-        lag.is_live = True
-        self._note_where(lag)
-        self.live.setdefault(lag.lane, {})[lag] = None
-        self.note_change(lag)
+    def go_live(self, backlog: Backlog) -> None:
+        """It has caught up: the live filter reads on from `cursor`."""
+        backlog.is_caught_up = True
+        self._record_position(backlog)
+        self.live.setdefault(backlog.lane, {})[backlog] = None
+        self.record_change(backlog)
 
     # Being set back
 
-    def store_ahead(self, lag: Lag, on_stored: Callable[[Exception | None], None]) -> None:
+    def store_ahead(self, backlog: Backlog, on_stored: Callable[[Exception | None], None]) -> None:
         """Store the position of a lag that is not entered yet; once that is durable the caller enters it."""
-        lag.is_stored = True
-        self._submit(lag, lag.stored_position, on_stored)
+        backlog.is_stored = True
+        self._submit(backlog, backlog.stored_position, on_stored)
 
-    def enter(self, lag: Lag) -> None:
+    def enter(self, backlog: Backlog) -> None:
         """Count a watcher as behind in a lane from now on. Its position is durable, or need not be stored."""
-        self._add(lag)
-        self.note_change(lag)
+        self._add(backlog)
+        self.record_change(backlog)
 
-    def all(self) -> list[Lag]:
-        return [lag for lags in self.by_lane.values() for lag in lags.values()]
+    def all(self) -> list[Backlog]:
+        return [backlog for backlogs in self.by_lane.values() for backlog in backlogs.values()]
 
     def set_back_from(
         self,
-        lag: Lag,
+        backlog: Backlog,
         position: Position,
         again: Again | None,
         now: datetime,
@@ -256,91 +258,91 @@ class Lags:
         Args:
             on_stored: Called once that is durable, or will not be. Before, no less is durable than was.
         """
-        if lag.set_back_to is not None and is_before(position, lag.position):
+        if backlog.set_back_to is not None and is_before(position, backlog.position):
             # What lies before that it may have missed, and nothing of it is durable.
-            lag.is_stored = False
-        place = None if position == lag.position and not lag.is_live else position
+            backlog.is_stored = False
+        place = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._begin_again(
-            lag, position, now, again=again, set_back_to=place or lag.set_back_to
+            backlog, position, now, again=again, set_back_to=place or backlog.set_back_to
         )
         self._store(new, on_stored)
 
-    def note_broadcast(self, lane: Hashable, position: Position, now: datetime) -> None:
+    def record_broadcast(self, lane: Hashable, position: Position, now: datetime) -> None:
         """Set back further whoever was set back and may have missed this message, which is about to be broadcast."""
-        for lag in list(self.set_back.get(lane, ())):
-            if lag.set_back_to is not None and is_before(position, lag.set_back_to):
-                self.set_back_from(lag, position, lag.again, now)
+        for backlog in list(self.set_back.get(lane, ())):
+            if backlog.set_back_to is not None and is_before(position, backlog.set_back_to):
+                self.set_back_from(backlog, position, backlog.again, now)
 
-    def note_advanced(self, lane: Hashable, reached: Position) -> None:
+    def mark_advanced(self, lane: Hashable, reached: Position) -> None:
         """The broker was advanced to there, in a lane in which somebody is behind, or was."""
         before = self.advanced_to.get(lane)
         if before is None or not is_before(reached, before):
             self.advanced_to[lane] = reached
-        for lag in list(self.set_back.get(lane, ())):
-            if lag.set_back_to is not None and not is_before(reached, lag.set_back_to):
-                self._unwatch(lag)
+        for backlog in list(self.set_back.get(lane, ())):
+            if backlog.set_back_to is not None and not is_before(reached, backlog.set_back_to):
+                self._unwatch(backlog)
 
     def submit_end(self, end: ReplayEnd) -> None:
         """Have the row of a request deleted."""
         assert self._sink is not None
         self._sink.end_replay_nowait(end)
 
-    def _unwatch(self, lag: Lag) -> None:
-        lag.set_back_to = None
-        watched = self.set_back.get(lag.lane, {})
-        watched.pop(lag, None)
+    def _unwatch(self, backlog: Backlog) -> None:
+        backlog.set_back_to = None
+        watched = self.set_back.get(backlog.lane, {})
+        watched.pop(backlog, None)
         if not watched:
-            self.set_back.pop(lag.lane, None)
+            self.set_back.pop(backlog.lane, None)
 
-    def leave_live(self, lag: Lag) -> None:
+    def leave_live(self, backlog: Backlog) -> None:
         """Take a lag out of those that have caught up: it is behind again, or forgotten."""
-        lag.is_live = False
-        live = self.live.get(lag.lane, {})
-        live.pop(lag, None)
+        backlog.is_caught_up = False
+        live = self.live.get(backlog.lane, {})
+        live.pop(backlog, None)
         if not live:
-            self.live.pop(lag.lane, None)
-        self._note_where(lag)
+            self.live.pop(backlog.lane, None)
+        self._record_position(backlog)
 
-    def _note_where(self, lag: Lag) -> None:
-        watcher_id = lag.watcher.watcher_id
+    def _record_position(self, backlog: Backlog) -> None:
+        watcher_id = backlog.watcher.watcher_id
         behind = self._behind.get(watcher_id)
-        if not (lag.is_live or lag.is_gone):
+        if not (backlog.is_caught_up or backlog.is_gone):
             if behind is None:
                 behind = self._behind[watcher_id] = {}
-            behind[lag] = None
+            behind[backlog] = None
         elif behind is not None:
-            behind.pop(lag, None)
+            behind.pop(backlog, None)
             if not behind:
                 del self._behind[watcher_id]
 
-    def end(self, lag: Lag) -> None:
+    def end(self, backlog: Backlog) -> None:
         """Forget a lag, and delete its row: the broker was advanced to where it stands."""
-        self.forget(lag)
-        if lag.kept is None:
-            self._submit(lag, None, _ignore)
+        self.forget(backlog)
+        if backlog.kept is None:
+            self._submit(backlog, None, _ignore)
 
-    def forget(self, lag: Lag) -> None:
+    def forget(self, backlog: Backlog) -> None:
         """Drop a lag from memory. Its row stays, for others to delete."""
-        lag.is_gone = True
-        self.leave_live(lag)
-        self._unwatch(lag)
-        watcher_id = lag.watcher.watcher_id
-        in_lane = self.by_lane.get(lag.lane, {})
-        if in_lane.get(watcher_id) is lag:
+        backlog.is_gone = True
+        self.leave_live(backlog)
+        self._unwatch(backlog)
+        watcher_id = backlog.watcher.watcher_id
+        in_lane = self.by_lane.get(backlog.lane, {})
+        if in_lane.get(watcher_id) is backlog:
             del in_lane[watcher_id]
             if not in_lane:
-                del self.by_lane[lag.lane]
-                self.advanced_to.pop(lag.lane, None)
+                del self.by_lane[backlog.lane]
+                self.advanced_to.pop(backlog.lane, None)
             of_watcher = self._by_watcher[watcher_id]
-            del of_watcher[lag.lane]
+            del of_watcher[backlog.lane]
             if not of_watcher:
                 del self._by_watcher[watcher_id]
 
     def forget_watchers(self, watchers: Iterable[WatcherRef]) -> None:
         """They were deleted, and their rows with them."""
         for watcher in watchers:
-            for lag in self.of(watcher.watcher_id):
-                self.forget(lag)
+            for backlog in self.of(watcher.watcher_id):
+                self.forget(backlog)
 
     def who_reads(
         self, source: EventSource, lane: Hashable, position: Position
@@ -352,7 +354,7 @@ class Lags:
         reading = tuple(
             watcher
             for watcher in source.watchers
-            if (lag := from_lane.get(watcher.watcher_id)) is None or _reads(lag, position)
+            if (backlog := from_lane.get(watcher.watcher_id)) is None or _reads(backlog, position)
         )
         if len(reading) == len(source.watchers):
             return source
@@ -360,35 +362,39 @@ class Lags:
 
     def are_stored(self, source: EventSource, lane: Hashable) -> bool:
         """Whether the position of each of the source's watchers that is behind in the lane is durable."""
-        lags = self.by_lane.get(lane, {})
+        backlogs = self.by_lane.get(lane, {})
         return all(
-            lag.is_stored
+            backlog.is_stored
             for watcher in source.watchers
-            if (lag := lags.get(watcher.watcher_id)) is not None
+            if (backlog := backlogs.get(watcher.watcher_id)) is not None
         )
 
-    def _add(self, lag: Lag) -> None:
-        self.by_lane.setdefault(lag.lane, {})[lag.watcher.watcher_id] = lag
-        self._by_watcher.setdefault(lag.watcher.watcher_id, {})[lag.lane] = lag
-        self._note_where(lag)
-        if lag.set_back_to is not None:
-            self.set_back.setdefault(lag.lane, {})[lag] = None
+    def _add(self, backlog: Backlog) -> None:
+        self.by_lane.setdefault(backlog.lane, {})[backlog.watcher.watcher_id] = backlog
+        self._by_watcher.setdefault(backlog.watcher.watcher_id, {})[backlog.lane] = backlog
+        self._record_position(backlog)
+        if backlog.set_back_to is not None:
+            self.set_back.setdefault(backlog.lane, {})[backlog] = None
 
-    def note_change(self, lag: Lag) -> None:
+    def record_change(self, backlog: Backlog) -> None:
         """Tell those who were handed in that something of a lag has changed."""
-        if self._on_readable is not None and lag.is_stored and not (lag.is_live or lag.is_gone):
-            self._on_readable(lag)
+        if (
+            self._on_readable is not None
+            and backlog.is_stored
+            and not (backlog.is_caught_up or backlog.is_gone)
+        ):
+            self._on_readable(backlog)
         if self._on_change is not None:
-            self._on_change(lag.watcher)
+            self._on_change(backlog.watcher)
 
-    def note_settled(self, lag: Lag) -> None:
+    def mark_settled(self, backlog: Backlog) -> None:
         """All is durable that one that has caught up has taken up to its position, perhaps in a group before."""
         if self._on_settled is not None:
-            self._on_settled(lag)
+            self._on_settled(backlog)
 
     def _submit(
         self,
-        lag: Lag,
+        backlog: Backlog,
         position: Position | None,
         on_done: Callable[[Exception | None], None],
     ) -> None:
@@ -398,19 +404,19 @@ class Lags:
             return
         self._sink.submit_nowait(
             PositionChange(
-                lag.fence,
-                lag.watcher.watcher_id,
-                lag.stored_as,
+                backlog.fence,
+                backlog.watcher.watcher_id,
+                backlog.stored_as,
                 position,
-                lag.since,
-                lag.stored_head,
-                lag.failures if position == lag.read_to else 0,
+                backlog.since,
+                backlog.stored_head,
+                backlog.failures if position == backlog.cursor else 0,
                 on_done,
-                lag.again,
-                lag.set_back_to,
+                backlog.again,
+                backlog.set_back_to,
             )
         )
 
 
-def _reads(lag: Lag, position: Position) -> bool:
-    return lag.is_live and not is_before(position, lag.read_to)
+def _reads(backlog: Backlog, position: Position) -> bool:
+    return backlog.is_caught_up and not is_before(position, backlog.cursor)

@@ -24,12 +24,12 @@ from triggerer.errors import (
     LeaseLost,
     TriggererError,
 )
-from triggerer.streams.catchup.backlogs.backlogs import Lags
-from triggerer.streams.catchup.backlogs.rewind import SetBack
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
+from triggerer.streams.catchup.backlogs.rewind import Rewind
 from triggerer.streams.catchup.reading.lane_ends import find_positions, tells_positions
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 
 _log = structlog.get_logger(__name__)
 
@@ -47,14 +47,14 @@ class Replays:
 
     def __init__(
         self,
-        lags: Lags,
+        backlogs: Backlogs,
         context: RuntimeContext,
-        members: Collection[HostedTrigger],
+        members: Collection[Member],
         on_change: Callable[[WatcherRef], None],
     ) -> None:
         self.is_running = False
         """Whether `run` has been started, and has not returned."""
-        self._lags = lags
+        self._lags = backlogs
         self._context = context
         self._members = members
         self._on_change = on_change
@@ -69,7 +69,7 @@ class Replays:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def ask(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+    def ask(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
         """Take requests for watchers of a member, in order; those that are known already are left out."""
         for request in requests:
             if request.id not in self._seen:
@@ -161,7 +161,7 @@ class Replays:
                 self._end(request, failure, fence)
 
         for lane in lanes:
-            SetBack(state, watcher, fence, lane, request, starts[lane], ends[lane], note).begin()
+            Rewind(state, watcher, fence, lane, request, starts[lane], ends[lane], note).begin()
         _log.info(
             "a watcher is set back",
             watcher=watcher.watcher_id,
@@ -221,7 +221,7 @@ class Replays:
             return
         for member in self._members:
             if any(one.watcher_id == request.watcher_id for one in member.source.watchers):
-                member.note_replay_failed(request.watcher_id, error)
+                member.record_replay_failure(request.watcher_id, error)
 
 
 def not_a_log() -> TriggererError:

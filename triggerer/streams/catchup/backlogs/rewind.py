@@ -15,11 +15,11 @@ from triggerer.domain.watchers.lane_positions import (
 )
 from triggerer.errors import GroupEnded, LeaseLost
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.delivery.group_state import GroupState
 
 
-class SetBack:
+class Rewind:
     """One request in one lane.
 
     A watcher that is live in the lane stays live until its place is durable, and is behind from that turn of the loop
@@ -55,25 +55,25 @@ class SetBack:
 
     def begin(self) -> None:
         """Set it back. `on_stored` may be called at once."""
-        lags = self._state.lags
-        lag = lags.find(self._lane, self._watcher.watcher_id)
-        if lag is None:
+        backlogs = self._state.backlogs
+        backlog = backlogs.find(self._lane, self._watcher.watcher_id)
+        if backlog is None:
             new = self._make()
-            lags.store_ahead(new, lambda error: self._enter(new, error))
+            backlogs.store_ahead(new, lambda error: self._enter(new, error))
             return
-        aim = self._aim(lag)
+        aim = self._aim(backlog)
         if aim is None:
             self._on_stored(None)
             return
         position, again = aim
-        lag.head = self._end[1]
-        lags.set_back_from(lag, position, again, self._state.now(), self._on_stored)
+        backlog.head = self._end[1]
+        backlogs.set_back_from(backlog, position, again, self._state.now(), self._on_stored)
 
-    def _make(self) -> Lag:
+    def _make(self) -> Backlog:
         stored_as = encode_lane(self._lane)
         assert stored_as is not None
         place = self._place(None)
-        return Lag(
+        return Backlog(
             self._watcher,
             self._lane,
             stored_as,
@@ -92,38 +92,38 @@ class SetBack:
             return None
         return Again(self._request.id, self._start, self._end)
 
-    def _place(self, lag: Lag | None) -> Position:
+    def _place(self, backlog: Backlog | None) -> Position:
         """Return the position for a watcher that is live: none of what it has open or not durable is passed over."""
-        others = [self._state.place_in(self._lane), None if lag is None else lag.position]
+        others = [self._state.place_in(self._lane), None if backlog is None else backlog.position]
         place = self._start
         for other in others:
             if other is not None and is_before(other, place):
                 place = other
         return place
 
-    def _aim(self, lag: Lag) -> tuple[Position, Again | None] | None:
+    def _aim(self, backlog: Backlog) -> tuple[Position, Again | None] | None:
         """Return the position for one with a lag in the lane, and what it makes again; None: the lag stays as it is."""
-        again, known = self._again, lag.again
-        if lag.is_live:
-            return self._place(lag), again
-        if not is_same_log(lag.position, self._start):
+        again, known = self._again, backlog.again
+        if backlog.is_caught_up:
+            return self._place(backlog), again
+        if not is_same_log(backlog.position, self._start):
             # The lane was made anew: all of it is still to be read.
             return None
         if again is not None and known is not None and known.request == again.request:
             # The owner before died in the middle of this.
             return None
-        if not is_before(self._start, lag.position):
+        if not is_before(self._start, backlog.position):
             # It stays where it is. What it is going to make again already, it makes again once.
             if again is None or (
                 known is not None
                 and not is_before(self._start, known.start)
-                and is_before(lag.position, known.until)
+                and is_before(backlog.position, known.until)
             ):
                 return None
-            return lag.position, again
+            return backlog.position, again
         return self._start, again or known
 
-    def _enter(self, new: Lag, error: Exception | None) -> None:
+    def _enter(self, new: Backlog, error: Exception | None) -> None:
         """Count the watcher as behind: its position is durable."""
         if error is not None:
             self._on_stored(error)
@@ -142,16 +142,16 @@ class SetBack:
             # In the task that stores the positions of all streams: it ends only this. The request's row stays.
             self._on_stored(raised)
 
-    def _enter_unless_overtaken(self, new: Lag) -> None:
+    def _enter_unless_overtaken(self, new: Backlog) -> None:
         place = self._state.place_in(self._lane)
-        is_known = self._state.lags.find(self._lane, self._watcher.watcher_id) is not None
+        is_known = self._state.backlogs.find(self._lane, self._watcher.watcher_id) is not None
         if is_known or (place is not None and is_before(place, new.position)):
             # It has fallen behind meanwhile, or what was broadcast meanwhile lies before that.
             self.begin()
             return
         head = self._state.head_of(self._lane)
         new.broadcast_to = None if head is None else self._state.last_broadcast_from(head)
-        self._state.lags.enter(new)
+        self._state.backlogs.enter(new)
         self._on_stored(None)
 
     def _is_watched(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from triggerer.domain.watchers.parked import KeptMessage
 
 
-class KeptInLane:
+class StoredLane:
     """First it reads what is kept, in the order in which it was kept; then what is outstanding and not decided yet.
 
     A message is decided at the head of its lane: it is kept then, unless all that the watcher derived from it is
@@ -80,7 +80,7 @@ class KeptInLane:
         """Whether there may be messages that the filter was not given yet."""
         return self.unread > 0
 
-    def note_given(self, id_: int) -> None:
+    def mark_given(self, id_: int) -> None:
         """The filter was given all up to this one, or need not be."""
         self.after = id_
         while self.page and self.page[0].id <= id_:
@@ -116,10 +116,10 @@ class KeptInLane:
         if given_in == self.rereads and is_kept:
             self.uncounted.add(key)
         if given_in != self.rereads and is_kept:
-            self.note_more()
+            self.record_more()
         return False
 
-    def note_passed(self, key: str) -> None:
+    def mark_passed(self, key: str) -> None:
         """All that derives from a message that is kept, or is being kept, is durable."""
         if key in self.writing:
             # At a bound this may take long, and a row is not there to go before it was written.
@@ -127,14 +127,14 @@ class KeptInLane:
         else:
             self.passed.append(key)
 
-    def note_set_aside(self, key: str) -> None:
+    def mark_set_aside(self, key: str) -> None:
         """The row of a message is not the filter's any more. By now it may be replayed, and it is not to go then."""
         if key in self.writing:
             self.late.add(key)
         else:
-            self.note_gone((key,))
+            self.mark_gone((key,))
 
-    def note_gone(self, keys: Collection[str]) -> None:
+    def mark_gone(self, keys: Collection[str]) -> None:
         """The rows of messages that it was given are gone, or set aside: what was read of them is old."""
         self.under_way.difference_update(keys)
         for row in [row for row in self.page if row.key in keys]:
@@ -142,7 +142,7 @@ class KeptInLane:
             self._count_down(row)
         self.uncounted.difference_update(keys)
 
-    def note_more(self) -> None:
+    def record_more(self) -> None:
         """There are messages to be read behind those that were read."""
         self.unread += 1
         self.arrivals += 1

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from triggerer.domain.watchers.lane_positions import cut_after, cut_before, is_before
-from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 
 
-def note_cut(lags: Lags, lane: Hashable, incarnation: Any, now: datetime) -> None:
+def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime) -> None:
     """Set back to the cut whoever may have read in the lane what the log has lost.
 
     Who has not read so far may have been handed some of it: it begins again with what is not durable.
@@ -18,17 +18,17 @@ def note_cut(lags: Lags, lane: Hashable, incarnation: Any, now: datetime) -> Non
     Args:
         incarnation: Of a message that is about to be broadcast; it tells of a cut.
     """
-    reached = lags.advanced_to.get(lane)
+    reached = backlogs.advanced_to.get(lane)
     if reached is not None and cut_before(reached, incarnation) is not None:
-        del lags.advanced_to[lane]
-    for lag in list(lags.by_lane.get(lane, {}).values()):
-        cut = cut_after(lag.read_to, incarnation)
-        if cut is None or (lag.is_live and not is_before(cut, lag.read_to)):
+        del backlogs.advanced_to[lane]
+    for backlog in list(backlogs.by_lane.get(lane, {}).values()):
+        cut = cut_after(backlog.cursor, incarnation)
+        if cut is None or (backlog.is_caught_up and not is_before(cut, backlog.cursor)):
             continue
-        if is_before(cut, lag.position):
+        if is_before(cut, backlog.position):
             # What is there now it may miss, and nothing of where it stands from now on is durable.
-            lag.is_stored = False
+            backlog.is_stored = False
         else:
-            cut = lag.position
-        lag.blocked = None
-        lags.set_back_from(lag, cut, lag.again, now)
+            cut = backlog.position
+        backlog.blocked = None
+        backlogs.set_back_from(backlog, cut, backlog.again, now)

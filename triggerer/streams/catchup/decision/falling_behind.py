@@ -35,7 +35,7 @@ class FallingBehind:
         """Lanes whose positions cannot be stored."""
         self._look_through_at = _MOST_FAILED
 
-    def note_redelivery(self, lane: Lane) -> None:
+    def record_redelivery(self, lane: Lane) -> None:
         """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
         state = self._state
         position = state.failing.pop(lane.key, None)
@@ -62,7 +62,7 @@ class FallingBehind:
 
     @property
     def _is_possible(self) -> bool:
-        return self._state.lags.are_kept and self._state.reads_log
+        return self._state.backlogs.are_kept and self._state.reads_log
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         """See `triggerer.streams.delivery.lanes.Decide`. Synchronous."""
@@ -119,24 +119,27 @@ class FallingBehind:
 
         A watcher whose position is not durable yet is not left out: the position is written again, and waited for.
         """
-        lags = self._state.lags.by_lane.get(lane.key, {})
+        backlogs = self._state.backlogs.by_lane.get(lane.key, {})
         return {
             watcher
             for watcher in watchers
-            if (lag := lags.get(watcher.watcher_id)) is None
-            or (not is_before(position, lag.read_to) and (lag.is_live or not lag.is_stored))
+            if (backlog := backlogs.get(watcher.watcher_id)) is None
+            or (
+                not is_before(position, backlog.cursor)
+                and (backlog.is_caught_up or not backlog.is_stored)
+            )
         }
 
     def _others(self, lane: Lane, position: Position) -> tuple[set[WatcherRef], set[WatcherRef]]:
         """Return who is behind at this message or before it, and who has read it while catching up."""
         behind, read = set[WatcherRef](), set[WatcherRef]()
-        for lag in self._state.lags.by_lane.get(lane.key, {}).values():
-            if self._state.source_of(lag.watcher) is None:
+        for backlog in self._state.backlogs.by_lane.get(lane.key, {}).values():
+            if self._state.source_of(backlog.watcher) is None:
                 continue
-            if is_before(position, lag.read_to):
-                read.add(lag.watcher)
-            elif lag.is_stored and not lag.is_live:
-                behind.add(lag.watcher)
+            if is_before(position, backlog.cursor):
+                read.add(backlog.watcher)
+            elif backlog.is_stored and not backlog.is_caught_up:
+                behind.add(backlog.watcher)
         return behind, read
 
     def _passing(self, entry: Entry, behind: set[WatcherRef]) -> int:
@@ -174,16 +177,16 @@ class FallingBehind:
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
             fence = failed[watcher]
-            is_known = state.lags.find(lane.key, watcher.watcher_id) is not None
+            is_known = state.backlogs.find(lane.key, watcher.watcher_id) is not None
             place = state.place_since_cut(lane.key, position) if is_known else lowest
             entry.unresolved += 1
-            if fence is None or not state.lags.fall_behind(
+            if fence is None or not state.backlogs.fall_behind(
                 watcher, lane.key, place, fence, now, note, broadcast_to=broadcast_to
             ):
                 self._unsuitable.add(lane.key)
                 entry.unresolved -= 1
-            elif lane.key in state.lags.by_lane:
-                state.recent_of(lane.key).note_broadcast_before(broadcast_to)
+            elif lane.key in state.backlogs.by_lane:
+                state.lane_tail_of(lane.key).record_earlier_broadcast(broadcast_to)
         entry.unresolved -= 1
         return lane.key not in self._unsuitable
 

@@ -17,8 +17,8 @@ from triggerer.domain.watchers.parked import Kept, ParkedChange, ParkedStore, Pa
 from triggerer.errors import ParkedFull
 from triggerer.observability.error_texts import error_text
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.catchup.decision.falling_behind import FallingBehind
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.delivery.lanes import Entry, Lane
@@ -33,14 +33,14 @@ _RETRY_FIRST_S: Final = 0.2
 _RETRY_LONGEST_S: Final = 5.0
 
 
-class _Keeping:
+class _QueueDecision:
     """A message that is being kept for one watcher."""
 
-    __slots__ = ("change", "entry", "is_submitted", "lag")
+    __slots__ = ("backlog", "change", "entry", "is_submitted")
 
-    def __init__(self, entry: Entry, lag: Lag) -> None:
+    def __init__(self, entry: Entry, backlog: Backlog) -> None:
         self.entry = entry
-        self.lag = lag
+        self.backlog = backlog
         self.change: ParkedChange | None = None
         self.is_submitted = True
         """Whether the store has still to answer."""
@@ -48,7 +48,7 @@ class _Keeping:
     @property
     def has_passed(self) -> bool:
         """Whether its watcher is done with it meanwhile: it need not be kept, nor dead-lettered."""
-        kept, change = self.lag.kept, self.change
+        kept, change = self.backlog.kept, self.change
         return (
             kept is not None
             and change is not None
@@ -57,7 +57,7 @@ class _Keeping:
         )
 
 
-class Keeping(FallingBehind):
+class FallingBehindInQueues(FallingBehind):
     """As `FallingBehind`, for a queue: the messages that somebody misses are stored, and the lane goes on then.
 
     In a lane in which somebody is behind every message is kept for that watcher, unless all that it has derived from it
@@ -72,7 +72,7 @@ class Keeping(FallingBehind):
         super().__init__(state, subscribers)
         self._random = random
         self._parked = parked
-        self._held: dict[_Keeping, None] = {}
+        self._held: dict[_QueueDecision, None] = {}
         self._refused: set[int] = set()
         """The numbers of events that could not be kept: they are redelivered."""
         self._has_changed = AutoResetEvent()
@@ -84,8 +84,8 @@ class Keeping(FallingBehind):
     def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
         return self._state.is_redelivered(entry, lane.key)
 
-    def note_redelivery(self, lane: Lane) -> None:
-        super().note_redelivery(lane)
+    def record_redelivery(self, lane: Lane) -> None:
+        super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
             # What it holds was perhaps pulled before.
@@ -97,29 +97,29 @@ class Keeping(FallingBehind):
         if entry.seq in self._refused:
             self._refused.discard(entry.seq)
             return outcome if outcome.failed else _failed(outcome, 1)
-        lags = state.lags.by_lane.get(lane.key, {})
+        backlogs = state.backlogs.by_lane.get(lane.key, {})
         failed, behind = dict[WatcherRef, Fence | None](), set[WatcherRef]()
-        missing = list[Lag]()
+        missing = list[Backlog]()
         has_read = False
-        for lag in lags.values():
-            if state.source_of(lag.watcher) is None:
+        for backlog in backlogs.values():
+            if state.source_of(backlog.watcher) is None:
                 continue
-            assert lag.kept is not None
-            if entry.seq < max(lag.position[1], lag.kept.decided_to):
+            assert backlog.kept is not None
+            if entry.seq < max(backlog.position[1], backlog.kept.decided_to):
                 # It has it, or will have it.
                 has_read = True
-            elif entry.seq < lag.read_to[1]:
+            elif entry.seq < backlog.cursor[1]:
                 has_read = True
-                missing.append(lag)
-            elif not lag.is_live:
-                behind.add(lag.watcher)
-                missing.append(lag)
+                missing.append(backlog)
+            elif not backlog.is_caught_up:
+                behind.add(backlog.watcher)
+                missing.append(backlog)
         for watcher in self._who_failed(entry):
-            source, other = state.source_of(watcher), lags.get(watcher.watcher_id)
+            source, other = state.source_of(watcher), backlogs.get(watcher.watcher_id)
             if source is None:
                 continue
-            is_live = other is None or (other.is_live and entry.seq >= other.read_to[1])
-            if is_live and is_wanted(state.selectors.get(watcher.watcher_id), entry.event):
+            is_caught_up = other is None or (other.is_caught_up and entry.seq >= other.cursor[1])
+            if is_caught_up and is_wanted(state.selectors.get(watcher.watcher_id), entry.event):
                 failed[watcher] = source.fence
         acked = outcome.acked + outcome.rejected - self._passing(entry, behind)
         if failed and (
@@ -136,14 +136,14 @@ class Keeping(FallingBehind):
         return self._keep(entry, lane, failed, missing, outcome)
 
     def _comes_again(
-        self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Lag]
+        self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Backlog]
     ) -> AdvanceOutcome:
         """Return the outcome with those counted as failed that have missed it, and for which it is not kept."""
         selectors = self._state.selectors
         missed_by = {
-            lag.watcher
-            for lag in missing
-            if is_wanted(selectors.get(lag.watcher.watcher_id), entry.event)
+            backlog.watcher
+            for backlog in missing
+            if is_wanted(selectors.get(backlog.watcher.watcher_id), entry.event)
         }
         count = self._passing(entry, missed_by)
         return _failed(outcome, count if outcome.failed else max(count, 1))
@@ -153,19 +153,19 @@ class Keeping(FallingBehind):
         entry: Entry,
         lane: Lane,
         failed: Mapping[WatcherRef, Fence | None],
-        missing: Sequence[Lag],
+        missing: Sequence[Backlog],
         outcome: AdvanceOutcome,
     ) -> AdvanceOutcome | None:
         state = self._state
         # In this order: what a selector does is the plugin's affair, and it is to be the same each time.
         wanting = [
-            lag
-            for lag in missing
-            if is_wanted(state.selectors.get(lag.watcher.watcher_id), entry.event)
+            backlog
+            for backlog in missing
+            if is_wanted(state.selectors.get(backlog.watcher.watcher_id), entry.event)
         ]
-        for lag in missing:
-            if lag not in wanting:
-                _note_decided(lag, entry)
+        for backlog in missing:
+            if backlog not in wanting:
+                _mark_decided(backlog, entry)
         stored_as = encode_lane(lane.key)
         try:
             data = None if not (failed or wanting) else dump_event(self._producer, entry.event)
@@ -179,8 +179,8 @@ class Keeping(FallingBehind):
             return self._comes_again(entry, outcome, missing)
         everybody = AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         if data is None:
-            for lag in wanting:
-                _note_decided(lag, entry)
+            for backlog in wanting:
+                _mark_decided(backlog, entry)
             return everybody
         if stored_as is None or None in failed.values():
             self._unsuitable.add(lane.key)
@@ -193,8 +193,8 @@ class Keeping(FallingBehind):
         kept = Kept(stored_as, self._key_of(entry, stored_as, now), data, now)
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
-        for lag in sorted(wanting, key=_by_watcher):
-            self._submit(_Keeping(entry, lag), kept)
+        for backlog in sorted(wanting, key=_by_watcher):
+            self._submit(_QueueDecision(entry, backlog), kept)
         entry.unresolved -= 1
         return None if entry.unresolved else everybody
 
@@ -205,23 +205,23 @@ class Keeping(FallingBehind):
         stored_as: str,
         fence: Fence | None,
         entry: Entry,
-    ) -> Lag:
+    ) -> Backlog:
         assert fence is not None
         state = self._state
-        lag = state.lags.find(lane, watcher.watcher_id)
+        backlog = state.backlogs.find(lane, watcher.watcher_id)
         place: Position = [None, entry.seq]
-        if lag is None:
-            lag = Lag(
-                watcher, lane, stored_as, state.now(), fence, place, place, kept=KeptInLane(0)
+        if backlog is None:
+            backlog = Backlog(
+                watcher, lane, stored_as, state.now(), fence, place, place, kept=StoredLane(0)
             )
-            state.lags.enter(lag)
+            state.backlogs.enter(backlog)
         else:
             # It had caught up.
-            lag.since = state.now()
-            lag.position = lag.read_to = place
-            lag.failures = 0
-            state.lags.leave_live(lag)
-        return lag
+            backlog.since = state.now()
+            backlog.position = backlog.cursor = place
+            backlog.failures = 0
+            state.backlogs.leave_live(backlog)
+        return backlog
 
     def _key_of(self, entry: Entry, stored_as: str, now: datetime) -> str:
         key: str | None = None
@@ -242,9 +242,9 @@ class Keeping(FallingBehind):
         assert self._state.producer is not None
         return self._state.producer
 
-    def _submit(self, keeping: _Keeping, what: Kept) -> None:
-        entry, lag = keeping.entry, keeping.lag
-        kept = lag.kept
+    def _submit(self, keeping: _QueueDecision, what: Kept) -> None:
+        entry, backlog = keeping.entry, keeping.backlog
+        kept = backlog.kept
         assert kept is not None
         given_in = kept.begin_writing(entry.seq, what.key)
         entry.unresolved += 1
@@ -257,77 +257,77 @@ class Keeping(FallingBehind):
             is_needless = kept.end_writing(what.key, given_in, is_kept=error is None)
             if error is not None:
                 # It is redelivered; after a lost lease nothing is advanced any more.
-                self._unsuitable.add(lag.lane)
+                self._unsuitable.add(backlog.lane)
                 self._refused.add(entry.seq)
-            elif lag.is_gone or lag.kept is not kept:
-                self._note_kept_late(lag)
+            elif backlog.is_gone or backlog.kept is not kept:
+                self._mark_stored_late(backlog)
             elif is_needless:
-                self._drop(lag, kept, what.key)
-            lag.is_stored = True
+                self._drop(backlog, kept, what.key)
+            backlog.is_stored = True
             entry.unresolved -= 1
             lane = entry.lane
             if not entry.unresolved and lane is not None and lane.head is entry:
                 self._state.lanes.queue(lane)
                 self._state.progress.note()
-            self._state.lags.note_change(lag)
+            self._state.backlogs.record_change(backlog)
 
-        keeping.change = ParkedChange(lag.fence, lag.watcher.watcher_id, what, note)
+        keeping.change = ParkedChange(backlog.fence, backlog.watcher.watcher_id, what, note)
         self._parked.submit_nowait(keeping.change)
 
-    def _drop(self, lag: Lag, kept: KeptInLane, key: str) -> None:
+    def _drop(self, backlog: Backlog, kept: StoredLane, key: str) -> None:
         """Delete the row of a message that was dealt with before the row was stored."""
 
         def note(_: Exception | None) -> None:
             # Where it was refused the row stays, and its key absorbs what it brings once more.
-            kept.note_gone((key,))
-            self._state.end_if_advanced(lag)
+            kept.mark_gone((key,))
+            self._state.end_if_advanced(backlog)
 
         self._parked.submit_nowait(
-            ParkedChange(lag.fence, lag.watcher.watcher_id, Passed((key,)), note)
+            ParkedChange(backlog.fence, backlog.watcher.watcher_id, Passed((key,)), note)
         )
 
-    def _note_kept_late(self, lag: Lag) -> None:
+    def _mark_stored_late(self, backlog: Backlog) -> None:
         """Have a message found that was stored after its group had ended: the next group may have looked before."""
-        lags = self._state.lags
-        if not lag.is_gone:
-            assert lag.kept is not None
-            lag.kept.look_from_first()
+        backlogs = self._state.backlogs
+        if not backlog.is_gone:
+            assert backlog.kept is not None
+            backlog.kept.look_from_first()
             # It may have caught up without that: it is given it once more, and keys absorb what derives.
-            lags.leave_live(lag)
-        elif self._state.source_of(lag.watcher) is not None:
-            other = lags.find(lag.lane, lag.watcher.watcher_id)
+            backlogs.leave_live(backlog)
+        elif self._state.source_of(backlog.watcher) is not None:
+            other = backlogs.find(backlog.lane, backlog.watcher.watcher_id)
             if other is not None and other.kept is not None:
                 other.kept.look_from_first()
-                lags.leave_live(other)
-                lags.note_change(other)
+                backlogs.leave_live(other)
+                backlogs.record_change(other)
             elif other is None:
-                lag.position = lag.read_to = [None, 0]
-                lag.kept, lag.is_gone = KeptInLane(), False
-                lag.kept.look_from_first()
-                lags.enter(lag)
+                backlog.position = backlog.cursor = [None, 0]
+                backlog.kept, backlog.is_gone = StoredLane(), False
+                backlog.kept.look_from_first()
+                backlogs.enter(backlog)
 
     # At a bound
 
-    def _hold(self, keeping: _Keeping, error: ParkedFull) -> None:
+    def _hold(self, keeping: _QueueDecision, error: ParkedFull) -> None:
         keeping.is_submitted = False
         self._held[keeping] = None
-        if keeping.lag.watcher not in self._state.holders:
+        if keeping.backlog.watcher not in self._state.blocked_by:
             _log.error(
                 "the stream is held: a message cannot be kept for a watcher that is behind",
-                watcher=keeping.lag.watcher.watcher_id,
+                watcher=keeping.backlog.watcher.watcher_id,
                 error=str(error),
             )
-            self._state.holders[keeping.lag.watcher] = error
-            self._state.on_holders()
+            self._state.blocked_by[keeping.backlog.watcher] = error
+            self._state.on_blocked()
         self._has_changed.set()
 
-    def _release(self, keeping: _Keeping) -> None:
+    def _release(self, keeping: _QueueDecision) -> None:
         if self._held.pop(keeping, keeping) is None:
-            holders = {one.lag.watcher for one in self._held}
-            if keeping.lag.watcher not in holders:
-                self._state.holders.pop(keeping.lag.watcher, None)
-                self._state.on_holders()
-                self._state.progress.note_room()
+            blocked_by = {one.backlog.watcher for one in self._held}
+            if keeping.backlog.watcher not in blocked_by:
+                self._state.blocked_by.pop(keeping.backlog.watcher, None)
+                self._state.on_blocked()
+                self._state.progress.signal_room()
 
     async def run(self) -> None:
         """Keep what was held, as soon as there is room; a task of the group.
@@ -345,14 +345,14 @@ class Keeping(FallingBehind):
                 change = keeping.change
                 if change is None or keeping not in self._held or keeping.is_submitted:
                     continue
-                if self._state.source_of(keeping.lag.watcher) is None or keeping.has_passed:
+                if self._state.source_of(keeping.backlog.watcher) is None or keeping.has_passed:
                     # Its watcher was deleted, or has it: nobody misses it.
                     change.on_done(None)
                 elif not await self._hand_over(keeping):
                     keeping.is_submitted = True
                     self._parked.submit_nowait(change)
 
-    async def _hand_over(self, keeping: _Keeping) -> bool:
+    async def _hand_over(self, keeping: _QueueDecision) -> bool:
         producer, change = self._state.producer, keeping.change
         assert producer is not None
         if (
@@ -386,14 +386,14 @@ def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
     )
 
 
-def _note_decided(lag: Lag, entry: Entry) -> None:
-    assert lag.kept is not None
-    lag.kept.decided_to = max(lag.kept.decided_to, entry.seq + 1)
+def _mark_decided(backlog: Backlog, entry: Entry) -> None:
+    assert backlog.kept is not None
+    backlog.kept.decided_to = max(backlog.kept.decided_to, entry.seq + 1)
 
 
 def _by_id(watcher: WatcherRef) -> int:
     return watcher.watcher_id
 
 
-def _by_watcher(lag: Lag) -> int:
-    return lag.watcher.watcher_id
+def _by_watcher(backlog: Backlog) -> int:
+    return backlog.watcher.watcher_id

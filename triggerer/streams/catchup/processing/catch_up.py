@@ -15,27 +15,27 @@ from triggerer.abc import BaseEventTrigger, current_subscriber
 from triggerer.domain.events import WatcherRef
 from triggerer.domain.watchers.lane_positions import Position
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.processing.derived_events import Deriving
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.processing.derived_events import CatchUpDeriver
 from triggerer.streams.catchup.processing.filter_deadline import FilterDeadline
 from triggerer.streams.catchup.processing.in_flight import (
+    LaneMessageInFlight,
+    MessagesInFlight,
+    Probe,
     Taken,
-    TakenFromLane,
-    TakenMessages,
-    Trial,
 )
-from triggerer.streams.catchup.processing.outcomes import Settlement
-from triggerer.streams.catchup.processing.parking import SettingAside
-from triggerer.streams.catchup.processing.probes import Trials
-from triggerer.streams.catchup.reading.backlog_reader import MissedMessages
-from triggerer.streams.catchup.reading.handover import Seam
+from triggerer.streams.catchup.processing.outcomes import Outcomes
+from triggerer.streams.catchup.processing.parking import Parking
+from triggerer.streams.catchup.processing.probes import Probes
+from triggerer.streams.catchup.reading.backlog_reader import BacklogReader
+from triggerer.streams.catchup.reading.handover import Handover
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage, begin_giving
-from triggerer.streams.catchup.reading.reader_slots import LaneReaders
-from triggerer.streams.catchup.reading.stored_messages import KeptMessages
+from triggerer.streams.catchup.reading.reader_slots import ReaderSlots
+from triggerer.streams.catchup.reading.stored_messages import StoredMessages
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.filtering import filtered
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 
 _log = structlog.get_logger(__name__)
 
@@ -44,27 +44,25 @@ _STORE_EVERY_S: Final = 2.0
 """A position that moves without a derived event is stored so often."""
 
 
-class CatchingUp:
+class CatchUp:
     """Serves one watcher in the lanes of one group in which it is behind; `run` returns when there are none.
 
-    The filter is one of its own. What it has resolved moves `Lag.read_to`, what is durable moves `Lag.position`, which
-    is stored. If the filter raises, only its open message has failed: that lane waits for a growing delay, and the
-    filter is made anew for the others at once. A message that alone cannot be taken is set aside. The filter is also
-    given the messages that were set aside before and are replayed.
+    It has a filter of its own. `Backlog.cursor` moves as the filter resolves messages. `Backlog.position`, which is
+    stored, moves as their events become durable. If the filter raises, only its open message has failed: that lane
+    waits for a growing delay, and the other lanes continue at once with a new filter. A message that fails again and
+    again is parked. Parked messages that are replayed go to the same filter.
 
     Args:
-        readers: How many lanes of the stream may be read beside the poll at one time.
-        on_change: Called when what is to be shown of the watcher has changed.
-        tasks: Of the group: what its last messages need may take longer than the catching up.
+        readers: How many lanes of the stream may be read at one time, in addition to the poll.
     """
 
     def __init__(
         self,
         watcher: WatcherRef,
-        hosted: HostedTrigger,
+        member: Member,
         state: GroupState,
         context: RuntimeContext,
-        readers: LaneReaders,
+        readers: ReaderSlots,
         on_change: Callable[[WatcherRef], None],
         tasks: anyio.abc.TaskGroup,
     ) -> None:
@@ -76,69 +74,69 @@ class CatchingUp:
         """Whether `restart` was called during this attempt,"""
         self._open_when_told: Taken | None = None
         """with this message open."""
-        self._hosted = hosted
+        self._member = member
         self._state = state
         self._context = context
         self._on_change = on_change
-        taken = self._taken = TakenMessages()
-        self._seam = Seam(
+        in_flight = self._in_flight = MessagesInFlight()
+        self._handover = Handover(
             watcher,
-            hosted,
+            member,
             state,
             partial(on_change, watcher),
             self._forget,
-            self._note_looked,
+            self._mark_looked,
             context.restart_backoff(),
         )
-        self._missed = MissedMessages(
-            watcher, state, context, readers, self._seam, self._pass_over, self._note_failure
+        self._missed = BacklogReader(
+            watcher, state, context, readers, self._handover, self._pass_over, self._record_failure
         )
-        fence = hosted.source.fence
+        fence = member.source.fence
         self._kept = (
             None
             if context.parked is None or fence is None or state.keeps_messages
-            else KeptMessages(watcher, fence, state, context.parked)
+            else StoredMessages(watcher, fence, state, context.parked)
         )
-        self._trials = Trials(state, self._missed.queue)
-        self._setting_aside = SettingAside(watcher, hosted.name, state, context, tasks)
-        self._settlement = Settlement(
-            hosted.name,
+        self._probes = Probes(state, self._missed.queue)
+        self._setting_aside = Parking(watcher, member.name, state, context, tasks)
+        self._outcomes = Outcomes(
+            member.name,
             state,
             context,
-            taken,
+            in_flight,
             self._missed,
-            self._trials,
+            self._probes,
             self._setting_aside,
             self._kept,
-            self._note_failure,
-            self._note_success,
+            self._record_failure,
+            self._record_success,
         )
         self._life = anyio.CancelScope()
         self._backoff = context.restart_backoff()
         self._may_warn_at = -math.inf
         self._deadline = FilterDeadline(
-            hosted.name, taken, context.clock, context.settings.ack_timeout
+            member.name, in_flight, context.clock, context.settings.ack_timeout
         )
-        self._deriving = Deriving(
-            watcher, hosted.name, state, context, taken, self._settlement, self._deadline
+        self._deriving = CatchUpDeriver(
+            watcher, member.name, state, context, in_flight, self._outcomes, self._deadline
         )
 
     @property
     def name(self) -> str:
-        return self._hosted.name
+        return self._member.name
 
     @property
     def open_message(self) -> Taken | None:
         """What its filter was given last, until it moves past it."""
-        return self._taken.open
+        return self._in_flight.open
 
     def wake(self) -> None:
         """Look again: it has fallen behind in another lane, or something has arrived."""
         self._missed.wake()
 
-    def offer(self, lag: Lag) -> None:
+    def offer(self, backlog: Backlog) -> None:
         """It is behind in this lane, or there may be more in it."""
-        self._missed.offer(lag)
+        self._missed.offer(backlog)
 
     def look_for_kept(self) -> None:
         """There are messages to be replayed."""
@@ -148,21 +146,21 @@ class CatchingUp:
 
     def restart(self) -> None:
         """Try again now what has failed, and once more what is under way, should it fail: it began before."""
-        self._is_told, self._open_when_told = True, self._taken.open
+        self._is_told, self._open_when_told = True, self._in_flight.open
         self._missed.restart()
 
     # Its life
 
     async def run(self) -> None:
         """Catch up until it is behind nowhere, or cancelled. No error of a plugin is raised."""
-        for lag in self._state.lags.behind(self.watcher.watcher_id):
-            self._take_over(lag)
-            if lag.kept is not None:
+        for backlog in self._state.backlogs.behind(self.watcher.watcher_id):
+            self._take_over(backlog)
+            if backlog.kept is not None:
                 # It reads all lanes together, from the first message on.
-                lag.kept.begin()
+                backlog.kept.begin()
         # All: of those whose rows were stored in one commit, only some were offered since it was made.
-        for lag in self._state.lags.to_catch_up(self.watcher.watcher_id):
-            self._missed.offer(lag)
+        for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
+            self._missed.offer(backlog)
         with self._life:
             async with anyio.create_task_group() as tasks:
                 self._missed.tasks = tasks
@@ -172,22 +170,22 @@ class CatchingUp:
                     await self._attempt()
                 tasks.cancel_scope.cancel()
 
-    def _take_over(self, lag: Lag) -> None:
+    def _take_over(self, backlog: Backlog) -> None:
         """Read this lane from now on: what another has read and not stored is read again.
 
         Otherwise what the other reader stores would move the position past what is read here and not durable yet.
         """
-        before, lag.taken_by = lag.taken_by, self._taken
-        if before is not None and before is not self._taken:
-            before.forget(lag)
-            if lag.kept is not None or lag.read_to != lag.position:
+        before, backlog.in_flight_by = backlog.in_flight_by, self._in_flight
+        if before is not None and before is not self._in_flight:
+            before.forget(backlog)
+            if backlog.kept is not None or backlog.cursor != backlog.position:
                 # What was counted is of a message behind the one with which it begins. In a queue each row has its own.
-                lag.failures = 0
+                backlog.failures = 0
             # What was known of the end is old.
-            lag.read_to, lag.end = lag.position, None
-            if lag.kept is not None:
-                lag.kept.under_way.clear()
-                lag.kept.read_again()
+            backlog.cursor, backlog.end = backlog.position, None
+            if backlog.kept is not None:
+                backlog.kept.under_way.clear()
+                backlog.kept.read_again()
 
     def stop(self) -> None:
         """Its watcher is gone, or has another trigger now."""
@@ -195,7 +193,7 @@ class CatchingUp:
 
     @property
     def _is_behind(self) -> bool:
-        return self._state.lags.may_catch_up(self.watcher.watcher_id)
+        return self._state.backlogs.may_catch_up(self.watcher.watcher_id)
 
     def _has_work(self) -> bool:
         return self._is_behind or self.has_kept
@@ -217,40 +215,44 @@ class CatchingUp:
                 await self._wait_before_next(started)
         except Exception as error:
             # The plugin's: it is shown, and tried again.
-            failed, self._taken.open = self._taken.open, None
+            failed, self._in_flight.open = self._in_flight.open, None
             began_before = self._is_told and failed is self._open_when_told
-            self._note_failure(error)
+            self._record_failure(error)
             if failed is not None:
                 await self._fail(failed, error, started)
-                if began_before and isinstance(failed, TakenFromLane) and not failed.is_parked:
-                    self._missed.resume(failed.lag)
+                if (
+                    began_before
+                    and isinstance(failed, LaneMessageInFlight)
+                    and not failed.is_parked
+                ):
+                    self._missed.resume(failed.backlog)
             elif self._context.restarts:
-                for lag in self._state.lags.to_catch_up(self.watcher.watcher_id):
+                for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
                     # How far it is behind by now: no message moves its positions.
-                    self._state.store_position(lag)
+                    self._state.store_position(backlog)
                 await self._wait_before_next(started)
             elif not began_before:
-                self._hosted.is_held = True
+                self._member.awaits_restart = True
                 self._life.cancel()
         finally:
-            self._taken.open = None
+            self._in_flight.open = None
             if trigger is not None:
-                await self._hosted.clean_up(trigger)
+                await self._member.clean_up(trigger)
 
     async def _fail(self, failed: Taken, error: Exception, started: float) -> None:
         try:
-            self._settlement.fail(failed, error)
+            self._outcomes.fail(failed, error)
         except Exception as raised:
             # It is shown as well, and ends this attempt: not the stream, with all that it serves.
-            self._note_failure(raised)
-            self._settlement.read_again(failed)
+            self._record_failure(raised)
+            self._outcomes.read_again(failed)
             await self._wait_before_next(started)
 
-    def _forget(self, lag: Lag) -> None:
+    def _forget(self, backlog: Backlog) -> None:
         """What was taken from a lane, or tried for it, counts no more; nor what the lane waits for because of that."""
-        self._taken.forget(lag)
-        self._trials.forget(lag)
-        self._missed.resume(lag)
+        self._in_flight.forget(backlog)
+        self._probes.forget(backlog)
+        self._missed.resume(backlog)
 
     async def _wait_before_next(self, started: float) -> None:
         clock = self._context.clock
@@ -258,7 +260,7 @@ class CatchingUp:
         await clock.sleep_until(now + self._backoff.next_delay(now - started))
 
     async def _make(self) -> BaseEventTrigger:
-        spec = self._hosted.spec
+        spec = self._member.spec
         if spec.load is not None:
             load = spec.load()
             if not load.is_settled:
@@ -266,28 +268,28 @@ class CatchingUp:
         with plugin_code(f"Making {self.name}"):
             return spec.make()
 
-    def _note_failure(self, error: BaseException) -> None:
+    def _record_failure(self, error: BaseException) -> None:
         now = self._context.clock.monotonic()
         if str(error) != str(self.error) and now >= self._may_warn_at:
             self._may_warn_at = now + _WARN_EVERY_S
             _log.warning("a watcher fails to catch up", watcher=self.name, error=repr(error))
         self.error = error
-        self._settlement.note_failure()
+        self._outcomes.record_failure()
         self._on_change(self.watcher)
 
-    def _note_looked(self, error: Exception | None) -> None:
+    def _mark_looked(self, error: Exception | None) -> None:
         """It is known where the lanes end, or why not: until then it can go on live where something is broadcast."""
         if error is not None:
             self._look_error = error
-            self._note_failure(error)
+            self._record_failure(error)
         elif self.error is self._look_error:
-            self._note_success()
+            self._record_success()
         self._missed.wake()
 
-    def _pass_over(self, lag: Lag, position: Position) -> None:
-        self._settlement.pass_over(lag, position)
+    def _pass_over(self, backlog: Backlog, position: Position) -> None:
+        self._outcomes.pass_over(backlog, position)
 
-    def _note_success(self) -> None:
+    def _record_success(self) -> None:
         if self.error is not None:
             self.error = None
             self._backoff.reset()
@@ -303,23 +305,23 @@ class CatchingUp:
         ):
             stream = self._events()
             async with aclosing(stream), aclosing(filtered(trigger, stream)) as events:
-                await self._deriving.drive(events, self._hosted.source.fence)
-        if self._taken.open is not None:
+                await self._deriving.drive(events, self._member.source.fence)
+        if self._in_flight.open is not None:
             # It returned: what it pulled counts as accepted.
-            self._resolve(self._taken.open)
+            self._resolve(self._in_flight.open)
 
     def reject_open_event(self, reason: str | None = None) -> bool:
         """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
-        taken = self._taken.open
-        if taken is None:
+        in_flight = self._in_flight.open
+        if in_flight is None:
             return False
-        taken.is_rejected, taken.rejected_because = True, reason
+        in_flight.is_rejected, in_flight.rejected_because = True, reason
         return True
 
     # A message's way
 
     async def _events(self) -> AsyncGenerator[Any, None]:
-        messages, resolve = self._taken, self._settlement.resolve
+        messages, resolve = self._in_flight, self._outcomes.resolve
         monotonic, producer = self._context.clock.monotonic, self._state.producer
         deadline = self._deadline
         assert producer is not None
@@ -330,68 +332,70 @@ class CatchingUp:
                 self._open(again)
                 yield again.event
                 self._resolve(again)
-            lag = await self._next_lane()
-            if lag is None:
+            backlog = await self._next_lane()
+            if backlog is None:
                 continue
-            if self._settlement.is_trial_due(lag):
+            if self._outcomes.is_probe_due(backlog):
                 try:
-                    candidate = await self._trials.next(lag)
+                    candidate = await self._probes.next(backlog)
                 except Exception as error:
                     # As where its messages cannot be read: it waits, and the others go on.
-                    self._missed.postpone(lag)
-                    self._note_failure(error)
+                    self._missed.postpone(backlog)
+                    self._record_failure(error)
                     continue
                 if candidate is not None:
-                    trial = Trial(lag, candidate)
-                    self._open(trial)
-                    yield trial.event
-                    self._resolve(trial)
+                    probe = Probe(backlog, candidate)
+                    self._open(probe)
+                    yield probe.event
+                    self._resolve(probe)
                     continue
-            async with aclosing(self._missed.slice(lag)) as bursts:
+            async with aclosing(self._missed.slice(backlog)) as bursts:
                 async for burst in bursts:
                     # Of all that is done here, only this is done for each message.
                     for message in burst:
-                        if isinstance(message, QueueMessage) and not self._may_give(lag, message):
+                        if isinstance(message, QueueMessage) and not self._may_give(
+                            backlog, message
+                        ):
                             break
-                        messages.open = taken = TakenFromLane(lag, message, key_of)
+                        messages.open = in_flight = LaneMessageInFlight(backlog, message, key_of)
                         deadline.opened_at = now = monotonic()
-                        if now - lag.stored_at >= _STORE_EVERY_S:
-                            self._state.store_position(lag)
+                        if now - backlog.stored_at >= _STORE_EVERY_S:
+                            self._state.store_position(backlog)
                         yield message.event
                         messages.open = None
-                        if not resolve(taken):
+                        if not resolve(in_flight):
                             break
                     else:
-                        if not self._seam.go_live_if_caught_up(lag):
+                        if not self._handover.go_live_if_caught_up(backlog):
                             continue
                     break
 
-    def _may_give(self, lag: Lag, message: QueueMessage) -> bool:
+    def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
         """Whether this message comes next; False if others are tried first, or if it was kept meanwhile."""
-        if message.failures and not lag.failures:
+        if message.failures and not backlog.failures:
             # Before a restart.
-            lag.failures = message.failures
-            if self._settlement.is_trial_due(lag):
+            backlog.failures = message.failures
+            if self._outcomes.is_probe_due(backlog):
                 return False
-        return begin_giving(lag, message)
+        return begin_giving(backlog, message)
 
-    async def _next_lane(self) -> Lag | None:
+    async def _next_lane(self) -> Backlog | None:
         """Whose turn it is; None after all of them have waited, or where something else is to be given first."""
-        self._seam.begin_recreated()
-        lag = self._missed.next_lane()
-        if lag is not None and lag.taken_by is not self._taken:
-            self._take_over(lag)
+        self._handover.begin_recreated()
+        backlog = self._missed.next_lane()
+        if backlog is not None and backlog.in_flight_by is not self._in_flight:
+            self._take_over(backlog)
         assert self._missed.tasks is not None
-        self._seam.look_if_due(self._missed.tasks)
-        if lag is None and self._is_behind and not self.has_kept:
+        self._handover.look_if_due(self._missed.tasks)
+        if backlog is None and self._is_behind and not self.has_kept:
             await self._missed.wait_for_turn()
-        return lag
+        return backlog
 
-    def _open(self, taken: Taken) -> None:
-        self._taken.open = taken
+    def _open(self, in_flight: Taken) -> None:
+        self._in_flight.open = in_flight
         self._deadline.opened_at = self._context.clock.monotonic()
 
-    def _resolve(self, taken: Taken) -> None:
+    def _resolve(self, in_flight: Taken) -> None:
         """The filter has moved past the open message."""
-        self._taken.open = None
-        self._settlement.resolve(taken)
+        self._in_flight.open = None
+        self._outcomes.resolve(in_flight)

@@ -11,17 +11,17 @@ import anyio
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import ReplayRequest, encode_lane
 from triggerer.domain.watchers.parked import KeptLane
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.backlogs.backlogs import Lags
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.catchup.backlogs.queue_backlogs import begin_group, enter_kept
 from triggerer.streams.catchup.backlogs.replays import Replays
-from triggerer.streams.catchup.processing.catch_up import CatchingUp
-from triggerer.streams.catchup.reading.reader_slots import LaneReaders
+from triggerer.streams.catchup.processing.catch_up import CatchUp
+from triggerer.streams.catchup.reading.reader_slots import ReaderSlots
 from triggerer.streams.catchup.reading.stored_messages import give_back
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 
 _READERS: Final = 8
 """Lanes that are read again at one time, beside the poll, by all watchers of a stream that are behind."""
@@ -29,19 +29,17 @@ _NOT_BEHIND: Final = BaseException()
 """Stands for a watcher that is not behind, beside None: one that is, and has not failed."""
 
 
-class WatchersBehind:
+class CatchUpTasks:
     """Those of one stream, across its groups: who is behind is stored, and is known before a group opens.
 
     Args:
         members: Of the stream, as they are now.
     """
 
-    def __init__(
-        self, key: Hashable, members: Collection[HostedTrigger], context: RuntimeContext
-    ) -> None:
-        self.lags = Lags(
+    def __init__(self, key: Hashable, members: Collection[Member], context: RuntimeContext) -> None:
+        self.backlogs = Backlogs(
             context.positions,
-            self._on_lag,
+            self._on_backlog,
             self._on_readable,
             self._on_settled,
             may_grow=context.falls_behind,
@@ -50,50 +48,50 @@ class WatchersBehind:
         self._key = key
         self._members = members
         self._context = context
-        self._hosts: dict[WatcherRef, HostedTrigger] = {}
+        self._hosts: dict[WatcherRef, Member] = {}
         """Which member serves a watcher."""
         self._loaded: dict[int, Fence] = {}
         """By watcher the lease under which it was taken over where it stands: from then on that is known here alone."""
-        self._replays = Replays(self.lags, context, members, self._on_lag)
-        self._catching_up: dict[WatcherRef, CatchingUp] = {}
+        self._replays = Replays(self.backlogs, context, members, self._on_backlog)
+        self._catching_up: dict[WatcherRef, CatchUp] = {}
         self._with_kept: set[WatcherRef] = set()
         """Those for whom messages are kept that were set aside."""
-        self._readers = LaneReaders(_READERS, context.clock)
+        self._readers = ReaderSlots(_READERS, context.clock)
         self._group: Group | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
 
     # Members and groups
 
-    def add(self, member: HostedTrigger) -> None:
+    def add(self, member: Member) -> None:
         """Take over what is stored of a new member's watchers, and what is asked of them."""
         self._hosts.update(dict.fromkeys(member.source.watchers, member))
         self._load_lags(member)
         self._try_now(member.source.watchers)
         self.set_back(member, member.replays)
 
-    def _load_lags(self, member: HostedTrigger) -> None:
+    def _load_lags(self, member: Member) -> None:
         with_kept = {one.watcher_id for one in member.spec.kept}
         self._with_kept.update(one for one in member.source.watchers if one.watcher_id in with_kept)
         fence = member.source.fence
-        if fence is None or not self.lags.are_kept:
+        if fence is None or not self.backlogs.are_kept:
             return
         watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
         for row in member.spec.positions:
             # The trigger of one that is known may have been read before its row was to go.
             if row.watcher_id in watchers and self._loaded.get(row.watcher_id) != fence:
-                self.lags.load(watchers[row.watcher_id], fence, row)
+                self.backlogs.load(watchers[row.watcher_id], fence, row)
         self._loaded.update(dict.fromkeys(watchers, fence))
-        self._note_lags(member)
+        self._record_backlogs(member)
         group = self._group
         if group is not None and group.state.keeps_messages:
-            enter_kept(self.lags, group.state, member, member.spec.kept)
+            enter_kept(self.backlogs, group.state, member, member.spec.kept)
 
-    def withdraw(self, member: HostedTrigger) -> None:
+    def withdraw(self, member: Member) -> None:
         """Have nobody catch up for a member that has been taken out."""
         self._stop_catching_up(member.source.watchers)
         self.forget_host(member, member.source.watchers)
 
-    def forget_host(self, member: HostedTrigger, watchers: Iterable[WatcherRef]) -> None:
+    def forget_host(self, member: Member, watchers: Iterable[WatcherRef]) -> None:
         """The member serves these watchers no more."""
         for watcher in watchers:
             if self._hosts.get(watcher) is member:
@@ -105,7 +103,7 @@ class WatchersBehind:
 
     def forget_unhosted(self) -> None:
         """Drop what is known of watchers that no member serves any more: they read another stream now."""
-        gone = self.lags.watchers().difference(self._hosts)
+        gone = self.backlogs.watchers().difference(self._hosts)
         if gone:
             self.forget_watchers(gone)
 
@@ -114,15 +112,15 @@ class WatchersBehind:
         self._replays.forget(watchers)
         for watcher in watchers:
             self._loaded.pop(watcher.watcher_id, None)
-        self.lags.forget_watchers(watchers)
+        self.backlogs.forget_watchers(watchers)
         if self._group is not None:
-            self._group.state.trim_recent()
+            self._group.state.trim_lane_tail()
 
     def begin(self, group: Group, tasks: anyio.abc.TaskGroup) -> None:
         """Serve those who are behind in this group, with these tasks."""
         self._group, self._tasks = group, tasks
         if not group.state.is_acknowledged:
-            # It has no producer, and so is never `note_open`.
+            # It has no producer, and so is never `mark_open`.
             for member in self._members:
                 self.start(member)
 
@@ -131,28 +129,28 @@ class WatchersBehind:
         self._group = self._tasks = None
         self._catching_up.clear()
         self._replays.is_running = False
-        self.note_holders()
+        self.record_blockers()
 
-    def note_open(self, state: GroupState) -> None:
+    def mark_open(self, state: GroupState) -> None:
         """The group's producer is known, and nothing was pulled yet."""
-        begin_group(self.lags, state, self._members)
-        for lag in self.lags.all():
+        begin_group(self.backlogs, state, self._members)
+        for backlog in self.backlogs.all():
             # The group before may have ended just when the broker was advanced to where it stands.
-            state.end_if_advanced(lag)
+            state.end_if_advanced(backlog)
         for member in self._members:
             self.start(member)
 
-    def note_holders(self) -> None:
+    def record_blockers(self) -> None:
         """The stream is held for some watchers, or one of its lanes stands; or no longer."""
-        holders = {} if self._group is None else self._group.state.holders
+        blocked_by = {} if self._group is None else self._group.state.blocked_by
         standing = None if self._group is None else _standing_text(self._group.state.standing)
         for member in self._members:
-            names = {self._hosts[one].name for one in holders if one in self._hosts}
+            names = {self._hosts[one].name for one in blocked_by if one in self._hosts}
             others = ", ".join(sorted(names.difference((member.name,))))
             before = member.held_by, member.standing
             member.held_by, member.standing = others or None, standing
             if (member.held_by, member.standing) != before:
-                member.note_catching_up()
+                member.mark_catching_up()
 
     def source_of(self, watcher: WatcherRef) -> EventSource | None:
         """What the member that serves a watcher serves; None: no member does."""
@@ -161,7 +159,7 @@ class WatchersBehind:
 
     # What is asked
 
-    def replace_source(self, member: HostedTrigger, source: EventSource, *, name: str) -> None:
+    def replace_source(self, member: Member, source: EventSource, *, name: str) -> None:
         """Have the member serve other watchers from now on; those that it serves no more were deleted."""
         before = set(member.source.watchers)
         member.replace_source(source, name=name, group=self._group)
@@ -171,10 +169,10 @@ class WatchersBehind:
         self._hosts.update(dict.fromkeys(source.watchers, member))
         self.forget_watchers(gone)
         self._try_now(set(source.watchers) - before)
-        self._note_lags(member)
+        self._record_backlogs(member)
         self.start(member)
 
-    def restart(self, member: HostedTrigger) -> None:
+    def restart(self, member: Member) -> None:
         """Start a member that is held."""
         member.restart()
         self._try_now(member.source.watchers)
@@ -183,11 +181,11 @@ class WatchersBehind:
                 running.restart()
         self.start(member)
 
-    def replay_parked(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
+    def replay_parked(self, member: Member, lanes: Collection[KeptLane]) -> None:
         """Give its watchers what is kept for them in these lanes, and was set aside before."""
         group = self._group
         if group is not None and group.state.keeps_messages:
-            enter_kept(self.lags, group.state, member, lanes)
+            enter_kept(self.backlogs, group.state, member, lanes)
             self.start(member)
             return
         known = {one[:2] for one in member.spec.kept}
@@ -205,10 +203,10 @@ class WatchersBehind:
     def _try_now(self, watchers: Iterable[WatcherRef]) -> None:
         """They have another filter, or somebody wants it: what blocks them is not waited for."""
         for watcher in watchers:
-            for lag in self.lags.behind(watcher.watcher_id):
-                lag.try_now()
+            for backlog in self.backlogs.behind(watcher.watcher_id):
+                backlog.try_now()
 
-    def set_back(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+    def set_back(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
         """Set watchers of the member back as it is asked; a request that is known already changes nothing."""
         self._replays.ask(member, requests)
         self.start_replaying()
@@ -228,37 +226,37 @@ class WatchersBehind:
 
     # What changes
 
-    def _on_lag(self, watcher: WatcherRef) -> None:
+    def _on_backlog(self, watcher: WatcherRef) -> None:
         # Often: where each message of a queue is a lane, with each of them.
         member = self._hosts.get(watcher)
         if member is not None:
-            has_changed = self._note_lags_of(member, watcher)
+            has_changed = self._record_backlogs_of(member, watcher)
             if watcher not in self._catching_up:
                 self.start(member)
             if has_changed:
-                member.note_catching_up()
+                member.mark_catching_up()
 
-    def _on_readable(self, lag: Lag) -> None:
-        running = self._catching_up.get(lag.watcher)
+    def _on_readable(self, backlog: Backlog) -> None:
+        running = self._catching_up.get(backlog.watcher)
         if running is not None:
-            running.offer(lag)
+            running.offer(backlog)
 
-    def _on_settled(self, lag: Lag) -> None:
+    def _on_settled(self, backlog: Backlog) -> None:
         # The broker may have been advanced to there in this group, while that was still on its way from the one before.
         if self._group is not None:
-            self._group.state.end_if_advanced(lag)
+            self._group.state.end_if_advanced(backlog)
 
-    def _note_lags(self, member: HostedTrigger) -> None:
+    def _record_backlogs(self, member: Member) -> None:
         shown = {watcher.watcher_id for watcher in member.source.watchers}
         for watcher_id in member.catching_up.keys() - shown:
             del member.catching_up[watcher_id]
         for watcher in member.source.watchers:
-            self._note_lags_of(member, watcher)
+            self._record_backlogs_of(member, watcher)
 
-    def _note_lags_of(self, member: HostedTrigger, watcher: WatcherRef) -> bool:
+    def _record_backlogs_of(self, member: Member, watcher: WatcherRef) -> bool:
         """Note whether it is behind, and why its last attempt failed; return whether that has changed."""
         watcher_id, shown = watcher.watcher_id, member.catching_up
-        if not self.lags.count_behind(watcher_id):
+        if not self.backlogs.count_behind(watcher_id):
             return shown.pop(watcher_id, _NOT_BEHIND) is not _NOT_BEHIND
         before, shown[watcher_id] = shown.get(watcher_id, _NOT_BEHIND), self._error_of(watcher)
         return before is not shown[watcher_id]
@@ -269,7 +267,7 @@ class WatchersBehind:
 
     # Catching up
 
-    def start(self, member: HostedTrigger) -> None:
+    def start(self, member: Member) -> None:
         """Serve its watchers that are behind, each alone; those that are served already look again."""
         group = self._group
         if group is None or group.is_ending or self._tasks is None:
@@ -284,17 +282,17 @@ class WatchersBehind:
             running = self._catching_up.get(watcher)
             if running is not None:
                 running.wake()
-            elif not member.is_held and (
+            elif not member.awaits_restart and (
                 (watcher in self._with_kept and not group.state.keeps_messages)
-                or self.lags.may_catch_up(watcher.watcher_id)
+                or self.backlogs.may_catch_up(watcher.watcher_id)
             ):
-                catching_up = CatchingUp(
+                catching_up = CatchUp(
                     watcher,
                     member,
                     group.state,
                     self._context,
                     self._readers,
-                    self._on_lag,
+                    self._on_backlog,
                     self._tasks,
                 )
                 if watcher in self._with_kept:
@@ -302,7 +300,7 @@ class WatchersBehind:
                 self._catching_up[watcher] = catching_up
                 self._tasks.start_soon(self._catch_up, catching_up, name=member.task_name)
 
-    def _give_back(self, member: HostedTrigger, tasks: anyio.abc.TaskGroup) -> None:
+    def _give_back(self, member: Member, tasks: anyio.abc.TaskGroup) -> None:
         fence, parked = member.source.fence, self._context.parked
         if fence is None or parked is None:
             return
@@ -311,7 +309,7 @@ class WatchersBehind:
                 self._with_kept.discard(watcher)
                 tasks.start_soon(give_back, watcher, fence, parked)
 
-    async def _catch_up(self, catching_up: CatchingUp) -> None:
+    async def _catch_up(self, catching_up: CatchUp) -> None:
         watcher = catching_up.watcher
         try:
             await catching_up.run()
@@ -321,7 +319,7 @@ class WatchersBehind:
             if self._catching_up.get(watcher) is catching_up:
                 del self._catching_up[watcher]
         # It may have fallen behind again in the moment in which it had caught up.
-        self._on_lag(watcher)
+        self._on_backlog(watcher)
 
     def _stop_catching_up(self, watchers: Iterable[WatcherRef]) -> None:
         for watcher in watchers:

@@ -10,13 +10,17 @@ from triggerer.abc import TriggerEvent
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import PluginError
 from triggerer.streams.catchup.processing.filter_deadline import FilterDeadline
-from triggerer.streams.catchup.processing.in_flight import Taken, TakenDerived, TakenMessages
-from triggerer.streams.catchup.processing.outcomes import Settlement
+from triggerer.streams.catchup.processing.in_flight import (
+    CatchUpDerivedEvent,
+    MessagesInFlight,
+    Taken,
+)
+from triggerer.streams.catchup.processing.outcomes import Outcomes
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group_state import GroupState
 
 
-class Deriving:
+class CatchUpDeriver:
     """Submits the events of one watcher, as many as all who catch up may have in the store's hands together.
 
     Args:
@@ -31,8 +35,8 @@ class Deriving:
         name: str,
         state: GroupState,
         context: RuntimeContext,
-        taken: TakenMessages,
-        settlement: Settlement,
+        in_flight: MessagesInFlight,
+        outcomes: Outcomes,
         deadline: FilterDeadline,
     ) -> None:
         self._watcher = watcher
@@ -40,8 +44,8 @@ class Deriving:
         self._state = state
         self._sink = context.sink
         self._pending = context.catch_up_pending
-        self._taken = taken
-        self._settlement = settlement
+        self._in_flight = in_flight
+        self._outcomes = outcomes
         self._deadline = deadline
 
     async def drive(self, events: AsyncGenerator[TriggerEvent, None], fence: Fence | None) -> None:
@@ -51,7 +55,7 @@ class Deriving:
             fence: The lease under which the watcher is served now; a message may have one of its own.
         """
         state, sink, pending = self._state, self._sink, self._pending
-        messages, note_stored = self._taken, self._note_stored
+        messages, mark_stored = self._in_flight, self._mark_stored
         source = EventSource((self._watcher,), fence)
         async for event in events:
             if not isinstance(event, TriggerEvent):
@@ -61,28 +65,30 @@ class Deriving:
             if sink.is_full or pending.count >= pending.limit:
                 # Before it is submitted: of a thousand who catch up each would exceed the bound by one.
                 await self._wait_for_room()
-            taken = messages.open
-            if taken is None:
+            in_flight = messages.open
+            if in_flight is None:
                 # What derives from no message the live filter yields as well.
                 continue
-            ordinal = taken.derived
-            taken.derived += 1
+            ordinal = in_flight.derived
+            in_flight.derived += 1
             if not state.may_act:
                 await self._wait_to_be_closed()
                 continue
-            if taken.is_stale:
+            if in_flight.is_stale:
                 continue
             # First this, and nothing is counted: the producer may raise.
-            key, fence = taken.key, taken.fence
+            key, fence = in_flight.key, in_flight.fence
             if source.fence is not fence:
                 source = EventSource((self._watcher,), fence)
-            taken.unresolved += 1
+            in_flight.unresolved += 1
             pending.count += 1
             try:
-                sink.submit_nowait(TakenDerived(taken, note_stored), event, source, key, ordinal)
+                sink.submit_nowait(
+                    CatchUpDerivedEvent(in_flight, mark_stored), event, source, key, ordinal
+                )
             except BaseException:
                 # The payload's own code, for example: nobody answers for it.
-                taken.unresolved -= 1
+                in_flight.unresolved -= 1
                 self._give_room()
                 raise
 
@@ -98,11 +104,11 @@ class Deriving:
                     await sink.wait_for_room()
                 await pending.wait_for_room()
 
-    def _note_stored(self, taken: Taken, error: Exception | None) -> None:
+    def _mark_stored(self, in_flight: Taken, error: Exception | None) -> None:
         self._give_room()
-        self._settlement.note_stored(taken, error)
+        self._outcomes.mark_stored(in_flight, error)
 
     def _give_room(self) -> None:
         self._pending.count -= 1
         if self._pending.is_awaited:
-            self._pending.note_room()
+            self._pending.signal_room()

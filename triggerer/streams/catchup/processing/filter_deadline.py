@@ -9,7 +9,7 @@ from typing import NoReturn
 import anyio
 
 from triggerer.errors import AckTimeout
-from triggerer.streams.catchup.processing.in_flight import TakenMessages
+from triggerer.streams.catchup.processing.in_flight import MessagesInFlight
 from triggerer.streams.clock import Clock
 
 
@@ -21,9 +21,11 @@ class FilterDeadline:
         timeout: Seconds.
     """
 
-    def __init__(self, name: str, taken: TakenMessages, clock: Clock, timeout: float) -> None:
+    def __init__(
+        self, name: str, in_flight: MessagesInFlight, clock: Clock, timeout: float
+    ) -> None:
         self._name = name
-        self._taken = taken
+        self._in_flight = in_flight
         self._clock = clock
         self._timeout = timeout
         self.opened_at = 0.0
@@ -74,4 +76,4 @@ class FilterDeadline:
 
     @property
     def _is_running(self) -> bool:
-        return self._taken.open is not None and not self._waits_for_store
+        return self._in_flight.open is not None and not self._waits_for_store

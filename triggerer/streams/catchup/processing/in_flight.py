@@ -8,13 +8,13 @@ from typing import Any
 
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.parked import KeptMessage
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage
 
 
-class _Taken:
+class _InFlight:
     """A message that was given to the filter: `event`. What derives from it is stored under `key` and `fence`."""
 
     __slots__ = ("derived", "is_dropped", "is_rejected", "rejected_because", "unresolved")
@@ -40,7 +40,7 @@ class _Taken:
         return self.is_dropped or self.is_trial
 
 
-class TakenFromLane(_Taken):
+class LaneMessageInFlight(_InFlight):
     """A message of a lane in which the watcher is behind.
 
     Args:
@@ -48,17 +48,17 @@ class TakenFromLane(_Taken):
             derives.
     """
 
-    __slots__ = ("_key_of", "is_parked", "is_set_aside", "lag", "message")
+    __slots__ = ("_key_of", "backlog", "is_parked", "is_set_aside", "message")
 
     def __init__(
-        self, lag: Lag, message: Message | QueueMessage, key_of: Callable[[Any], str | None]
+        self, backlog: Backlog, message: Message | QueueMessage, key_of: Callable[[Any], str | None]
     ) -> None:
         # Without the base class's, which would be a call more for each message.
         self.unresolved = 1
         self.derived = 0
         self.is_rejected = False
         self.is_dropped = False
-        self.lag = lag
+        self.backlog = backlog
         self.message = message
         self.is_parked = False
         """Whether it is, or is being, set aside."""
@@ -72,7 +72,7 @@ class TakenFromLane(_Taken):
 
     @property
     def key(self) -> str | None:
-        message, again = self.message, self.lag.again
+        message, again = self.message, self.backlog.again
         if isinstance(message, QueueMessage):
             return message.key
         key = self._key_of(message.payload)
@@ -80,33 +80,33 @@ class TakenFromLane(_Taken):
 
     @property
     def fence(self) -> Fence:
-        return self.lag.fence
+        return self.backlog.fence
 
     @property
     def is_stale(self) -> bool:
-        return self.is_dropped or self.lag.is_gone
+        return self.is_dropped or self.backlog.is_gone
 
 
-class Trial(_Taken):
+class Probe(_InFlight):
     """A message that is given to the filter to see whether it takes any."""
 
-    __slots__ = ("event", "lag")
+    __slots__ = ("backlog", "event")
 
     is_trial = True
     key = None
 
-    def __init__(self, lag: Lag, message: Message | QueueMessage) -> None:
+    def __init__(self, backlog: Backlog, message: Message | QueueMessage) -> None:
         super().__init__()
         self.event = message.event
-        self.lag = lag
+        self.backlog = backlog
         """Whose message has failed."""
 
     @property
     def fence(self) -> Fence:
-        return self.lag.fence
+        return self.backlog.fence
 
 
-class TakenAgain(_Taken):
+class StoredMessageInFlight(_InFlight):
     """A message that was set aside, and is replayed."""
 
     __slots__ = ("event", "fence", "kept")
@@ -122,23 +122,25 @@ class TakenAgain(_Taken):
         return self.kept.key
 
 
-Taken = TakenFromLane | Trial | TakenAgain
+Taken = LaneMessageInFlight | Probe | StoredMessageInFlight
 
 
-class TakenDerived:
+class CatchUpDerivedEvent:
     """An event that derives from a message. Implements `triggerer.domain.events.PendingEvent`."""
 
-    __slots__ = ("_on_stored", "_taken")
+    __slots__ = ("_in_flight", "_on_stored")
 
-    def __init__(self, taken: Taken, on_stored: Callable[[Taken, Exception | None], None]) -> None:
-        self._taken = taken
+    def __init__(
+        self, in_flight: Taken, on_stored: Callable[[Taken, Exception | None], None]
+    ) -> None:
+        self._in_flight = in_flight
         self._on_stored = on_stored
 
     def complete(self, error: Exception | None) -> None:
-        self._on_stored(self._taken, error)
+        self._on_stored(self._in_flight, error)
 
 
-class TakenMessages:
+class MessagesInFlight:
     """The messages of lanes that a filter was given: the one that it has open, and those that are not dealt with yet.
 
     Of a log, what the filter has passed and waits for nothing is in no list: most messages derive nothing.
@@ -147,82 +149,88 @@ class TakenMessages:
     def __init__(self) -> None:
         self.open: Taken | None = None
         """What the filter was given last, until it moves past it."""
-        self._by_lane: dict[Lag, deque[TakenFromLane]] = {}
+        self._by_lane: dict[Backlog, deque[LaneMessageInFlight]] = {}
         """By lane and in order, what the filter has moved past."""
 
-    def pass_by(self, taken: TakenFromLane) -> None:
+    def pass_by(self, in_flight: LaneMessageInFlight) -> None:
         """The filter has moved past a message of a log, and nothing derives from it."""
-        lag, position = taken.lag, taken.message.position
+        backlog, position = in_flight.backlog, in_flight.message.position
         # Without the calls of `Message.end`: this is done for nearly every message.
-        lag.read_to = [position[0], position[1] + 1]
-        if lag.taken_by is self and lag not in self._by_lane:
-            lag.position = lag.read_to
+        backlog.cursor = [position[0], position[1] + 1]
+        if backlog.in_flight_by is self and backlog not in self._by_lane:
+            backlog.position = backlog.cursor
 
-    def add(self, taken: TakenFromLane) -> None:
+    def add(self, in_flight: LaneMessageInFlight) -> None:
         """The filter has moved past a message: `move` tells when it is dealt with."""
-        queue = self._by_lane.get(taken.lag)
+        queue = self._by_lane.get(in_flight.backlog)
         if queue is None:
-            queue = self._by_lane[taken.lag] = deque()
-        queue.append(taken)
+            queue = self._by_lane[in_flight.backlog] = deque()
+        queue.append(in_flight)
 
-    def move(self, lag: Lag) -> bool:
+    def move(self, backlog: Backlog) -> bool:
         """Move the lane's position past what is dealt with; whether anything derives from that."""
-        if lag.taken_by is not self:
+        if backlog.in_flight_by is not self:
             return False
-        queue = self._by_lane.get(lag)
+        queue = self._by_lane.get(backlog)
         derived, last = 0, None
         while queue and not queue[0].unresolved:
             last = queue.popleft()
             derived += last.derived
-            if lag.kept is not None:
-                _note_passed(lag.kept, last)
+            if backlog.kept is not None:
+                _mark_passed(backlog.kept, last)
         if not queue:
             if queue is not None:
-                del self._by_lane[lag]
-            if not lag.is_gone:
+                del self._by_lane[backlog]
+            if not backlog.is_gone:
                 # What lies between, if anything, is no message.
-                lag.position = lag.read_to
+                backlog.position = backlog.cursor
         elif last is not None:
-            lag.position = last.message.end if lag.kept is not None else queue[0].message.position
+            backlog.position = (
+                last.message.end if backlog.kept is not None else queue[0].message.position
+            )
         return derived > 0
 
-    def drop_from(self, taken: TakenFromLane) -> None:
+    def drop_from(self, in_flight: LaneMessageInFlight) -> None:
         """It is read again, with what follows it in its lane."""
-        queue = self._by_lane.get(taken.lag, deque())
-        while queue and taken in queue:
+        queue = self._by_lane.get(in_flight.backlog, deque())
+        while queue and in_flight in queue:
             _drop(queue.pop())
-        _drop(taken)
-        if opened := self._open_of(taken.lag):
+        _drop(in_flight)
+        if opened := self._open_of(in_flight.backlog):
             _drop(opened)
 
-    def forget(self, lag: Lag) -> None:
+    def forget(self, backlog: Backlog) -> None:
         """What was taken of this lane counts no more."""
-        for taken in self._by_lane.pop(lag, ()):
-            taken.is_dropped = True
-        if opened := self._open_of(lag):
+        for in_flight in self._by_lane.pop(backlog, ()):
+            in_flight.is_dropped = True
+        if opened := self._open_of(backlog):
             opened.is_dropped = True
 
-    def _open_of(self, lag: Lag) -> TakenFromLane | None:
-        taken = self.open
-        return taken if isinstance(taken, TakenFromLane) and taken.lag is lag else None
+    def _open_of(self, backlog: Backlog) -> LaneMessageInFlight | None:
+        in_flight = self.open
+        return (
+            in_flight
+            if isinstance(in_flight, LaneMessageInFlight) and in_flight.backlog is backlog
+            else None
+        )
 
 
-def _drop(taken: TakenFromLane) -> None:
-    taken.is_dropped = True
-    if taken.lag.kept is not None and taken.key is not None:
-        taken.lag.kept.under_way.discard(taken.key)
+def _drop(in_flight: LaneMessageInFlight) -> None:
+    in_flight.is_dropped = True
+    if in_flight.backlog.kept is not None and in_flight.key is not None:
+        in_flight.backlog.kept.under_way.discard(in_flight.key)
 
 
-def _note_passed(kept: KeptInLane, taken: TakenFromLane) -> None:
+def _mark_passed(kept: StoredLane, in_flight: LaneMessageInFlight) -> None:
     """All that derives from it is durable: its row goes, if it has one. Of what is set aside it stays."""
-    message = taken.message
+    message = in_flight.message
     assert isinstance(message, QueueMessage)
-    key = taken.key
+    key = in_flight.key
     if message.id is None:
         key = kept.ahead.pop(message.position[1], None)
-    if key is not None and taken.is_set_aside:
-        kept.note_set_aside(key)
+    if key is not None and in_flight.is_set_aside:
+        kept.mark_set_aside(key)
     elif key is not None:
-        kept.note_passed(key)
-    elif taken.key is not None:
-        kept.under_way.discard(taken.key)
+        kept.mark_passed(key)
+    elif in_flight.key is not None:
+        kept.under_way.discard(in_flight.key)

@@ -13,8 +13,8 @@ from triggerer.domain.watchers.parked import Failed, ParkedChange, Passed, SetAs
 from triggerer.errors import LeaseLost, ParkedFull
 from triggerer.observability.error_texts import error_text, traceback_text
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.processing.in_flight import TakenFromLane
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.processing.in_flight import LaneMessageInFlight
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group_state import GroupState
@@ -23,7 +23,7 @@ from triggerer.streams.delivery.producer_answers import dump_event
 _log = structlog.get_logger(__name__)
 
 
-class SettingAside:
+class Parking:
     """Sets the messages of one watcher aside.
 
     Args:
@@ -58,7 +58,7 @@ class SettingAside:
 
     def submit(
         self,
-        taken: TakenFromLane,
+        in_flight: LaneMessageInFlight,
         error: Exception,
         on_done: Callable[[Exception | None], None],
     ) -> None:
@@ -71,9 +71,9 @@ class SettingAside:
         parked, producer = self._context.parked, self._state.producer
         assert parked is not None
         assert producer is not None
-        lag, fence = taken.lag, taken.fence
+        backlog, fence = in_flight.backlog, in_flight.fence
         try:
-            data = dump_event(producer, taken.event)
+            data = dump_event(producer, in_flight.event)
         except Exception as raised:
             on_done(raised)
             return
@@ -81,14 +81,15 @@ class SettingAside:
             on_done(None)
             return
         what = SetAside(
-            lag.stored_as,
-            self._key_of(producer, taken),
+            backlog.stored_as,
+            self._key_of(producer, in_flight),
             data,
-            lag.failures,
+            backlog.failures,
             error_text(error),
             traceback_text(error),
             self._context.now(),
-            was_kept=isinstance(taken.message, QueueMessage) and taken.message.id is not None,
+            was_kept=isinstance(in_flight.message, QueueMessage)
+            and in_flight.message.id is not None,
         )
 
         def note(refusal: Exception | None) -> None:
@@ -97,27 +98,27 @@ class SettingAside:
                 and not self._state.is_ending
                 and self._may_dead_letter(producer)
             ):
-                self._tasks.start_soon(self._dead_letter, producer, taken, error, on_done)
+                self._tasks.start_soon(self._dead_letter, producer, in_flight, error, on_done)
                 return
             if refusal is None:
-                taken.is_set_aside = True
-                self._warn("a message was set aside", lag, taken, error)
+                in_flight.is_set_aside = True
+                self._warn("a message was set aside", backlog, in_flight, error)
             on_done(refusal)
 
         parked.submit_nowait(ParkedChange(fence, self._watcher.watcher_id, what, note))
 
     def submit_change(
         self,
-        lag: Lag,
+        backlog: Backlog,
         what: Passed | Failed,
         on_done: Callable[[Exception | None], None],
     ) -> None:
         """Have something stored of messages of a queue that are kept."""
         assert self._context.parked is not None
-        change = ParkedChange(lag.fence, self._watcher.watcher_id, what, on_done)
+        change = ParkedChange(backlog.fence, self._watcher.watcher_id, what, on_done)
         self._context.parked.submit_nowait(change)
 
-    def _key_of(self, producer: SharedStreamProducer, taken: TakenFromLane) -> str:
+    def _key_of(self, producer: SharedStreamProducer, in_flight: LaneMessageInFlight) -> str:
         """What identifies the message. Where it has no key, or the producer cannot tell it, its place does.
 
         Its events cannot be stored without that key either, so it may be why the watcher cannot take the message.
@@ -125,16 +126,16 @@ class SettingAside:
         key: str | None = None
         try:
             with plugin_code(f"get_idempotency_key() of {type(producer).__qualname__}"):
-                key = taken.key
+                key = in_flight.key
         except Exception as raised:
-            self._warn("the key of a message cannot be told", taken.lag, taken, raised)
+            self._warn("the key of a message cannot be told", in_flight.backlog, in_flight, raised)
         if isinstance(key, str) and key:
             return key
-        lag, position = taken.lag, taken.message.position
-        if lag.kept is None:
-            return f"{lag.stored_as}@{position}"
+        backlog, position = in_flight.backlog, in_flight.message.position
+        if backlog.kept is None:
+            return f"{backlog.stored_as}@{position}"
         # In a queue it has a number in this group only: in the next one another message has that.
-        return f"{lag.stored_as}@{self._context.now().isoformat()}/{position[1]}"
+        return f"{backlog.stored_as}@{self._context.now().isoformat()}/{position[1]}"
 
     def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:
         return (
@@ -145,7 +146,7 @@ class SettingAside:
     async def _dead_letter(
         self,
         producer: SharedStreamProducer,
-        taken: TakenFromLane,
+        in_flight: LaneMessageInFlight,
         error: Exception,
         on_done: Callable[[Exception | None], None],
     ) -> None:
@@ -154,19 +155,21 @@ class SettingAside:
             return
         try:
             with plugin_code(f"dead_letter() of {type(producer).__qualname__}"):
-                await producer.dead_letter(taken.event, f"{self._name}: {error_text(error)}")
+                await producer.dead_letter(in_flight.event, f"{self._name}: {error_text(error)}")
         except Exception as raised:
             on_done(raised)
             return
-        self._warn("a message was dead-lettered", taken.lag, taken, error)
+        self._warn("a message was dead-lettered", in_flight.backlog, in_flight, error)
         on_done(None)
 
-    def _warn(self, what: str, lag: Lag, taken: TakenFromLane, error: Exception) -> None:
+    def _warn(
+        self, what: str, backlog: Backlog, in_flight: LaneMessageInFlight, error: Exception
+    ) -> None:
         _log.warning(
             what,
             watcher=self._name,
-            lane=lag.stored_as,
-            position=taken.message.position,
-            failures=lag.failures,
+            lane=backlog.stored_as,
+            position=in_flight.message.position,
+            failures=backlog.failures,
             error=error_text(error),
         )

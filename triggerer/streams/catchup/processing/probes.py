@@ -13,10 +13,10 @@ from triggerer.abc import SharedStreamProducer
 from triggerer.domain.watchers.lane_positions import Position, following, is_before
 from triggerer.errors import PluginError
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.reading.lane_ends import find_positions
 from triggerer.streams.catchup.reading.lane_tail import Message
-from triggerer.streams.catchup.reading.queue_reader import KeptReader, QueueMessage
+from triggerer.streams.catchup.reading.queue_reader import QueueMessage, QueueReader
 from triggerer.streams.delivery.group_state import GroupState
 
 _MOST_FAILED: Final = 10
@@ -29,7 +29,7 @@ _WAIT_S: Final = 2.0
 """How long the log is waited for: what lies before the end of a lane need not be a message."""
 
 
-class _Trial:
+class _ProbeState:
     __slots__ = (
         "candidates",
         "failed",
@@ -52,7 +52,7 @@ class _Trial:
         self.is_exhausted = False
 
 
-class Trials:
+class Probes:
     """The trials of one watcher, by the lane in which it fails.
 
     When a message has failed `max_deliveries` times, the message is to blame if another one passes, and the watcher if
@@ -60,82 +60,82 @@ class Trials:
     which nothing derives tells nothing: the filter has perhaps only seen that it does not want it.
     """
 
-    def __init__(self, state: GroupState, queue: KeptReader | None = None) -> None:
+    def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:
         self._state = state
         self._queue = queue
-        self._trials: dict[Lag, _Trial] = {}
+        self._probes: dict[Backlog, _ProbeState] = {}
 
-    def is_due(self, lag: Lag) -> bool:
+    def is_due(self, backlog: Backlog) -> bool:
         """Whether another message is to be tried before the lane's own is tried again."""
-        if lag.failures < self._state.settings.max_deliveries:
+        if backlog.failures < self._state.settings.max_deliveries:
             return False
-        trial = self._trials.get(lag)
-        return trial is None or not (
-            trial.has_passed or trial.is_exhausted or trial.failed >= _MOST_FAILED
+        probe = self._probes.get(backlog)
+        return probe is None or not (
+            probe.has_passed or probe.is_exhausted or probe.failed >= _MOST_FAILED
         )
 
-    def blames_message(self, lag: Lag) -> bool:
+    def blames_message(self, backlog: Backlog) -> bool:
         """Whether the lane's message has failed often enough, while another has passed."""
-        trial = self._trials.get(lag)
-        return trial is not None and trial.has_passed
+        probe = self._probes.get(backlog)
+        return probe is not None and probe.has_passed
 
-    async def next(self, lag: Lag) -> Message | QueueMessage | None:
+    async def next(self, backlog: Backlog) -> Message | QueueMessage | None:
         """The next message to be tried; None if there is none for now.
 
         Raises:
             Exception: What the producer raised.
         """
-        trial = self._trials.get(lag)
-        if trial is None:
-            trial = self._trials[lag] = _Trial(lag.read_to)
-        if not trial.candidates and trial.without_evidence < _MOST_WITHOUT_EVIDENCE:
+        probe = self._probes.get(backlog)
+        if probe is None:
+            probe = self._probes[backlog] = _ProbeState(backlog.cursor)
+        if not probe.candidates and probe.without_evidence < _MOST_WITHOUT_EVIDENCE:
             if self._queue is None:
-                await self._fill(lag, trial)
+                await self._fill(backlog, probe)
             else:
-                await self._fill_from_queue(lag, trial, self._queue)
-        if trial.candidates:
-            return trial.candidates.popleft()
-        trial.is_exhausted = True
+                await self._fill_from_queue(backlog, probe, self._queue)
+        if probe.candidates:
+            return probe.candidates.popleft()
+        probe.is_exhausted = True
         return None
 
-    def note_failed(self, lag: Lag) -> None:
+    def mark_failed(self, backlog: Backlog) -> None:
         """The filter has failed with a message that was tried."""
-        trial = self._trials.get(lag)
-        if trial is not None:
-            trial.failed += 1
+        probe = self._probes.get(backlog)
+        if probe is not None:
+            probe.failed += 1
 
-    def note_passed(self, lag: Lag, *, is_evidence: bool) -> None:
+    def mark_passed(self, backlog: Backlog, *, is_evidence: bool) -> None:
         """The filter has moved past a message that was tried.
 
         Args:
             is_evidence: Whether it has derived something from it, or rejected it.
         """
-        trial = self._trials.get(lag)
-        if trial is not None:
-            trial.has_passed |= is_evidence
-            trial.without_evidence += not is_evidence
+        probe = self._probes.get(backlog)
+        if probe is not None:
+            probe.has_passed |= is_evidence
+            probe.without_evidence += not is_evidence
 
-    def look_again(self, lag: Lag) -> None:
+    def look_again(self, backlog: Backlog) -> None:
         """The lane's message has failed again: there may be others by the time when it is tried next."""
-        trial = self._trials.get(lag)
-        if trial is not None:
-            trial.is_exhausted = False
-            trial.without_evidence = 0
+        probe = self._probes.get(backlog)
+        if probe is not None:
+            probe.is_exhausted = False
+            probe.without_evidence = 0
 
-    def forget(self, lag: Lag) -> None:
+    def forget(self, backlog: Backlog) -> None:
         """The lane goes on."""
-        self._trials.pop(lag, None)
+        self._probes.pop(backlog, None)
 
-    async def _fill(self, lag: Lag, trial: _Trial) -> None:
+    async def _fill(self, backlog: Backlog, probe: _ProbeState) -> None:
         producer = self._state.producer
         assert producer is not None
-        end = self._end_of(lag)
-        found = await _read_some(producer, lag.lane, following(trial.tried), end, _BATCH)
+        end = self._end_of(backlog)
+        found = await _read_some(producer, backlog.lane, following(probe.tried), end, _BATCH)
         if found:
-            trial.tried = found[-1].position
-        elif not (trial.failed or trial.without_evidence):
-            found = await self._first_of_others(producer, lag.lane)
-        trial.candidates.extend(found)
+            probe.tried = found[-1].position
+        elif not (probe.failed or probe.without_evidence):
+            found = await self._first_of_others(producer, backlog.lane)
+        probe.candidates.extend(found)
 
     async def _first_of_others(
         self, producer: SharedStreamProducer, lane: Hashable
@@ -153,14 +153,16 @@ class Trials:
                     break
         return found
 
-    async def _fill_from_queue(self, lag: Lag, trial: _Trial, queue: KeptReader) -> None:
-        found = [one for one in await queue.others(lag, _MOST) if one.key not in trial.keys]
-        trial.keys.update(one.key for one in found[:_BATCH])
-        trial.candidates.extend(found[:_BATCH])
+    async def _fill_from_queue(
+        self, backlog: Backlog, probe: _ProbeState, queue: QueueReader
+    ) -> None:
+        found = [one for one in await queue.others(backlog, _MOST) if one.key not in probe.keys]
+        probe.keys.update(one.key for one in found[:_BATCH])
+        probe.candidates.extend(found[:_BATCH])
 
-    def _end_of(self, lag: Lag) -> Position | None:
-        newest = self._state.recent_of(lag.lane).newest
-        return lag.end if newest is None else following(newest)
+    def _end_of(self, backlog: Backlog) -> Position | None:
+        newest = self._state.lane_tail_of(backlog.lane).newest
+        return backlog.end if newest is None else following(newest)
 
 
 async def _read_some(
@@ -180,11 +182,11 @@ async def _read_some(
 
     with plugin_code(f"read_lane() of {lane!r}"), anyio.move_on_after(_WAIT_S) as reading:
 
-        def note_passed(reached: Position) -> None:
+        def mark_passed(reached: Position) -> None:
             if is_at_end(reached):
                 reading.cancel()
 
-        pairs = producer.read_lane_reporting(lane, position, note_passed)
+        pairs = producer.read_lane_reporting(lane, position, mark_passed)
         if not isinstance(pairs, AsyncGenerator):
             raise PluginError(
                 f"read_lane() of {type(producer).__qualname__} returned {type(pairs).__qualname__}"

@@ -14,13 +14,13 @@ from anyio.lowlevel import checkpoint
 from triggerer.domain.events import WatcherRef
 from triggerer.domain.watchers.lane_positions import Position, is_before, is_same_log
 from triggerer.errors import StoreError
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.reading.handover import Seam
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.reading.handover import Handover
 from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.streams.catchup.reading.lane_turns import LaneTurns
 from triggerer.streams.catchup.reading.log_reader import LogReader
-from triggerer.streams.catchup.reading.queue_reader import KeptReader, QueueMessage
-from triggerer.streams.catchup.reading.reader_slots import LaneReaders, Reading
+from triggerer.streams.catchup.reading.queue_reader import QueueMessage, QueueReader
+from triggerer.streams.catchup.reading.reader_slots import ReaderSlots, Reading
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group_state import GroupState
 from triggerer.synchronization import AutoResetEvent
@@ -51,14 +51,14 @@ Readable = Message | QueueMessage
 class _Lane:
     """Is woken when something is broadcast in the lane."""
 
-    missed: MissedMessages
-    lag: Lag
+    backlog_reader: BacklogReader
+    backlog: Backlog
 
     def wake(self) -> None:
-        self.missed.offer(self.lag)
+        self.backlog_reader.offer(self.backlog)
 
 
-class MissedMessages:
+class BacklogReader:
     """The lanes of one group in which a watcher is behind.
 
     One lane at a time is read, in turns, so that a lane that waits holds up no other.
@@ -74,27 +74,29 @@ class MissedMessages:
         watcher: WatcherRef,
         state: GroupState,
         context: RuntimeContext,
-        readers: LaneReaders,
-        seam: Seam,
-        on_gap: Callable[[Lag, Position], None],
+        readers: ReaderSlots,
+        handover: Handover,
+        on_gap: Callable[[Backlog, Position], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._watcher = watcher
         self._state = state
         self._context = context
         self._readers = readers
-        self._seam = seam
+        self._handover = handover
         self._on_gap = on_gap
         self._on_failure = on_failure
         self._turns = LaneTurns(context)
         self._wake = AutoResetEvent()
         self._is_interrupted = False
-        self._at_end: dict[Lag, tuple[Position, float]] = {}
+        self._at_end: dict[Backlog, tuple[Position, float]] = {}
         """Where it seems to have read lanes to their ends, and since when it leaves its place to others."""
-        self._unanswered: dict[Lag, int] = {}
+        self._unanswered: dict[Backlog, int] = {}
         """How many readings of lanes in a row have given nothing while others waited: a slow broker, or the end."""
         parked = context.parked
-        self.queue = KeptReader(watcher, state, parked) if parked and state.keeps_messages else None
+        self.queue = (
+            QueueReader(watcher, state, parked) if parked and state.keeps_messages else None
+        )
         self.tasks: anyio.abc.TaskGroup | None = None
         """Where its readers run; set before anything is read."""
 
@@ -108,63 +110,63 @@ class MissedMessages:
         self._is_interrupted = True
         self._wake.set()
 
-    def offer(self, lag: Lag) -> None:
+    def offer(self, backlog: Backlog) -> None:
         """It may be read, or there may be more in it."""
-        self._at_end.pop(lag, None)
-        self._turns.offer(lag)
+        self._at_end.pop(backlog, None)
+        self._turns.offer(backlog)
         self._wake.set()
 
     # Which lane, and when
 
-    def next_lane(self) -> Lag | None:
+    def next_lane(self) -> Backlog | None:
         """The lane that may be read and was not read last; None if all wait."""
         self._is_interrupted = False
-        if self._watcher.watcher_id in self._state.lags.held:
+        if self._watcher.watcher_id in self._state.backlogs.held:
             return None
-        while (lag := self._turns.next()) is not None:
-            if not (self._seam.go_live_if_caught_up(lag) or self._gives_way(lag)):
-                return lag
+        while (backlog := self._turns.next()) is not None:
+            if not (self._handover.go_live_if_caught_up(backlog) or self._gives_way(backlog)):
+                return backlog
         return None
 
-    def _gives_way(self, lag: Lag) -> bool:
+    def _gives_way(self, backlog: Backlog) -> bool:
         """Whether it rests on, having read to the end of the lane: others have the places, and have something to read.
 
         It is told of what is broadcast. What the poll has not got to it need not have before its siblings.
         """
-        end, since = self._at_end.get(lag, (None, 0.0))
-        if end != lag.read_to or self._readers.is_free:
+        end, since = self._at_end.get(backlog, (None, 0.0))
+        if end != backlog.cursor or self._readers.is_free:
             return False
         without = self._context.clock.monotonic() - since
         if without >= _LONGEST_WITHOUT_PLACE_S:
             return False
-        self._turns.rest(lag, min(max(without, _IDLE_S), _LONGEST_REST_S))
+        self._turns.rest(backlog, min(max(without, _IDLE_S), _LONGEST_REST_S))
         return True
 
-    def _rest(self, lag: Lag, reading: Reading | None) -> None:
+    def _rest(self, backlog: Backlog, reading: Reading | None) -> None:
         if reading is not None:
             for known in (self._at_end, self._unanswered):
-                for one in [one for one in known if one.is_gone or one.is_live]:
+                for one in [one for one in known if one.is_gone or one.is_caught_up]:
                     del known[one]
             if reading.has_answered:
-                self._unanswered.pop(lag, None)
+                self._unanswered.pop(backlog, None)
             else:
-                self._unanswered[lag] = self._unanswered.get(lag, 0) + 1
-            if self._unanswered.get(lag, _MOST_UNANSWERED) >= _MOST_UNANSWERED:
-                self._at_end[lag] = lag.read_to, self._context.clock.monotonic()
-        self._turns.rest(lag, _IDLE_S)
+                self._unanswered[backlog] = self._unanswered.get(backlog, 0) + 1
+            if self._unanswered.get(backlog, _MOST_UNANSWERED) >= _MOST_UNANSWERED:
+                self._at_end[backlog] = backlog.cursor, self._context.clock.monotonic()
+        self._turns.rest(backlog, _IDLE_S)
 
-    def _patience_s(self, lag: Lag, reading: Reading | None) -> float:
+    def _patience_s(self, backlog: Backlog, reading: Reading | None) -> float:
         """How long to wait for a message of a lane where others are to have their turn."""
         if reading is None or reading.has_answered:
             return _IDLE_S
-        unanswered = min(self._unanswered.get(lag, 0), _MOST_UNANSWERED)
+        unanswered = min(self._unanswered.get(backlog, 0), _MOST_UNANSWERED)
         return min(_IDLE_S * 2.0**unanswered, _LONGEST_REST_S)
 
     async def wait_for_turn(self) -> None:
         """Wait until a lane may be read again, or something has changed."""
         if not self._turns:
-            for lag in self._state.lags.to_catch_up(self._watcher.watcher_id):
-                self._turns.offer(lag)
+            for backlog in self._state.backlogs.to_catch_up(self._watcher.watcher_id):
+                self._turns.offer(backlog)
         now = self._context.clock.monotonic()
         due = self._turns.due()
         if due <= now:
@@ -180,36 +182,36 @@ class MissedMessages:
             await self._wake.wait()
             tasks.cancel_scope.cancel()
 
-    def postpone(self, lag: Lag, *, is_patient: bool = True) -> None:
+    def postpone(self, backlog: Backlog, *, is_patient: bool = True) -> None:
         """Its message has failed: wait for a growing delay, or for `restart` where nothing starts again by itself.
 
         Args:
             is_patient: Whether it may fail for long: the delays grow further.
         """
-        self._turns.postpone(lag, is_patient=is_patient)
+        self._turns.postpone(backlog, is_patient=is_patient)
         self._wake.set()
 
-    def delay(self, lag: Lag, seconds: float) -> None:
+    def delay(self, backlog: Backlog, seconds: float) -> None:
         """Look at it again later."""
-        self._turns.delay(lag, seconds)
+        self._turns.delay(backlog, seconds)
         self._wake.set()
 
-    def hold(self, lag: Lag) -> None:
+    def hold(self, backlog: Backlog) -> None:
         """Read no more of it until `resume`."""
-        self._turns.delay(lag, math.inf)
+        self._turns.delay(backlog, math.inf)
 
-    def resume(self, lag: Lag) -> None:
+    def resume(self, backlog: Backlog) -> None:
         """It may be read at once, if it waited."""
-        self._turns.resume(lag)
+        self._turns.resume(backlog)
         self._wake.set()
 
-    def note_failure(self) -> None:
+    def record_failure(self) -> None:
         """The filter has failed with a message, of whatever lane."""
-        self._turns.note_failure()
+        self._turns.record_failure()
 
-    def note_success(self, lag: Lag) -> None:
+    def record_success(self, backlog: Backlog) -> None:
         """It goes on: the next failure waits for the shortest delay."""
-        self._turns.note_success(lag)
+        self._turns.record_success(backlog)
 
     def restart(self) -> None:
         """Try again now what has failed."""
@@ -218,38 +220,38 @@ class MissedMessages:
 
     # Its messages
 
-    async def slice(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
-        """Some messages of a lane, from `Lag.read_to` on, in order, a burst at a time.
+    async def slice(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
+        """Some messages of a lane, from `Backlog.cursor` on, in order, a burst at a time.
 
-        The caller moves `Lag.read_to` past all messages of a burst before it asks for the next one, or asks no more.
+        The caller moves `Backlog.cursor` past all messages of a burst before it asks for the next one, or asks no more.
         """
-        bursts = self._bursts(lag)
+        bursts = self._bursts(backlog)
         async with aclosing(bursts):
             async for burst in bursts:
                 yield burst
-        if not lag.is_live and not lag.is_gone:
-            self._state.store_position(lag)
+        if not backlog.is_caught_up and not backlog.is_gone:
+            self._state.store_position(backlog)
 
-    def _bursts(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
-        if lag.kept is not None:
-            return self._from_queue(lag)
-        following = self._state.recent_of(lag.lane).after(lag.read_to, 1)
-        if following is None or (lag.is_making_again and not following):
+    def _bursts(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
+        if backlog.kept is not None:
+            return self._from_queue(backlog)
+        following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
+        if following is None or (backlog.is_making_again and not following):
             # What is to be made again ends behind that: only the log tells whether there is a message.
-            return self._read(lag)
-        return self._from_memory(lag)
+            return self._read(backlog)
+        return self._from_memory(backlog)
 
-    async def _from_queue(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
-        kept, queue = lag.kept, self.queue
+    async def _from_queue(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
+        kept, queue = backlog.kept, self.queue
         assert kept is not None
         assert queue is not None
         given = 0
-        while given < _SLICE and not (lag.is_gone or lag.is_live):
+        while given < _SLICE and not (backlog.is_gone or backlog.is_caught_up):
             if kept.are_there:
                 try:
-                    page = await queue.read(lag)
+                    page = await queue.read(backlog)
                 except StoreError as error:
-                    self.postpone(lag)
+                    self.postpone(backlog)
                     self._on_failure(error)
                     return
                 resets = kept.resets
@@ -260,74 +262,76 @@ class MissedMessages:
                     if kept.resets != resets:
                         break
                     assert burst[-1].id is not None
-                    kept.note_given(burst[-1].id)
-            elif not kept.being_written and (burst_in_memory := queue.undecided(lag, _BURST)):
+                    kept.mark_given(burst[-1].id)
+            elif not kept.being_written and (burst_in_memory := queue.undecided(backlog, _BURST)):
                 yield burst_in_memory
                 given += len(burst_in_memory)
                 await checkpoint()
-            elif not await self._wait_for_message(lag):
+            elif not await self._wait_for_message(backlog):
                 return
 
-    async def _from_memory(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
+    async def _from_memory(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
         for number in range(_SLICE // _BURST):
-            burst = self._state.recent_of(lag.lane).after(lag.read_to, _BURST)
+            burst = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, _BURST)
             if burst is None:
                 # It has made room for newer ones while the filter was at work: the next slice reads the log.
                 break
             if not burst:
                 if not number:
                     # It is at the head, and its live filter is not there yet.
-                    await self._wait_for_message(lag)
+                    await self._wait_for_message(backlog)
                 break
             yield burst
             if len(burst) == _BURST:
                 await checkpoint()
 
-    async def _read(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
+    async def _read(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
         assert self.tasks is not None
         assert self._state.producer is not None
         reading = await self._readers.begin(self._wake.set)
         try:
-            self._at_end.pop(lag, None)
-            reader = LogReader(self._state.producer, lag.lane, lag.read_to, self._wake.set)
+            self._at_end.pop(backlog, None)
+            reader = LogReader(self._state.producer, backlog.lane, backlog.cursor, self._wake.set)
             # No task group of its own: one must not be left open where a generator yields.
             self.tasks.start_soon(_run_in, reading.scope, reader)
-            async with aclosing(self._from_log(lag, reader, reading)) as bursts:
+            async with aclosing(self._from_log(backlog, reader, reading)) as bursts:
                 async for burst in bursts:
                     yield burst
         finally:
             reading.end()
 
     async def _from_log(
-        self, lag: Lag, reader: LogReader, reading: Reading
+        self, backlog: Backlog, reader: LogReader, reading: Reading
     ) -> AsyncGenerator[Sequence[Readable], None]:
         clock, given = self._context.clock, 0
         until = clock.monotonic() + _SLICE_S
-        reached = lag.read_to
+        reached = backlog.cursor
         messages, at, most = list[Message](), 0, _BURST
         while (
-            given < _SLICE_OF_LOG and clock.monotonic() < until and not (lag.is_gone or lag.is_live)
+            given < _SLICE_OF_LOG
+            and clock.monotonic() < until
+            and not (backlog.is_gone or backlog.is_caught_up)
         ):
-            if lag.read_to is not reached:
+            if backlog.cursor is not reached:
                 # It is to be read again from an earlier message, which this reading has passed.
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0
                 if messages and not is_same_log(messages[0].position, reached):
-                    self._seam.begin_anew(lag, messages[0].position)
-                    reached = lag.read_to
+                    self._handover.begin_anew(backlog, messages[0].position)
+                    reached = backlog.cursor
                 if messages:
-                    reading.note_messages()
+                    reading.record_messages()
                     continue
                 if reader.nothing_before is not None:
                     reading.has_answered = True
-                self._pass_over(lag, reader.nothing_before)
-                reached = lag.read_to
+                self._pass_over(backlog, reader.nothing_before)
+                reached = backlog.cursor
                 if reader.error is not None:
-                    self.postpone(lag)
+                    self.postpone(backlog)
                     self._on_failure(reader.error)
                     return
-                if not await self._wait_for_message(lag, reading):
+                if not await self._wait_for_message(backlog, reading):
                     return
                 continue
             burst = messages[at : at + most]
@@ -340,44 +344,44 @@ class MissedMessages:
                 # The filter took long over that, and another has the place.
                 return
             most = _adapt(most, clock.monotonic() - began)
-            reached = lag.read_to
-            if self._state.recent_of(lag.lane).covers(reached):
+            reached = backlog.cursor
+            if self._state.lane_tail_of(backlog.lane).covers(reached):
                 # From here on it is in memory.
                 return
             await checkpoint()
 
-    def _pass_over(self, lag: Lag, position: Position | None) -> None:
+    def _pass_over(self, backlog: Backlog, position: Position | None) -> None:
         """Move on to this position, before which no message is left to be read; None: it is not known."""
         if position is None:
             return
-        if not is_same_log(position, lag.read_to):
-            self._seam.begin_anew(lag, position)
-        elif is_before(lag.read_to, position):
-            self._on_gap(lag, position)
+        if not is_same_log(position, backlog.cursor):
+            self._handover.begin_anew(backlog, position)
+        elif is_before(backlog.cursor, position):
+            self._on_gap(backlog, position)
 
-    async def _wait_for_message(self, lag: Lag, reading: Reading | None = None) -> bool:
+    async def _wait_for_message(self, backlog: Backlog, reading: Reading | None = None) -> bool:
         """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""
-        if self._seam.go_live_if_caught_up(lag) or self._seam.is_recreated(lag):
+        if self._handover.go_live_if_caught_up(backlog) or self._handover.is_recreated(backlog):
             return False
-        if lag.kept is None:
-            recent = self._state.recent_of(lag.lane)
-            if recent.after(lag.read_to, 1):
+        if backlog.kept is None:
+            lane_tail = self._state.lane_tail_of(backlog.lane)
+            if lane_tail.after(backlog.cursor, 1):
                 return False
-            recent.wake_once(_Lane(self, lag))
+            lane_tail.wake_once(_Lane(self, backlog))
         since = anyio.current_time() if reading is None else reading.empty_since()
-        is_first, patience_s = True, self._patience_s(lag, reading)
+        is_first, patience_s = True, self._patience_s(backlog, reading)
         while True:
             empty_s = anyio.current_time() - since
             if empty_s >= patience_s:
-                has_others = self._state.lags.count_behind(self._watcher.watcher_id) > 1
+                has_others = self._state.backlogs.count_behind(self._watcher.watcher_id) > 1
                 if has_others or (reading is not None and self._readers.are_wanted):
-                    self._rest(lag, reading)
+                    self._rest(backlog, reading)
                     return False
-                if self._seam.go_live_if_caught_up(lag):
+                if self._handover.go_live_if_caught_up(backlog):
                     # Its live filter has come back, which nobody tells.
                     return False
                 if is_first and not (reading is not None and reading.is_idle):
-                    self._state.store_position(lag)
+                    self._state.store_position(backlog)
                 is_first = False
                 if reading is not None:
                     reading.is_idle = True
@@ -385,7 +389,7 @@ class MissedMessages:
             with anyio.move_on_after(wait_s) as waiting:
                 await self._wake.wait()
             if not waiting.cancelled_caught:
-                return not (lag.is_gone or lag.is_live or self._is_interrupted)
+                return not (backlog.is_gone or backlog.is_caught_up or self._is_interrupted)
 
 
 def _adapt(most: int, took_s: float) -> int:

@@ -12,18 +12,18 @@ import structlog
 from triggerer.backoff import Backoff
 from triggerer.domain.events import WatcherRef
 from triggerer.domain.watchers.lane_positions import Position, is_before, is_same_log
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.catchup.reading.lane_ends import find_positions, tells_positions
 from triggerer.streams.delivery.group_state import GroupState
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 
 _log = structlog.get_logger(__name__)
 
 _LOOK_AT_ENDS_EVERY_S: Final = 10.0
 
 
-class Seam:
+class Handover:
     """The seam of one watcher, in all lanes of a group.
 
     Args:
@@ -36,15 +36,15 @@ class Seam:
     def __init__(
         self,
         watcher: WatcherRef,
-        hosted: HostedTrigger,
+        member: Member,
         state: GroupState,
         on_live: Callable[[], None],
-        on_recreated: Callable[[Lag], None],
+        on_recreated: Callable[[Backlog], None],
         on_looked: Callable[[Exception | None], None],
         backoff: Backoff,
     ) -> None:
         self._watcher = watcher
-        self._hosted = hosted
+        self._member = member
         self._state = state
         self._on_live = on_live
         self._on_recreated = on_recreated
@@ -52,9 +52,9 @@ class Seam:
         self._backoff = backoff
         self._looked_at = -math.inf
         self._is_looking = False
-        self._without: set[Lag] = set()
+        self._without: set[Backlog] = set()
         """Those whose lanes were not there when it was looked last."""
-        self._recreated: dict[Lag, tuple[Position, Position]] = {}
+        self._recreated: dict[Backlog, tuple[Position, Position]] = {}
         """Where lanes begin and end that were found to be made anew, until `begin_recreated`."""
 
     def look_if_due(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -68,22 +68,22 @@ class Seam:
         is_old = self._state.clock.monotonic() - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
         if behind and (is_old or self._is_unknown_of(behind)):
             self._is_looking = True
-            tasks.start_soon(self._look, name=self._hosted.task_name)
+            tasks.start_soon(self._look, name=self._member.task_name)
 
     @property
     def _tells_positions(self) -> bool:
         producer = self._state.producer
         return producer is not None and tells_positions(type(producer))
 
-    def _is_unknown_of(self, behind: Iterable[Lag]) -> bool:
+    def _is_unknown_of(self, behind: Iterable[Backlog]) -> bool:
         return any(
-            lag.end is None and lag not in self._without and lag not in self._recreated
-            for lag in behind
+            backlog.end is None and backlog not in self._without and backlog not in self._recreated
+            for backlog in behind
         )
 
-    def _in_log(self) -> list[Lag]:
-        lags = self._state.lags.to_catch_up(self._watcher.watcher_id)
-        return [lag for lag in lags if lag.kept is None]
+    def _in_log(self) -> list[Backlog]:
+        backlogs = self._state.backlogs.to_catch_up(self._watcher.watcher_id)
+        return [backlog for backlog in backlogs if backlog.kept is None]
 
     async def _look(self) -> None:
         try:
@@ -107,118 +107,127 @@ class Seam:
         """Look up where the lanes end: who has read up to there, and missed no broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
-        # Only of those that were behind before: what is broadcast from then on is kept, see `Recent`.
+        # Only of those that were behind before: what is broadcast from then on is kept, see `LaneTail`.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S
         ends = await state.lane_ends.find(state.producer, state.clock, after=after)
         first: Mapping[Hashable, Position] = {}
-        if any(not is_same_log(ends.get(lag.lane, lag.read_to), lag.read_to) for lag in behind):
+        if any(
+            not is_same_log(ends.get(backlog.lane, backlog.cursor), backlog.cursor)
+            for backlog in behind
+        ):
             first = await find_positions(state.producer, None)
         self._looked_at = state.lane_ends.looked_at
-        self._without = {lag for lag in behind if lag.lane not in ends}
-        for lag in behind:
-            end = ends.get(lag.lane)
-            if end is None or lag.is_gone or lag.is_live:
+        self._without = {backlog for backlog in behind if backlog.lane not in ends}
+        for backlog in behind:
+            end = ends.get(backlog.lane)
+            if end is None or backlog.is_gone or backlog.is_caught_up:
                 continue
-            if is_same_log(end, lag.read_to):
-                self._note_end(lag, end)
+            if is_same_log(end, backlog.cursor):
+                self._record_end(backlog, end)
             else:
-                self._recreated[lag] = first.get(lag.lane, end), end
+                self._recreated[backlog] = first.get(backlog.lane, end), end
         self._on_looked(None)
 
-    def _note_end(self, lag: Lag, end: Position) -> None:
-        lag.end, lag.head = end, end[1]
-        self._state.lags.move(lag)
+    def _record_end(self, backlog: Backlog, end: Position) -> None:
+        backlog.end, backlog.head = end, end[1]
+        self._state.backlogs.move(backlog)
 
-    def is_recreated(self, lag: Lag) -> bool:
+    def is_recreated(self, backlog: Backlog) -> bool:
         """Whether a lane was found to be made anew, and `begin_recreated` has to be called."""
-        return lag in self._recreated
+        return backlog in self._recreated
 
     def begin_recreated(self) -> None:
         """Begin with lanes that were found to be made anew. To be called while no lane is being read."""
         while self._recreated:
-            lag, (first, end) = self._recreated.popitem()
-            if not (lag.is_gone or lag.is_live or is_same_log(end, lag.read_to)):
-                self.begin_anew(lag, first)
-                self._note_end(lag, end)
+            backlog, (first, end) = self._recreated.popitem()
+            if not (backlog.is_gone or backlog.is_caught_up or is_same_log(end, backlog.cursor)):
+                self.begin_anew(backlog, first)
+                self._record_end(backlog, end)
 
-    def begin_anew(self, lag: Lag, first: Position) -> None:
+    def begin_anew(self, backlog: Backlog, first: Position) -> None:
         """The lane was made anew: it is read from its first message, and what was counted before counts no more."""
         _log.error(
             "a lane was made anew while a watcher was behind in it: what it had missed is gone, and it is read from"
             " its beginning",
-            watcher=self._hosted.name,
-            lane=lag.stored_as,
-            position=lag.read_to,
+            watcher=self._member.name,
+            lane=backlog.stored_as,
+            position=backlog.cursor,
         )
-        self._on_recreated(lag)
-        lag.position = lag.read_to = first
-        lag.end = None
-        lag.blocked = None
-        lag.failures = 0
-        lag.again = None
+        self._on_recreated(backlog)
+        backlog.position = backlog.cursor = first
+        backlog.end = None
+        backlog.blocked = None
+        backlog.failures = 0
+        backlog.again = None
 
-    def go_live_if_caught_up(self, lag: Lag) -> bool:
+    def go_live_if_caught_up(self, backlog: Backlog) -> bool:
         """Let the live filter have what is broadcast from now on, if nothing lies between. Synchronous."""
-        if lag.is_live or lag.is_gone or not lag.is_stored:
-            return lag.is_live
+        if backlog.is_caught_up or backlog.is_gone or not backlog.is_stored:
+            return backlog.is_caught_up
         # First what nearly always says no: this is asked after each message.
-        if not self._is_at_head(lag):
+        if not self._is_at_head(backlog):
             return False
         state = self._state
         # It has read all that there is: who looks for those that hold up the lane looks anew.
-        state.progress.note_room()
-        if not (self._is_live_there(lag) or self._is_over(lag)):
+        state.progress.signal_room()
+        if not (self._is_live_there(backlog) or self._is_over(backlog)):
             return False
-        if lag.kept is not None:
+        if backlog.kept is not None:
             # The live filter reads on from the next broadcast.
-            is_settled = lag.position == lag.read_to
-            lag.read_to = [None, state.ledger.head]
-            lag.position = lag.read_to if is_settled else lag.position
-        state.lags.go_live(lag)
-        state.store_position(lag)
-        state.end_if_advanced(lag)
+            is_settled = backlog.position == backlog.cursor
+            backlog.cursor = [None, state.ledger.head]
+            backlog.position = backlog.cursor if is_settled else backlog.position
+        state.backlogs.go_live(backlog)
+        state.store_position(backlog)
+        state.end_if_advanced(backlog)
         self._on_live()
         return True
 
-    def _is_live_there(self, lag: Lag) -> bool:
+    def _is_live_there(self, backlog: Backlog) -> bool:
         """Whether the live filter is there, and reads what is broadcast in the lane."""
-        subscriber = self._hosted.subscriber
+        subscriber = self._member.subscriber
         return (
-            subscriber is not None and subscriber.is_present and not subscriber.waits_for(lag.lane)
+            subscriber is not None
+            and subscriber.is_present
+            and not subscriber.waits_for(backlog.lane)
         )
 
-    def _is_over(self, lag: Lag) -> bool:
+    def _is_over(self, backlog: Backlog) -> bool:
         """Whether nothing is left in a lane of a queue. If its live filter is not there, it misses what comes next."""
-        return lag.kept is not None and self._state.head_of(lag.lane) is None
+        return backlog.kept is not None and self._state.head_of(backlog.lane) is None
 
-    def _is_at_head(self, lag: Lag) -> bool:
-        if lag.kept is not None:
-            return self._has_nothing_left(lag, lag.kept)
-        recent, end = self._state.recent_of(lag.lane), lag.end
-        if lag.is_making_again:
+    def _is_at_head(self, backlog: Backlog) -> bool:
+        if backlog.kept is not None:
+            return self._has_nothing_left(backlog, backlog.kept)
+        lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
+        if backlog.is_making_again:
             # What is made again is made so by one filter: after a crash the keys are the same.
             return False
-        if recent.newest is not None:
-            return is_before(recent.newest, lag.read_to)
-        before = recent.before
-        if before is not None and is_same_log(before, lag.read_to):
+        if lane_tail.newest is not None:
+            return is_before(lane_tail.newest, backlog.cursor)
+        before = lane_tail.before
+        if before is not None and is_same_log(before, backlog.cursor):
             # Whatever the producer says of the end: this was broadcast.
-            if not is_before(before, lag.read_to):
+            if not is_before(before, backlog.cursor):
                 return False
             if not self._tells_positions:
                 return True
-        return end is not None and is_same_log(end, lag.read_to) and not is_before(lag.read_to, end)
+        return (
+            end is not None
+            and is_same_log(end, backlog.cursor)
+            and not is_before(backlog.cursor, end)
+        )
 
-    def _has_nothing_left(self, lag: Lag, kept: KeptInLane) -> bool:
+    def _has_nothing_left(self, backlog: Backlog, kept: StoredLane) -> bool:
         """Whether it has read what is kept, and what is outstanding."""
         if kept.are_there or kept.being_written:
             return False
         state = self._state
-        if state.awaits_redelivery_in(lag.lane):
+        if state.awaits_redelivery_in(backlog.lane):
             # A message has failed that it has not read, and the broker is being told.
             return False
-        lane = state.lanes.get(lag.lane)
+        lane = state.lanes.get(backlog.lane)
         tail = None if lane is None else lane.tail
-        return tail is None or tail.seq < max(lag.read_to[1], kept.decided_to)
+        return tail is None or tail.seq < max(backlog.cursor[1], kept.decided_to)

@@ -40,7 +40,7 @@ class Waiting(Protocol):
     def wake(self) -> None: ...
 
 
-class Recent:
+class LaneTail:
     """What was broadcast in one lane since somebody fell behind there, in order, the newest of it.
 
     Who has read up to here takes the next message from memory, and is then as far as the group: so that a reader can
@@ -64,7 +64,7 @@ class Recent:
         self.incarnation: Any = None
         """Of what was broadcast last, as the producer gave it; None if nothing was."""
 
-    def note_broadcast_before(self, position: Position) -> None:
+    def record_earlier_broadcast(self, position: Position) -> None:
         """Somebody falls behind, and this had been broadcast."""
         if (
             self.before is None
@@ -73,7 +73,7 @@ class Recent:
         ):
             self.before = position
 
-    def note_incarnation(self, incarnation: Any) -> bool:
+    def record_incarnation(self, incarnation: Any) -> bool:
         """What is broadcast from now on has this one: forget what a log that was cut has lost.
 
         Returns:

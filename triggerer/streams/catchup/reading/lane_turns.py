@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from triggerer.backoff import Backoff
-from triggerer.streams.catchup.backlogs.backlog import Lag
+from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.context import RuntimeContext
 
 _MOST_IN_A_ROW: Final = 30
@@ -31,17 +31,17 @@ class LaneTurns:
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
-        self._ready: dict[Lag, None] = {}
+        self._ready: dict[Backlog, None] = {}
         """In the order of their turns."""
-        self._due: dict[Lag, float] = {}
+        self._due: dict[Backlog, float] = {}
         """When those that wait have their turn."""
-        self._heap: list[tuple[float, int, Lag]] = []
+        self._heap: list[tuple[float, int, Backlog]] = []
         """The same; of those that were postponed again, or are gone, there are outdated ones."""
-        self._resting: set[Lag] = set()
+        self._resting: set[Backlog] = set()
         """Those of them in which nothing has failed: there was nothing to be read."""
         self._pushed = 0
-        self._current: Lag | None = None
-        self._attempts: dict[Lag, _Attempts] = {}
+        self._current: Backlog | None = None
+        self._attempts: dict[Backlog, _Attempts] = {}
         self._pace: Backoff = context.restart_backoff()
         self._in_a_row = 0
         self._not_before = -math.inf
@@ -50,35 +50,35 @@ class LaneTurns:
         """Whether there are lanes that wait for a turn."""
         return bool(self._ready or self._due)
 
-    def offer(self, lag: Lag) -> None:
+    def offer(self, backlog: Backlog) -> None:
         """It is behind: it has its turn after those that are offered already, or when what blocks it is tried again."""
-        if lag in self._resting:
-            self._end_wait(lag)
-        if lag in self._due or lag is self._current:
+        if backlog in self._resting:
+            self._end_wait(backlog)
+        if backlog in self._due or backlog is self._current:
             return
-        if lag.blocked is not None and lag.blocked_until > self._now:
-            self._wait_until(lag, lag.blocked_until)
+        if backlog.blocked is not None and backlog.blocked_until > self._now:
+            self._wait_until(backlog, backlog.blocked_until)
             return
-        self._ready[lag] = None
+        self._ready[backlog] = None
 
-    def next(self) -> Lag | None:
+    def next(self) -> Backlog | None:
         """Whose turn it is; None if all wait. The one before is offered again, if it is still behind."""
         before, self._current = self._current, None
-        if before is not None and not (before.is_gone or before.is_live):
+        if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)
         now = self._now
         if now < self._not_before:
             return None
-        for lag in self._fall_due(now):
-            self._ready[lag] = None
+        for backlog in self._fall_due(now):
+            self._ready[backlog] = None
         while self._ready:
-            lag = next(iter(self._ready))
-            del self._ready[lag]
-            if lag.is_gone or lag.is_live:
-                self._attempts.pop(lag, None)
+            backlog = next(iter(self._ready))
+            del self._ready[backlog]
+            if backlog.is_gone or backlog.is_caught_up:
+                self._attempts.pop(backlog, None)
                 continue
-            self._current = lag
-            return lag
+            self._current = backlog
+            return backlog
         return None
 
     def due(self) -> float:
@@ -91,49 +91,49 @@ class LaneTurns:
             return self._not_before
         return max(self._heap[0][0], self._not_before)
 
-    def postpone(self, lag: Lag, *, is_patient: bool) -> None:
+    def postpone(self, backlog: Backlog, *, is_patient: bool) -> None:
         """Its message has failed: it waits for a growing delay, or for `restart` where nothing is started again."""
         if not self._context.restarts:
-            self._wait_until(lag, math.inf)
+            self._wait_until(backlog, math.inf)
             return
-        attempts = self._attempts.get(lag)
+        attempts = self._attempts.get(backlog)
         if attempts is None:
-            attempts = self._attempts[lag] = _Attempts(self._context)
+            attempts = self._attempts[backlog] = _Attempts(self._context)
         backoff = attempts.patient if is_patient else attempts.quick
-        self._wait_until(lag, self._now + backoff.next_delay())
+        self._wait_until(backlog, self._now + backoff.next_delay())
 
-    def delay(self, lag: Lag, seconds: float) -> None:
+    def delay(self, backlog: Backlog, seconds: float) -> None:
         """Look again later, and not before."""
-        self._wait_until(lag, self._now + seconds)
+        self._wait_until(backlog, self._now + seconds)
 
-    def rest(self, lag: Lag, seconds: float) -> None:
+    def rest(self, backlog: Backlog, seconds: float) -> None:
         """There is nothing to be read: look again later, or when it is offered."""
-        self._wait_until(lag, self._now + seconds)
-        self._resting.add(lag)
+        self._wait_until(backlog, self._now + seconds)
+        self._resting.add(backlog)
 
     def end_rests(self) -> None:
         """All those that rest have their turn now."""
-        for lag in list(self._resting):
-            self.resume(lag)
+        for backlog in list(self._resting):
+            self.resume(backlog)
 
-    def resume(self, lag: Lag) -> None:
+    def resume(self, backlog: Backlog) -> None:
         """It waits no more."""
-        if self._end_wait(lag):
-            self._ready[lag] = None
+        if self._end_wait(backlog):
+            self._ready[backlog] = None
 
-    def _end_wait(self, lag: Lag) -> bool:
-        self._resting.discard(lag)
-        return self._due.pop(lag, None) is not None
+    def _end_wait(self, backlog: Backlog) -> bool:
+        self._resting.discard(backlog)
+        return self._due.pop(backlog, None) is not None
 
-    def note_failure(self) -> None:
+    def record_failure(self) -> None:
         """A message has failed, of whatever lane."""
         self._in_a_row += 1
         if self._in_a_row >= _MOST_IN_A_ROW and self._context.restarts:
             self._not_before = self._now + self._pace.next_delay()
 
-    def note_success(self, lag: Lag) -> None:
+    def record_success(self, backlog: Backlog) -> None:
         """A message has passed: the next failure of its lane waits for the shortest delay."""
-        self._attempts.pop(lag, None)
+        self._attempts.pop(backlog, None)
         if self._in_a_row:
             self._in_a_row = 0
             self._not_before = -math.inf
@@ -151,18 +151,18 @@ class LaneTurns:
     def _now(self) -> float:
         return self._context.clock.monotonic()
 
-    def _wait_until(self, lag: Lag, due: float) -> None:
-        self._ready.pop(lag, None)
-        self._resting.discard(lag)
-        if lag is self._current:
+    def _wait_until(self, backlog: Backlog, due: float) -> None:
+        self._ready.pop(backlog, None)
+        self._resting.discard(backlog)
+        if backlog is self._current:
             self._current = None
-        self._due[lag] = due
+        self._due[backlog] = due
         self._pushed += 1
-        heapq.heappush(self._heap, (due, self._pushed, lag))
+        heapq.heappush(self._heap, (due, self._pushed, backlog))
 
-    def _fall_due(self, now: float) -> Iterator[Lag]:
+    def _fall_due(self, now: float) -> Iterator[Backlog]:
         while self._heap and self._heap[0][0] <= now:
-            due, _, lag = heapq.heappop(self._heap)
-            if self._due.get(lag) == due:
-                self._end_wait(lag)
-                yield lag
+            due, _, backlog = heapq.heappop(self._heap)
+            if self._due.get(backlog) == due:
+                self._end_wait(backlog)
+                yield backlog

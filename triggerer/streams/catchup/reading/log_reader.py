@@ -46,10 +46,10 @@ class LogReader:
 
     def take(self) -> list[Message]:
         """What was read since it was called last, in order; empty if there is nothing yet."""
-        taken, self._messages = self._messages, []
+        in_flight, self._messages = self._messages, []
         self._size_bytes = 0
         self._has_room.set()
-        return taken
+        return in_flight
 
     async def run(self) -> None:
         """Read until cancelled, or until the reading fails: see `error`."""
@@ -63,7 +63,7 @@ class LogReader:
 
     async def _read(self) -> None:
         producer = self._producer
-        pairs = producer.read_lane_reporting(self._lane, self._position, self._note_passed)
+        pairs = producer.read_lane_reporting(self._lane, self._position, self._mark_passed)
         if not isinstance(pairs, AsyncGenerator):
             raise PluginError(
                 f"read_lane() of {type(producer).__qualname__} returned {type(pairs).__qualname__}",
@@ -81,7 +81,7 @@ class LogReader:
                 while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
                     await self._has_room.wait()
 
-    def _note_passed(self, position: Position) -> None:
+    def _mark_passed(self, position: Position) -> None:
         """All that lies before has been read, since the next is asked for."""
         self.nothing_before = position
         self._on_arrival()

@@ -12,8 +12,8 @@ from triggerer.domain.watchers.lane_positions import Position, decode_lane
 from triggerer.domain.watchers.parked import KeptMessage, ParkedChange, ParkedStore, SetAside
 from triggerer.observability.error_texts import error_text, traceback_text
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.backlogs.backlog import Lag
-from triggerer.streams.catchup.backlogs.stored_lane import KeptInLane
+from triggerer.streams.catchup.backlogs.backlog import Backlog
+from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.delivery.group_state import GroupState, Newest
 from triggerer.streams.delivery.lanes import Entry
 from triggerer.streams.delivery.producer_answers import idempotency_key
@@ -40,7 +40,7 @@ class QueueMessage(NamedTuple):
     payload: Any = None
 
 
-class KeptReader:
+class QueueReader:
     """Of one watcher, in all lanes of a group."""
 
     def __init__(self, watcher: WatcherRef, state: GroupState, parked: ParkedStore) -> None:
@@ -50,32 +50,34 @@ class KeptReader:
         self._after = 0
         """The id of the last message that was read of all lanes together."""
 
-    async def read(self, lag: Lag) -> list[QueueMessage]:
+    async def read(self, backlog: Backlog) -> list[QueueMessage]:
         """The next messages of a lane that are kept, in order; empty if there are none, or some to be read anew.
 
         Raises:
             StoreError: They cannot be read now.
         """
-        kept = lag.kept
+        kept = backlog.kept
         assert kept is not None
         if not (kept.page or kept.is_read_alone):
-            await self._read_all_lanes(lag.fence)
+            await self._read_all_lanes(backlog.fence)
         if not kept.page:
-            await self._read_alone(lag, kept)
-        found = list(self._load(lag, (row for row in kept.page if row.key not in kept.under_way)))
+            await self._read_alone(backlog, kept)
+        found = list(
+            self._load(backlog, (row for row in kept.page if row.key not in kept.under_way))
+        )
         if kept.page and not found:
-            kept.note_given(kept.page[-1].id)
+            kept.mark_given(kept.page[-1].id)
         return found
 
     async def _read_all_lanes(self, fence: Fence) -> None:
         """The next messages, whatever their lanes: where each is a lane of its own, so many are read at once."""
-        lags, watcher_id = self._state.lags, self._watcher.watcher_id
+        backlogs, watcher_id = self._state.backlogs, self._watcher.watcher_id
         rows = await self._parked.read_kept(fence, watcher_id, self._after, _PAGE)
         size_bytes = self._bytes_read()
         for row in rows:
             self._after = row.id
-            lag = lags.find(decode_lane(row.lane), watcher_id)
-            kept = None if lag is None else lag.kept
+            backlog = backlogs.find(decode_lane(row.lane), watcher_id)
+            kept = None if backlog is None else backlog.kept
             if kept is None or kept.is_read_alone or row.id <= kept.after:
                 continue
             if len(kept.page) < _PAGE and size_bytes < _PAGE_BYTES:
@@ -88,15 +90,15 @@ class KeptReader:
 
     def _bytes_read(self) -> int:
         """Of what was read of all lanes, and not given yet."""
-        lags = self._state.lags.behind(self._watcher.watcher_id)
-        pages = (lag.kept.page for lag in lags if lag.kept is not None)
+        backlogs = self._state.backlogs.behind(self._watcher.watcher_id)
+        pages = (backlog.kept.page for backlog in backlogs if backlog.kept is not None)
         return sum(len(row.data) for page in pages for row in page)
 
-    async def _read_alone(self, lag: Lag, kept: KeptInLane) -> None:
+    async def _read_alone(self, backlog: Backlog, kept: StoredLane) -> None:
         kept.is_read_alone = True
         arrivals, resets = kept.arrivals, kept.resets
         rows = await self._parked.read_kept(
-            lag.fence, self._watcher.watcher_id, kept.after, _PAGE, lag.stored_as
+            backlog.fence, self._watcher.watcher_id, kept.after, _PAGE, backlog.stored_as
         )
         if resets != kept.resets:
             return
@@ -104,13 +106,13 @@ class KeptReader:
         if not rows and arrivals == kept.arrivals:
             kept.unread = 0
 
-    def undecided(self, lag: Lag, most: int) -> list[QueueMessage]:
+    def undecided(self, backlog: Backlog, most: int) -> list[QueueMessage]:
         """The first messages of a lane that are outstanding, that it has not read, and that are not kept."""
-        kept = lag.kept
+        kept = backlog.kept
         assert kept is not None
-        start = max(lag.read_to[1], kept.decided_to)
-        head = self._state.head_of(lag.lane)
-        if head is not None and self._state.is_redelivered(head, lag.lane):
+        start = max(backlog.cursor[1], kept.decided_to)
+        head = self._state.head_of(backlog.lane)
+        if head is not None and self._state.is_redelivered(head, backlog.lane):
             return []
         found = []
         for entry in _outstanding(head):
@@ -123,7 +125,7 @@ class KeptReader:
                     break
         return found
 
-    async def others(self, lag: Lag, most: int) -> list[QueueMessage]:
+    async def others(self, backlog: Backlog, most: int) -> list[QueueMessage]:
         """Messages behind the first one of a lane; where there are none, some of any lane.
 
         Those of other lanes may be dealt with already: what came last tells as well whether the watcher takes any.
@@ -131,26 +133,28 @@ class KeptReader:
         Raises:
             StoreError: They cannot be read now.
         """
-        kept, watcher_id = lag.kept, self._watcher.watcher_id
+        kept, watcher_id = backlog.kept, self._watcher.watcher_id
         assert kept is not None
-        read, fence = self._parked.read_kept, lag.fence
-        rows = await read(fence, watcher_id, kept.after, most + 1, lag.stored_as)
+        read, fence = self._parked.read_kept, backlog.fence
+        rows = await read(fence, watcher_id, kept.after, most + 1, backlog.stored_as)
         if len(rows) == 1:
             # Perhaps it is so large that no other was read.
-            rows += await read(fence, watcher_id, rows[0].id, most, lag.stored_as)
-        found = [*self._load(lag, rows), *self.undecided(lag, most + 1)][1 : most + 1]
+            rows += await read(fence, watcher_id, rows[0].id, most, backlog.stored_as)
+        found = [*self._load(backlog, rows), *self.undecided(backlog, most + 1)][1 : most + 1]
         if found:
             return found
         rows = await read(fence, watcher_id, 0, most)
-        found = list(self._load(lag, (row for row in rows if row.lane != lag.stored_as)))
+        found = list(self._load(backlog, (row for row in rows if row.lane != backlog.stored_as)))
         entries = self._state.ledger.entries
         found += self._messages(
             entry
             for entry in reversed(entries[-most:])
-            if entry.lane is not None and entry.lane.key != lag.lane
+            if entry.lane is not None and entry.lane.key != backlog.lane
         )
         outstanding = {one.key for one in found}
-        newest = self._messages(one for one in reversed(self._state.newest) if one.lane != lag.lane)
+        newest = self._messages(
+            one for one in reversed(self._state.newest) if one.lane != backlog.lane
+        )
         found += [one for one in newest if one.key not in outstanding]
         return found[:most]
 
@@ -158,7 +162,7 @@ class KeptReader:
         return [found for one in entries if (found := self._message(one)) is not None]
 
     def _message(self, entry: Entry | Newest) -> QueueMessage | None:
-        """None: its key cannot be told. Once it is decided it is kept under another one (`Keeping`)."""
+        """None: its key cannot be told. Once it is decided it is kept under another one (`FallingBehindInQueues`)."""
         producer = self._state.producer
         assert producer is not None
         try:
@@ -167,7 +171,7 @@ class KeptReader:
             return None
         return QueueMessage([None, entry.seq], entry.event, key, [None, entry.seq + 1])
 
-    def _load(self, lag: Lag, rows: Iterable[KeptMessage]) -> Iterator[QueueMessage]:
+    def _load(self, backlog: Backlog, rows: Iterable[KeptMessage]) -> Iterator[QueueMessage]:
         producer = self._state.producer
         assert producer is not None
         for row in rows:
@@ -175,13 +179,13 @@ class KeptReader:
                 with plugin_code(f"load_event() of {type(producer).__qualname__}"):
                     event = producer.load_event(row.data)
             except Exception as error:
-                self._set_aside(lag, row, error)
+                self._set_aside(backlog, row, error)
                 continue
             yield QueueMessage(
-                lag.read_to, event, row.key, lag.read_to, id=row.id, failures=row.failures
+                backlog.cursor, event, row.key, backlog.cursor, id=row.id, failures=row.failures
             )
 
-    def _set_aside(self, lag: Lag, row: KeptMessage, error: Exception) -> None:
+    def _set_aside(self, backlog: Backlog, row: KeptMessage, error: Exception) -> None:
         what = SetAside(
             row.lane,
             row.key,
@@ -197,12 +201,14 @@ class KeptReader:
             if refusal is not None:
                 _log.error("a message cannot be set aside", message=row.id, error=str(refusal))
 
-        self._parked.submit_nowait(ParkedChange(lag.fence, self._watcher.watcher_id, what, note))
+        self._parked.submit_nowait(
+            ParkedChange(backlog.fence, self._watcher.watcher_id, what, note)
+        )
 
 
-def begin_giving(lag: Lag, message: QueueMessage) -> bool:
+def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
     """Note that the filter is given a message; False if it was kept meanwhile, so that it is read from the store."""
-    kept = lag.kept
+    kept = backlog.kept
     assert kept is not None
     if message.id is None:
         if message.position[1] < kept.decided_to:

@@ -17,7 +17,7 @@ _STUCK_S: Final = 5.0
 class Reading:
     """A place among those who read, until `end`."""
 
-    def __init__(self, readers: LaneReaders, on_asked: Callable[[], None]) -> None:
+    def __init__(self, readers: ReaderSlots, on_asked: Callable[[], None]) -> None:
         self.scope = anyio.CancelScope()
         """Where it reads."""
         self.is_idle = False
@@ -37,7 +37,7 @@ class Reading:
             self._empty_since = anyio.current_time()
         return self._empty_since
 
-    def note_messages(self) -> None:
+    def record_messages(self) -> None:
         """There are some."""
         self.is_idle, self._empty_since = False, None
         self.has_answered = True
@@ -52,10 +52,10 @@ class Reading:
         if not self.is_over:
             self.is_over = True
             self.scope.cancel()
-            self._readers.note_end(self)
+            self._readers.record_end(self)
 
 
-class LaneReaders:
+class ReaderSlots:
     """The places of one stream: first come, first served.
 
     Who waits for one gets that of a reader that is idle, or whose filter is stuck: such a one holds up no other.
@@ -117,6 +117,6 @@ class LaneReaders:
                     reading.end()
                     break
 
-    def note_end(self, reading: Reading) -> None:
+    def record_end(self, reading: Reading) -> None:
         del self._readings[reading]
         self._places.release()

@@ -18,7 +18,7 @@ from triggerer.domain.watchers.parked import (
 from triggerer.errors import ConfigurationError, StoreError
 from triggerer.observability.error_texts import error_text, traceback_text
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.processing.in_flight import TakenAgain
+from triggerer.streams.catchup.processing.in_flight import StoredMessageInFlight
 from triggerer.streams.delivery.group_state import GroupState
 
 _log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ def _ignore(_: Exception | None) -> None:
     pass
 
 
-class KeptMessages:
+class StoredMessages:
     """Those of one watcher, read from the store in pages, in the order in which they were parked.
 
     Each is given to the filter once. One that fails is set aside again: what came after it in its lane has passed long
@@ -77,7 +77,7 @@ class KeptMessages:
         self.are_waiting = True
         self._after = 0
 
-    async def next(self) -> TakenAgain | None:
+    async def next(self) -> StoredMessageInFlight | None:
         """Return the next one, loaded; None if there is none left.
 
         Raises:
@@ -92,7 +92,7 @@ class KeptMessages:
             except Exception as error:
                 self._submit(kept, Returned(kept.id, error_text(error), traceback_text(error)))
                 continue
-            return TakenAgain(kept, event, self._fence)
+            return StoredMessageInFlight(kept, event, self._fence)
         return None
 
     async def _next_row(self) -> KeptMessage | None:
@@ -111,20 +111,20 @@ class KeptMessages:
             return await self._next_row()
         return self._page.popleft()
 
-    def note_passed(self, taken: TakenAgain) -> None:
+    def mark_passed(self, in_flight: StoredMessageInFlight) -> None:
         """Delete the row of a message: all that derives from it is durable."""
-        self._submit(taken.kept, Replayed(taken.kept.id))
+        self._submit(in_flight.kept, Replayed(in_flight.kept.id))
 
-    def note_failed(self, taken: TakenAgain, error: BaseException) -> None:
+    def mark_failed(self, in_flight: StoredMessageInFlight, error: BaseException) -> None:
         """Set a message aside again."""
-        taken.is_dropped = True
+        in_flight.is_dropped = True
         _log.warning(
             "a message failed again, and is set aside",
-            message=taken.kept.id,
+            message=in_flight.kept.id,
             error=error_text(error),
         )
-        what = Returned(taken.kept.id, error_text(error), traceback_text(error))
-        self._submit(taken.kept, what)
+        what = Returned(in_flight.kept.id, error_text(error), traceback_text(error))
+        self._submit(in_flight.kept, what)
 
     def _submit(self, kept: KeptMessage, what: Returned | Replayed) -> None:
         def note(_: Exception | None) -> None:

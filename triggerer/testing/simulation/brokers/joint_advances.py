@@ -40,11 +40,11 @@ class JointlyAdvanced(SimulatedProducer):
                 self._apply(batches[place])
                 unreported.append(place)
             if random.random() < 0.5:
-                self._end_advances(self.lane_checker.note_reported, batches, unreported)
+                self._end_advances(self.lane_checker.mark_reported, batches, unreported)
                 report(unreported)
                 unreported = []
         await self._wait_for_broker()
-        self._end_advances(self.lane_checker.note_advanced, batches, unreported)
+        self._end_advances(self.lane_checker.mark_advanced, batches, unreported)
 
     def _end_advances(
         self,

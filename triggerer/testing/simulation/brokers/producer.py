@@ -104,11 +104,11 @@ class SimulatedProducer(SharedStreamProducer):
                 raise BrokerUnavailable("the topic was made anew")
             delivery = session.take()
             if delivery is not None:
-                delivery.confirm_broadcast = self.lane_checker.note_broadcast
-                self.lane_checker.note_handed_over(delivery)
-                self._broker.checker.lagging.broadcasts.note_pulled(delivery)
+                delivery.confirm_broadcast = self.lane_checker.record_broadcast
+                self.lane_checker.mark_handed_over(delivery)
+                self._broker.checker.catching_up_draws.broadcasts.mark_pulled(delivery)
                 yield delivery.message.event, delivery
-                self.lane_checker.note_pulled()
+                self.lane_checker.mark_pulled()
             else:
                 await session.wait()
 
@@ -127,7 +127,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._broadcasts.setdefault(lane, []).append(self._numbers)
         broker_payload.cohort, broker_payload.triggers = self._cohort()
         broker_payload.is_under_lease = not self._broker.checker.is_lease_over(self._owner)
-        self.lane_checker.note_considered(broker_payload)
+        self.lane_checker.mark_considered(broker_payload)
         return lane
 
     def lane_of(self, message: Message) -> Hashable:
@@ -146,14 +146,14 @@ class SimulatedProducer(SharedStreamProducer):
             await self._wait_for_broker()
             self._apply(batch)
             await self._wait_for_broker()
-            self.lane_checker.note_advanced(lane, [item.broker_payload for item in batch])
+            self.lane_checker.mark_advanced(lane, [item.broker_payload for item in batch])
         finally:
             self._advancing.discard(lane)
 
     def _begin_advance(self, batch: Sequence[AdvanceItem]) -> Hashable:
         """Check that this may be advanced now; the lane."""
         lane = self.lane_of(batch[0].broker_payload.message)
-        self._note_order(lane, batch)
+        self._record_order(lane, batch)
         self._broker.checker.check_lease(batch[0].broker_payload, "advances")
         self._advancing.add(lane)
         return lane
@@ -166,11 +166,11 @@ class SimulatedProducer(SharedStreamProducer):
     def _apply(self, batch: Sequence[AdvanceItem]) -> None:
         """The broker is told of a batch."""
         for item in batch:
-            self.lane_checker.note_broadcast(item.broker_payload)
+            self.lane_checker.record_broadcast(item.broker_payload)
             self._broker.checker.on_advance(item.broker_payload, item.outcome)
         self._apply_outcomes(batch)
 
-    def _note_order(self, lane: Hashable, batch: Sequence[AdvanceItem]) -> None:
+    def _record_order(self, lane: Hashable, batch: Sequence[AdvanceItem]) -> None:
         checker = self._broker.checker
         given = [item.broker_payload.number for item in batch]
         expected = self._broadcasts[lane][: len(given)]
@@ -188,10 +188,10 @@ class SimulatedProducer(SharedStreamProducer):
         """Commit or acknowledge what has not failed; redeliver what has, or dead-letter it at the limit."""
         for delivery, outcome in batch:
             if outcome.is_clean or (outcome.rejected and not outcome.failed):
-                self._note_done(delivery)
+                self._mark_done(delivery)
             elif self._is_at_limit(delivery):
                 self._broker.checker.on_dead_letter(delivery)
-                self._note_done(delivery)
+                self._mark_done(delivery)
             else:
                 assert self._session is not None
                 self.redeliver(self._session, delivery)
@@ -207,7 +207,7 @@ class SimulatedProducer(SharedStreamProducer):
         lane = self._broker.lanes[delivery.message.lane]
         return lane.deliveries[delivery.message.offset] >= self._broker.scenario.delivery_limit
 
-    def _note_done(self, delivery: Delivery) -> None:
+    def _mark_done(self, delivery: Delivery) -> None:
         if self._broker.scenario.is_log:
             at = (delivery.message.lane, delivery.generation)
             self._done.setdefault(at, set()).add(delivery.message.offset)
@@ -225,11 +225,11 @@ class SimulatedProducer(SharedStreamProducer):
     # Flow control
 
     async def pause(self) -> None:
-        self.lane_checker.note_pause()
+        self.lane_checker.record_pause()
         await self._simulate_io()
 
     async def resume(self) -> None:
-        self.lane_checker.note_resume()
+        self.lane_checker.record_resume()
         await self._simulate_io()
 
     async def pause_lane(self, lane: Hashable) -> None:

@@ -21,7 +21,7 @@ Identity = tuple[int, str, int]
 """Watcher, idempotency key, ordinal."""
 
 
-class LaggingChecker:
+class CatchingUpChecker:
     """Notes what the filters have dealt with, and compares it with what the broker is told and the store keeps."""
 
     def __init__(
@@ -145,7 +145,7 @@ class LaggingChecker:
 
     # What the broker is told
 
-    def note_told(self, delivery: Delivery) -> None:
+    def mark_told(self, delivery: Delivery) -> None:
         """It was in an advance that has returned."""
         message = delivery.message
         self._told.setdefault((message.topic, message.lane), set()).add(message.offset)
@@ -154,7 +154,7 @@ class LaggingChecker:
         """Whether it was in an advance that has returned, with whatever outcome."""
         return message.offset in self._told.get((message.topic, message.lane), ())
 
-    def note_redelivered(self, delivery: Delivery) -> None:
+    def mark_redelivered(self, delivery: Delivery) -> None:
         """It has failed, and the broker delivers it again. What was pulled behind it may be given before it."""
         self._comes_again.add(delivery.message.key)
 
@@ -162,7 +162,7 @@ class LaggingChecker:
         """The broker is told that these watchers are done with a message; `excused` need not see it again."""
         message = delivery.message
         self._comes_again.discard(message.key)
-        self.broadcasts.note_done(message)
+        self.broadcasts.mark_done(message)
         excused = excused | {watcher for watcher in owed if self._came_later(watcher, message)}
         self._excused |= {(watcher, message.key) for watcher in excused}
         for watcher in sorted(owed):
@@ -274,19 +274,19 @@ class LaggingChecker:
     def on_row_gone(self, row: ParkedRow) -> None:
         """A message is not parked any more: what the watcher has derived from it is durable."""
         watcher, key = row.watcher, row.message
-        self._note_behind_to(watcher, key)
+        self._record_behind_to(watcher, key)
         self._set_aside.discard((watcher, key))
         if not self._is_settled_key(watcher, key):
             self._fail("S13", f"{key} is parked for watcher {watcher} no more, and is not durable")
 
-    def _note_behind_to(self, watcher: int, key: str) -> None:
+    def _record_behind_to(self, watcher: int, key: str) -> None:
         """What was broadcast up to now came while this was kept for the watcher, if it was."""
         topic, lane, _ = key.rsplit("/", 2)
         if not self.is_log:
             for at, number in self.broadcasts.last_of(topic, int(lane)):
                 self._behind_to[watcher, at] = number
 
-    def note_place(self, row: ParkedRow) -> None:
+    def record_position(self, row: ParkedRow) -> None:
         """A message is parked in this place; if it is given once more when it is gone, that is no other place."""
         at = row.watcher, row.key
         if self._places.get(at) != row.id:
@@ -301,7 +301,7 @@ class LaggingChecker:
 
     def on_set_aside(self, watcher: int, key: str) -> None:
         """It is for a person to decide about it."""
-        self._note_behind_to(watcher, key)
+        self._record_behind_to(watcher, key)
         self._set_aside.add((watcher, key))
 
     def on_replayed(self, watcher: int, key: str) -> None:

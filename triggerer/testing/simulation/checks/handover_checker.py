@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery, Message
 
 
-class SeamChecker:
+class HandoverChecker:
     """Compares what live filters are given with what the watcher has passed while it caught up.
 
     Keys absorb what derives from a repeat, so that nothing that is durable tells of it.

@@ -48,25 +48,25 @@ class LaneChecker:
 
     # What goes through the lanes
 
-    def note_handed_over(self, delivery: Delivery) -> None:
+    def mark_handed_over(self, delivery: Delivery) -> None:
         """The stream yields it."""
         self._in_hand = delivery
         self._touched.add(self._lane_of(delivery.message))
         self._is_pulled = False
 
-    def note_pulled(self) -> None:
+    def mark_pulled(self) -> None:
         """The runtime asks for the next message, so it has broadcast the last."""
         self._is_pulled = True
         if self.is_paused:
             self._checker.fail("S9", "a stream is pulled that was paused and not resumed")
         if self._in_hand is not None:
-            self.note_broadcast(self._in_hand)
+            self.record_broadcast(self._in_hand)
 
-    def note_considered(self, delivery: Delivery) -> None:
+    def mark_considered(self, delivery: Delivery) -> None:
         """The runtime asks for its lane: to check the bounds, or to broadcast it."""
         self._touched.add(self._lane_of(delivery.message))
 
-    def note_broadcast(self, delivery: Delivery) -> None:
+    def record_broadcast(self, delivery: Delivery) -> None:
         """It was broadcast; may be called more than once."""
         if delivery.is_broadcast:
             return
@@ -90,16 +90,16 @@ class LaneChecker:
     def _fail_for_bytes(self, what: str, size_bytes: int, bound: int) -> None:
         self._checker.fail("S9", f"{what}: a broadcast at {size_bytes} bytes of {bound}")
 
-    def note_advanced(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
+    def mark_advanced(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
         """An advance of these has returned."""
         self._outstanding[lane] -= len(deliveries)
         self._outstanding_bytes[lane] -= sum(one.message.size_bytes for one in deliveries)
         for one in deliveries:
-            self._checker.lagging.broadcasts.note_told(one)
+            self._checker.catching_up_draws.broadcasts.mark_told(one)
 
-    def note_reported(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
+    def mark_reported(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
         """The same, while the call that has these has not returned."""
-        self.note_advanced(lane, deliveries)
+        self.mark_advanced(lane, deliveries)
         self._reported.setdefault(lane, []).extend(deliveries)
 
     def _is_full(self, lane: Hashable) -> bool:
@@ -110,7 +110,7 @@ class LaneChecker:
 
     # The hooks
 
-    def note_pause(self) -> None:
+    def record_pause(self) -> None:
         if self._is_pulled:
             self._checker.fail("S9", "pause() while the stream is being pulled")
         if self.is_paused:
@@ -123,7 +123,7 @@ class LaneChecker:
                     "S9", f"lane {lane} was paused, came all the same, and is not paused again"
                 )
 
-    def note_resume(self) -> None:
+    def record_resume(self) -> None:
         if not self.is_paused:
             self._checker.fail("S9", "resume() of a stream that is not paused")
         self.is_paused = False

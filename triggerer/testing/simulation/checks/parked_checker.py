@@ -11,7 +11,7 @@ from triggerer.testing.simulation.kernel.delivery import size_of_bodies
 
 if TYPE_CHECKING:
     from triggerer.domain.watchers.lane_positions import Position
-    from triggerer.streams.catchup.backlogs.backlog import Lag
+    from triggerer.streams.catchup.backlogs.backlog import Backlog
     from triggerer.testing.simulation.kernel.delivery import (
         Message,
         ParkedBody,
@@ -44,30 +44,30 @@ class ParkedChecker:
         self._is_hopeless = is_hopeless
         self._given = Counter[tuple[int, str]]()
         """By watcher and message, how often a filter was given it, other than to try it."""
-        self._taken = Counter[int]()
+        self._in_flight = Counter[int]()
         """By watcher how many messages it has taken when it was tried with them."""
         self._taken_before: dict[tuple[int, str], int] = {}
         """By watcher and message how many those were when it was given it first."""
-        self._failed: Counter[Lag] = Counter()
+        self._failed: Counter[Backlog] = Counter()
         """By lane with how many others its watcher has failed."""
         self._tried: dict[tuple[int, Hashable], set[str]] = {}
         """By watcher and lane with which others it was tried."""
-        self._blamed: dict[Lag, tuple[Position, str | None, object]] = {}
+        self._blamed: dict[Backlog, tuple[Position, str | None, object]] = {}
         """By lane, where its watcher has taken another message since that at this position failed: which it was given
         since, if any, and by which attempt. It may have taken that, and the position not be stored yet."""
 
     # What filters do
 
-    def on_given(self, lag: Lag, watcher: int, message: Message, by: object) -> None:
+    def on_given(self, backlog: Backlog, watcher: int, message: Message, by: object) -> None:
         """A filter that catches up is given a message of a lane. `by`: with other arguments there is another."""
         at = watcher, message.key
         self._given[at] += 1
-        self._taken_before.setdefault(at, self._taken[watcher])
-        position, given, blamed_by = self._blamed.pop(lag, (None, None, by))
-        if blamed_by is not by or position != lag.read_to or given not in (None, message.key):
+        self._taken_before.setdefault(at, self._in_flight[watcher])
+        position, given, blamed_by = self._blamed.pop(backlog, (None, None, by))
+        if blamed_by is not by or position != backlog.cursor or given not in (None, message.key):
             # The lane has gone on, or there is another filter before what has failed is set aside.
             return
-        self._blamed[lag] = lag.read_to, message.key, by
+        self._blamed[backlog] = backlog.cursor, message.key, by
         if given is not None and self.has_room:
             self._fail(
                 "S13",
@@ -75,24 +75,24 @@ class ParkedChecker:
                 " once more",
             )
 
-    def on_tried(self, lag: Lag, watcher: int, message: Message) -> None:
+    def on_tried(self, backlog: Backlog, watcher: int, message: Message) -> None:
         """A filter is tried with another message than that of its lane: it fails, or `on_passed` is called."""
-        self._failed[lag] += 1
-        self._tried.setdefault((watcher, lag.lane), set()).add(message.key)
+        self._failed[backlog] += 1
+        self._tried.setdefault((watcher, backlog.lane), set()).add(message.key)
 
-    def on_passed(self, lag: Lag, watcher: int, by: object, *, is_evidence: bool) -> None:
+    def on_passed(self, backlog: Backlog, watcher: int, by: object, *, is_evidence: bool) -> None:
         """It has moved past that message.
 
         Args:
             by: See `on_given`.
             is_evidence: Whether something derives from it, or it was rejected.
         """
-        self._failed[lag] -= 1
+        self._failed[backlog] -= 1
         if is_evidence:
-            self._taken[watcher] += 1
-            known = self._blamed.get(lag)
+            self._in_flight[watcher] += 1
+            known = self._blamed.get(backlog)
             if known is None or known[2] is not by:
-                self._blamed[lag] = lag.read_to, None, by
+                self._blamed[backlog] = backlog.cursor, None, by
 
     def on_not_written(self) -> None:
         """A message could not be written as bytes: it is given once more."""
@@ -102,8 +102,8 @@ class ParkedChecker:
         """With how many others it has failed at most when it was tried for this lane."""
         counts = (
             count
-            for lag, count in self._failed.items()
-            if lag.watcher.watcher_id == watcher and lag.lane == lane
+            for backlog, count in self._failed.items()
+            if backlog.watcher.watcher_id == watcher and backlog.lane == lane
         )
         return max(counts, default=0)
 
@@ -165,7 +165,7 @@ class ParkedChecker:
                 f"{row.message} is set aside for watcher {row.watcher} after {row.failures} failures, and was given"
                 f" {self._given[at]} times; others are tried after {self.max_deliveries}",
             )
-        elif self._taken[row.watcher] <= self._taken_before[at]:
+        elif self._in_flight[row.watcher] <= self._taken_before[at]:
             self._fail(
                 "S13",
                 f"{row.message} is set aside for watcher {row.watcher}, which has taken no other since",

@@ -18,7 +18,7 @@ class Lease(Protocol):
         """The id of the last row that was parked before it began; others have greater ones."""
 
 
-class TrialChecker:
+class ProbeChecker:
     """Looks at the first time that a filter is given a message of a queue under a lease.
 
     Afterwards it depends on what the trials have told whether others are tried once more.

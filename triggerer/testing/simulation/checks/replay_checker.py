@@ -9,7 +9,7 @@ from triggerer.testing.simulation.kernel.delivery import offset_of, plain_key
 
 if TYPE_CHECKING:
     from triggerer.domain.watchers.lane_positions import ReplayRequest
-    from triggerer.testing.simulation.checks.catching_up_checker import Identity, LaggingChecker
+    from triggerer.testing.simulation.checks.catching_up_checker import CatchingUpChecker, Identity
     from triggerer.testing.simulation.kernel.delivery import LaneOfBroker, Message, PositionRow
 
 
@@ -25,7 +25,7 @@ class ReplayChecker:
     def __init__(
         self,
         fail: Callable[[str, str], None],
-        lagging: LaggingChecker,
+        catching_up_draws: CatchingUpChecker,
         made_again: set[Identity],
     ) -> None:
         self._fail = fail
@@ -37,7 +37,7 @@ class ReplayChecker:
         """What somebody has asked for, and is not done: the rows of the store."""
         self.deleted: Collection[int] = ()
         """Watchers whose requests went with them."""
-        self._lagging = lagging
+        self._lagging = catching_up_draws
         self._made_again = made_again
         self._counted = 0
         self._given: dict[tuple[int, str], int] = {}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from triggerer.domain.events import Fence
     from triggerer.domain.watchers.lane_positions import ReplayRequest
     from triggerer.store.watchers.hosting import WatcherState
-    from triggerer.streams.catchup.backlogs.backlog import Lag
+    from triggerer.streams.catchup.backlogs.backlog import Backlog
     from triggerer.streams.supervision.stream import SharedStream
     from triggerer.testing.simulation.kernel.delivery import Delivery, LaneOfBroker, Message, Owner
 
@@ -44,7 +44,7 @@ class RestChecker:
         self._given = Counter[tuple[int, str]]()
         """By watcher and message, how often a filter that catches up was given it."""
 
-    def note_told(self, delivery: Delivery) -> None:
+    def mark_told(self, delivery: Delivery) -> None:
         """It was the last of an advance that has returned, and had not failed."""
         at = delivery.consumer.owner, delivery.message.lane
         self._counted += 1
@@ -145,31 +145,31 @@ def _lags_left(
     standing: set[tuple[int, int]],
 ) -> Iterator[str]:
     """What the owner keeps in memory of watchers that are behind nowhere."""
-    lags = stream.behind.lags
+    backlogs = stream.behind.backlogs
     for watcher, lane in rows:
-        if lags.find(lane, watcher) is None:
+        if backlogs.find(lane, watcher) is None:
             yield f"its owner does not know that watcher {watcher} has a position in lane {lane} of {stream.key}"
-    for lag in lags.all():
-        at = lag.watcher.watcher_id, lag.lane
-        name = f"the lag of watcher {at[0]} in lane {lag.lane!r} of {stream.key}"
-        if lag.kept is not None or at not in rows:
+    for backlog in backlogs.all():
+        at = backlog.watcher.watcher_id, backlog.lane
+        name = f"the lag of watcher {at[0]} in lane {backlog.lane!r} of {stream.key}"
+        if backlog.kept is not None or at not in rows:
             yield f"{name} stays in memory"
-        elif at not in standing and not lag.is_live:
+        elif at not in standing and not backlog.is_caught_up:
             yield f"{name} is not live, and nothing lies behind"
-        elif lag.blocked is not None and not _is_blocked(lag):
-            yield f"{name} is blocked at {lag.blocked.position}, and has read to {lag.read_to}"
+        elif backlog.blocked is not None and not _is_blocked(backlog):
+            yield f"{name} is blocked at {backlog.blocked.position}, and has read to {backlog.cursor}"
     for member in stream.members:
         for watcher_id in member.catching_up:
-            if not lags.count_behind(watcher_id):
+            if not backlogs.count_behind(watcher_id):
                 yield f"watcher {watcher_id} of {stream.key} counts as catching up, and is behind nowhere"
     group = stream.group
     if group is None:
         return
-    if lanes := [lane for lane in group.state.recent if lane not in lags.by_lane]:
+    if lanes := [lane for lane in group.state.lane_tail if lane not in backlogs.by_lane]:
         yield f"messages of {stream.key} are kept in memory for lanes in which nobody is behind: {lanes}"
-    if group.state.holders:
-        yield f"{stream.key} is held for {list(group.state.holders)}"
+    if group.state.blocked_by:
+        yield f"{stream.key} is held for {list(group.state.blocked_by)}"
 
 
-def _is_blocked(lag: Lag) -> bool:
-    return lag.blocked is not None and lag.blocked.position == lag.read_to
+def _is_blocked(backlog: Backlog) -> bool:
+    return backlog.blocked is not None and backlog.blocked.position == backlog.cursor

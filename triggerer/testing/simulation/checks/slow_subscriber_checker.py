@@ -53,10 +53,10 @@ class HoldingChecker:
             is_store_slow
             or state.is_ending
             or state.is_stopping
-            or bool(state.holders)
+            or bool(state.blocked_by)
             or not state.may_act
             # Who has fallen behind already: until that is durable, the message stays outstanding whatever others do.
-            or any(not lag.is_stored for lag in state.lags.all())
+            or any(not backlog.is_stored for backlog in state.backlogs.all())
             or any(one.pending.count >= one.pending.limit for one in group.subscribers)
         )
         before = self._since.get(group, {})
@@ -105,9 +105,9 @@ def _holders(group: Group, lane: Lane, tail: Entry) -> Iterator[Subscriber]:
 
 def _is_passed(group: Group, entry: Entry) -> bool:
     """Whether somebody has taken this message who is, and was, behind nowhere in its lane."""
-    lane, lags = entry.lane, group.state.lags.by_lane
+    lane, backlogs = entry.lane, group.state.backlogs.by_lane
     assert lane is not None
-    behind = lags.get(lane.key, {}).keys()
+    behind = backlogs.get(lane.key, {}).keys()
     return any(
         one.done > entry.seq
         and not one.was_absent

@@ -28,8 +28,8 @@ class SimulatedLeaseQueries:
         note_leases: Called when a heartbeat of the host has committed, with all leases that it says the host owns.
     """
 
-    def __init__(self, note_leases: Callable[[list[Fence]], None]) -> None:
-        self._note_leases = note_leases
+    def __init__(self, record_leases: Callable[[list[Fence]], None]) -> None:
+        self._record_leases = record_leases
 
     async def register_instance(
         self, session: Transaction, instance_id: str, *, kind: str, expiry: timedelta
@@ -68,7 +68,7 @@ class SimulatedLeaseQueries:
         for fence in held:
             owners.expiries[fence.stream_digest] = session.store.now() + expiry
         session.told_leases += held
-        session.on_success = self._note_leases
+        session.on_success = self._record_leases
         return held
 
     async def claim_streams(

@@ -228,7 +228,7 @@ class Store:
         self._last_id += 1
         return self._last_id
 
-    def note_shortened(self, digests: Iterable[str]) -> None:
+    def mark_shortened(self, digests: Iterable[str]) -> None:
         """The leases on these streams expire sooner than was agreed: the database's clock is set, for example."""
         self.shortened.update((digest, *self.owners.leases[digest]) for digest in digests)
 

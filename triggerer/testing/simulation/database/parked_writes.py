@@ -89,7 +89,7 @@ class ParkedWrites:
             if at in rows and rows[at].is_kept:
                 rows[at] = replace(rows[at], failures=values["failures"])
         elif statement is parked.SET_ASIDE:
-            self._note_set_aside(store, rows, values)
+            self._mark_set_aside(store, rows, values)
         else:
             return self._perform_by_id(rows, statement, values)
         return []
@@ -105,7 +105,7 @@ class ParkedWrites:
             rows.append((one.stream_digest, one.key, id_))
         return rows
 
-    def _note_set_aside(
+    def _mark_set_aside(
         self, store: Store, rows: dict[tuple[int, str], ParkedRow], values: Mapping[str, Any]
     ) -> None:
         at = values["watcher_id"], values["key"]
@@ -190,7 +190,7 @@ class ParkedWrites:
             for row in store.triggers.values()
             for watcher in row.watchers
         }
-        lagging, before = store.checker.lagging, dict(store.parked)
+        catching_up_draws, before = store.checker.catching_up_draws, dict(store.parked)
         store.parked.clear()
         for at, row in self._rows.items():
             is_orphan = row.is_kept and streams.get(row.watcher) != row.body[0]
@@ -198,9 +198,9 @@ class ParkedWrites:
             now = store.parked[at] = replace(row, state=state)
             was_kept = at not in before or before[at].is_kept
             if was_kept and not now.is_kept:
-                lagging.on_set_aside(row.watcher, row.message)
+                catching_up_draws.on_set_aside(row.watcher, row.message)
             elif now.is_kept and not was_kept:
-                lagging.on_replayed(row.watcher, row.message)
+                catching_up_draws.on_replayed(row.watcher, row.message)
         store.parked_bodies.clear()
         store.parked_bodies.update(self._bodies)
         for at in sorted(before.keys() | self._rows.keys()):
@@ -208,9 +208,9 @@ class ParkedWrites:
                 store.checker.trace("parked", row=self._rows.get(at) or f"{at} is gone")
         for at, row in before.items():
             if at in self._discarded:
-                lagging.on_discarded(row.watcher, row.message)
+                catching_up_draws.on_discarded(row.watcher, row.message)
             elif at not in self._rows:
-                lagging.on_row_gone(row)
+                catching_up_draws.on_row_gone(row)
         for row in self._rows.values():
-            lagging.note_place(row)
+            catching_up_draws.record_position(row)
         store.checker.parked.check(before, self._set_aside.values(), store.parked_bodies)

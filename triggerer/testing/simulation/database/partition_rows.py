@@ -46,13 +46,13 @@ class Partitions:
 
     def take_all(self, key: str, run: int) -> list[int]:
         """Give a run what waits for its key; return the events."""
-        taken = [event for (one, event), pk in self.shares.items() if one == key and pk is None]
-        self.shares.update(((key, event), run) for event in taken)
+        in_flight = [event for (one, event), pk in self.shares.items() if one == key and pk is None]
+        self.shares.update(((key, event), run) for event in in_flight)
         self.parts = {part: at for part, at in self.parts.items() if part[0] != key}
         runs, _, newest = self.keys[key]
         self.keys[key] = (runs + 1, NEVER, newest)
         self.noted.pop(key, None)
-        return taken
+        return in_flight
 
     def return_to_queue(self) -> None:
         """As `triggerer.store.partitions.remapping`."""

@@ -45,7 +45,7 @@ class PlanningWrites:
 
     def __init__(self) -> None:
         self._made: list[Run] = []
-        self._taken: dict[tuple[str, int], int] = {}
+        self._in_flight: dict[tuple[str, int], int] = {}
         self._noted: list[tuple[str, DagRunInfo | None, datetime | None, datetime]] = []
         """DAG, its next run, when runs were made, and by what time that was decided."""
         self._changed: list[tuple[Dag, DagState]] = []
@@ -180,14 +180,14 @@ class PlanningWrites:
         waiting = self._untaken(store, store.dags[run.dag_id])
         for asset in waiting if selection.per_asset is None else selection.asset_ids:
             for event in waiting.get(asset, [])[: selection.per_asset]:
-                self._taken[run.dag_id, event] = run.pk
+                self._in_flight[run.dag_id, event] = run.pk
 
     def _untaken(self, store: Store, dag: Dag) -> dict[int, list[int]]:
         """As `Store.waiting`, without the events that this transaction has taken."""
         return {
             asset: left
             for asset, events in store.waiting(dag).items()
-            if (left := [one for one in events if (dag.dag_id, one) not in self._taken])
+            if (left := [one for one in events if (dag.dag_id, one) not in self._in_flight])
         }
 
     # The commit
@@ -212,7 +212,7 @@ class PlanningWrites:
     def _apply_runs(self, store: Store) -> None:
         checker = store.checker
         by_pk = {run.pk: run for run in self._made}
-        for (dag_id, event), pk in self._taken.items():
+        for (dag_id, event), pk in self._in_flight.items():
             if store.queues[dag_id][event] is None:
                 # The UPDATE checks it again, after waiting for other transactions that change the row.
                 store.queues[dag_id][event] = pk

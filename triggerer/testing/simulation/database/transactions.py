@@ -359,7 +359,7 @@ class Transaction:
             store.owners = self._owners
             if store.skew != self._skew:
                 # The clock was set while it ran: a lease may have been over when it was claimed.
-                store.note_shortened(self._owners.leases)
+                store.mark_shortened(self._owners.leases)
         for event, row in self._rows:
             asset, timestamp = row.asset_id, row.timestamp
             watcher, key, ordinal = row.watcher_id, row.idempotency_key, row.ordinal
@@ -372,7 +372,7 @@ class Transaction:
             store.events[event] = asset
             store.event_times[event] = timestamp
             store.event_keys[event] = row.partition_key
-            if watcher and checker.lagging.is_on:
+            if watcher and checker.catching_up_draws.is_on:
                 checker.replays.on_stored(watcher, key, ordinal)
             for dag in store.dags.values():
                 if asset in dag.waits_for(store.asset_ids):

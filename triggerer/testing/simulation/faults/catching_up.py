@@ -50,7 +50,7 @@ _SHORT: Final[tuple[Sickness, ...]] = ("raises", "raises", "chokes", "is slow")
 
 
 @dataclass(frozen=True, slots=True)
-class Lagging:
+class CatchingUpDraws:
     """Drawn once for each seed, by a generator of its own: the other draws of a seed stay what they were."""
 
     is_on: bool
@@ -94,14 +94,14 @@ class Lagging:
         return is_ample and self.max_messages == AMPLE_MESSAGES
 
 
-def draw_lagging(scenario: Scenario) -> Lagging:
+def draw_lagging(scenario: Scenario) -> CatchingUpDraws:
     """Draw it for a seed; off on the fast path."""
     rng = Random(f"{scenario.seed}/lagging")
     is_on = rng.random() < 0.8 and scenario.is_acknowledged
     is_busy, is_instant = has_busy_queue(scenario), has_instant_answers(scenario)
     bounds, queues = Random(f"{scenario.seed}/parked"), Random(f"{scenario.seed}/queues")
     has_some = has_outages(scenario)
-    drawn = Lagging(
+    drawn = CatchingUpDraws(
         is_on=is_on,
         is_queue=not scenario.is_log,
         sets_aside=is_on and (not scenario.is_log or has_setting_aside(scenario)),
@@ -130,12 +130,12 @@ def draw_lagging(scenario: Scenario) -> Lagging:
     return _with_relapses(drawn) if has_relapses(scenario) else drawn
 
 
-def _with_relapses(drawn: Lagging) -> Lagging:
+def _with_relapses(drawn: CatchingUpDraws) -> CatchingUpDraws:
     """Watchers are behind again and again, and not for long: `Relapses` sees to that."""
     return replace(drawn, redeliver_share=0.0, interval_s=20.0, longest_s=5.0, flooded_every_s=None)
 
 
-def _with_poison(scenario: Scenario, drawn: Lagging) -> Lagging:
+def _with_poison(scenario: Scenario, drawn: CatchingUpDraws) -> CatchingUpDraws:
     """Most of it is found to be poison, and is replayed: each takes many steps."""
     logs = Random(f"{scenario.seed}/set aside in logs")
     return replace(
@@ -161,11 +161,11 @@ def _draw_floods(scenario: Scenario, queues: Random) -> float | None:
 class Health:
     """Which watchers are unwell, and until when; outlives every process."""
 
-    def __init__(self, scenario: Scenario, lagging: Lagging) -> None:
-        self.lagging = lagging
+    def __init__(self, scenario: Scenario, catching_up_draws: CatchingUpDraws) -> None:
+        self.catching_up_draws = catching_up_draws
         self.are_over = False
         """From now on all are well."""
-        self.poison = Poison(scenario) if lagging.is_on and has_poison(scenario) else None
+        self.poison = Poison(scenario) if catching_up_draws.is_on and has_poison(scenario) else None
         """Single messages that somebody cannot take."""
         self.random = Random(f"{scenario.seed}/health")
         self.now: Callable[[], float] = lambda: 0.0
@@ -181,7 +181,10 @@ class Health:
     def sicken(self, watcher: int) -> Sickness:
         """Have the watcher be unwell for a while."""
         kind: Sickness = self.random.choice(get_args(Sickness))
-        self._unwell[watcher] = kind, self.now() + self.random.uniform(0.0, self.lagging.longest_s)
+        self._unwell[watcher] = (
+            kind,
+            self.now() + self.random.uniform(0.0, self.catching_up_draws.longest_s),
+        )
         return kind
 
     def relapse(self, watcher: int, random: Random) -> Sickness:
@@ -199,7 +202,7 @@ class Health:
             streams: The watchers of each stream.
             note: Called with those of one.
         """
-        random, every_s = self._outages, self.lagging.outage_every_s
+        random, every_s = self._outages, self.catching_up_draws.outage_every_s
         while every_s is not None:
             await asyncio.sleep(random.expovariate(1.0 / every_s))
             if self.are_over:

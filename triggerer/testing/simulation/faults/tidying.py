@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.database.model import Store
     from triggerer.testing.simulation.database.parked_writes import Decision
     from triggerer.testing.simulation.database.transactions import Database
-    from triggerer.testing.simulation.faults.catching_up import Lagging
+    from triggerer.testing.simulation.faults.catching_up import CatchingUpDraws
     from triggerer.testing.simulation.kernel.delivery import ParkedRow
     from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
     from triggerer.testing.simulation.kernel.scenario import Scenario
@@ -29,7 +29,7 @@ class TidiedWorld(Protocol):
     """What `Tidying` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
 
     scenario: Scenario
-    lagging: Lagging
+    catching_up_draws: CatchingUpDraws
     faults: FaultInjector
     store: Store
     streams: list[Stream]
@@ -47,7 +47,7 @@ class Person:
 
     def __init__(self, world: TidiedWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/person")
-        is_queue = world.lagging.is_queue
+        is_queue = world.catching_up_draws.is_queue
         self._deciding = (
             self._random if is_queue else Random(f"{world.scenario.seed}/what is tidied")
         )
@@ -57,8 +57,8 @@ class Person:
 
     async def flood(self) -> None:
         """Have many messages of one lane arrive at once, again and again."""
-        every_s = self._world.lagging.flooded_every_s
-        while every_s is not None and self._flooded < self._world.lagging.most_in_floods:
+        every_s = self._world.catching_up_draws.flooded_every_s
+        while every_s is not None and self._flooded < self._world.catching_up_draws.most_in_floods:
             await asyncio.sleep(self._random.expovariate(1.0 / every_s))
             if self._world.faults.are_over:
                 return
@@ -74,7 +74,7 @@ class Person:
         """Decide about what is parked, from time to time."""
         while True:
             is_over = self._world.faults.are_over
-            every_s = _AFTER_FAULTS_S if is_over else self._world.lagging.tidied_every_s
+            every_s = _AFTER_FAULTS_S if is_over else self._world.catching_up_draws.tidied_every_s
             await asyncio.sleep(self._deciding.expovariate(1.0 / every_s))
             if not self._world.store.parked:
                 continue
@@ -95,7 +95,7 @@ class Person:
             return None
         is_declared = any(row.watcher in stream.watchers for stream in world.streams)
         may_replay = is_declared and not (world.faults.are_over and self._replayed[at])
-        if may_replay and self._deciding.random() < world.lagging.replay_share:
+        if may_replay and self._deciding.random() < world.catching_up_draws.replay_share:
             self._replayed[at] += world.faults.are_over
             return "replay"
         return "discard"

@@ -39,16 +39,16 @@ class Broadcasts:
         self._done_before: dict[tuple[int, str, int], frozenset[int]] = {}
         """By watcher, topic and lane: of these what was so when the watcher had to see something of the lane first."""
 
-    def note_outstanding(self, delivery: Delivery) -> None:
+    def record_outstanding(self, delivery: Delivery) -> None:
         """It is about to be broadcast, or was."""
         if not delivery.is_broadcast:
             self._outstanding.setdefault(lane_of(delivery), {})[delivery.number] = delivery
 
-    def note_pulled(self, delivery: Delivery) -> None:
+    def mark_pulled(self, delivery: Delivery) -> None:
         """The poll has it."""
         self._held[lane_of(delivery)] = delivery
 
-    def note_broadcast(self, delivery: Delivery) -> None:
+    def record_broadcast(self, delivery: Delivery) -> None:
         """It is given to the live filters."""
         at = lane_of(delivery)
         self._held.pop(at, None)
@@ -61,7 +61,7 @@ class Broadcasts:
                 done = frozenset(self._done.get((topic, lane), ()))
                 self._done_before[watcher, topic, lane] = done
 
-    def note_done(self, message: Message) -> None:
+    def mark_done(self, message: Message) -> None:
         """Everybody is done with it who had to see it."""
         self._done.setdefault((message.topic, message.lane), set()).add(message.offset)
 
@@ -69,18 +69,18 @@ class Broadcasts:
         """Whether that was so before the watcher had to see anything of its lane."""
         return message.offset in self._done_before.get((watcher, message.topic, message.lane), ())
 
-    def note_decided(self, delivery: Delivery) -> None:
+    def mark_decided(self, delivery: Delivery) -> None:
         """It is in an advance."""
         self._outstanding.get(lane_of(delivery), {}).pop(delivery.number, None)
 
-    def note_failed(self, delivery: Delivery, *, for_all: bool) -> None:
+    def mark_failed(self, delivery: Delivery, *, for_all: bool) -> None:
         """It has failed. If `for_all`, what is outstanding behind it in its lane fails too, and what the poll holds."""
         at = lane_of(delivery)
         self._failed.setdefault(at, {})[delivery.number] = math.inf
         if for_all:
             self._failed_for_all.add((at, delivery.number))
 
-    def note_told(self, delivery: Delivery) -> None:
+    def mark_told(self, delivery: Delivery) -> None:
         """The advance that it was in has returned: if it has failed, the broker knows it."""
         at = lane_of(delivery)
         if delivery.number not in self._failed.get(at, {}):

@@ -116,7 +116,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         hooks = sys.get_asyncgen_hooks()
         self._is_running = True
         asyncio._set_running_loop(self)  # noqa: SLF001  (exported for whoever writes an event loop)
-        sys.set_asyncgen_hooks(firstiter=self._note_generator, finalizer=self._finalize_generator)
+        sys.set_asyncgen_hooks(firstiter=self._record_generator, finalizer=self._finalize_generator)
         try:
             while True:
                 self._turn()
@@ -127,7 +127,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)  # noqa: SLF001
             sys.set_asyncgen_hooks(*hooks)
 
-    def _note_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+    def _record_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         self._generators[generator] = None
 
     def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:

@@ -47,7 +47,7 @@ class FileReader:
         self._due = math.inf
         self._news = AutoResetEvent()
         files.is_reading = lambda: self.is_reading
-        files.on_change = self.note_change
+        files.on_change = self.record_change
 
     @property
     def is_reading(self) -> bool:
@@ -75,7 +75,7 @@ class FileReader:
                 self._vanished = {p: until for p, until in self._vanished.items() if until > now}
                 await self._store()
 
-    def note_change(self) -> None:
+    def record_change(self) -> None:
         """Files were written or deleted: look in a moment."""
         self._is_look_due = True
         self._news.set()
@@ -199,7 +199,7 @@ class FileReader:
             self._world.trace("is being replaced", file=path)
             back_at = anyio.current_time() + rng.uniform(0.1, _LONGEST_AWAY_S)
             files.by_path[path].back_at = back_at
-            self.note_change()
+            self.record_change()
             tasks.start_soon(self._write_again, path, back_at)
 
     async def _write_again(self, path: str, back_at: float) -> None:
@@ -209,4 +209,4 @@ class FileReader:
             file.version += 1
             file.back_at = None
             self._world.trace("is there again", file=path)
-            self.note_change()
+            self.record_change()

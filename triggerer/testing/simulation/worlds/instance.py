@@ -25,7 +25,7 @@ from triggerer.store.watchers.hosting import TriggerRow
 from triggerer.store.watchers.parked_writer import ParkedWriter
 from triggerer.store.watchers.position_writer import PositionWriter
 from triggerer.streams import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
-from triggerer.streams.supervision.member import HostedTrigger
+from triggerer.streams.supervision.member import Member
 from triggerer.testing.simulation.database.connection import Connection
 from triggerer.testing.simulation.database.host_queries import (
     SimulatedHostingQueries,
@@ -68,9 +68,9 @@ class TriggerMaker:
         return self.cls(**self.row.kwargs)
 
 
-def maker_of(hosted: HostedTrigger) -> TriggerMaker:
+def maker_of(member: Member) -> TriggerMaker:
     """What made a trigger that a simulated host runs."""
-    return cast("TriggerMaker", hosted.spec.make)
+    return cast("TriggerMaker", member.spec.make)
 
 
 def _is_refused(payload: Any) -> bool:
@@ -92,27 +92,27 @@ class ObservedManager(Manager):
         self,
         instance: Instance,
         context: RuntimeContext,
-        on_state: Callable[[HostedTrigger], None],
+        on_state: Callable[[Member], None],
     ) -> None:
         super().__init__(context, on_state)
         self._instance = instance
-        self._moves: dict[HostedTrigger, int] = {}
+        self._moves: dict[Member, int] = {}
         """By trigger how often a watcher had moved to it or from it, where none did while it was made."""
 
-    def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
+    def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         world = self._instance.world
         added = super().add(map(self._under_lease, specs))
-        for hosted in added:
-            leased = maker_of(hosted).leased
-            for one in hosted.source.watchers:
-                if one.watcher_id in leased.hosted:
+        for member in added:
+            leased = maker_of(member).leased
+            for one in member.source.watchers:
+                if one.watcher_id in leased.member:
                     leased.checker.fail("L4", f"watcher {one.watcher_id} is hosted twice")
-            self._note_source(hosted, hosted.source.watchers)
-            row = maker_of(hosted).row
+            self._record_source(member, member.source.watchers)
+            row = maker_of(member).row
             declared = world.store.triggers.get(row.trigger_id)
             if declared is not None and declared.watchers == row.watchers:
-                self._moves[hosted] = world.moves[row.trigger_id]
-        count, capacity = self._instance.hosted, world.capacity
+                self._moves[member] = world.moves[row.trigger_id]
+        count, capacity = self._instance.member, world.capacity
         if count > capacity:
             world.checker.fail(
                 "S9", f"{self._instance.name} hosts {count} triggers, its capacity is {capacity}"
@@ -127,7 +127,7 @@ class ObservedManager(Manager):
         cls = bind(world.class_of(prepared.row), leased, world.kind_of(watcher))
         return replace(spec, make=TriggerMaker(leased, prepared, cls))
 
-    def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
+    def remove(self, member: Member, *, on_purpose: bool) -> None:
         maker = maker_of(member)
         world, trigger_id = self._instance.world, maker.row.trigger_id
         has_moved = self._moves.pop(member, None) != world.moves[trigger_id]
@@ -135,40 +135,40 @@ class ObservedManager(Manager):
             maker.leased.checker.fail(
                 "L4", f"{member.name} was stopped, and nothing about it changed"
             )
-        self._note_source(member, ())
+        self._record_source(member, ())
         super().remove(member, on_purpose=on_purpose)
 
-    def replace_source(self, member: HostedTrigger, source: EventSource, *, name: str) -> None:
-        self._note_source(member, source.watchers)
-        maker_of(member).leased.checker.note_source(member.subscriber, source.watchers)
+    def replace_source(self, member: Member, source: EventSource, *, name: str) -> None:
+        self._record_source(member, source.watchers)
+        maker_of(member).leased.checker.record_source(member.subscriber, source.watchers)
         super().replace_source(member, source, name=name)
 
-    def _note_source(self, member: HostedTrigger, watchers: Iterable[WatcherRef]) -> None:
+    def _record_source(self, member: Member, watchers: Iterable[WatcherRef]) -> None:
         """It serves these watchers from now on."""
         leased = maker_of(member).leased
-        for watcher in [one for one, hosted in leased.hosted.items() if hosted is member]:
-            del leased.hosted[watcher]
-        leased.hosted.update((one.watcher_id, member) for one in watchers)
+        for watcher in [one for one, other in leased.member.items() if other is member]:
+            del leased.member[watcher]
+        leased.member.update((one.watcher_id, member) for one in watchers)
 
-    async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
+    async def drain(self, timeout: float, members: Iterable[Member] | None = None) -> None:
         """Note which leases the host is about to release."""
         if members is None:
-            self._instance.note_releasing(self._instance.under_lease())
+            self._instance.mark_releasing(self._instance.under_lease())
         else:
             members = list(members)
             giving_way = list({maker_of(member).leased: None for member in members})
             self._instance.check_giving_way(giving_way)
-            self._instance.note_releasing(giving_way)
+            self._instance.mark_releasing(giving_way)
         await super().drain(timeout, members)
 
-    def abandon(self, member: HostedTrigger) -> None:
-        self._instance.note_stopped(maker_of(member).leased)
+    def abandon(self, member: Member) -> None:
+        self._instance.mark_stopped(maker_of(member).leased)
         super().abandon(member)
 
     def close_stream_known_as(self, stream_id: str) -> None:
         for leased in self._instance.under_lease():
             if leased.stream.key == stream_id:
-                self._instance.note_end(leased.fence)
+                self._instance.record_end(leased.fence)
         super().close_stream_known_as(stream_id)
 
 
@@ -222,20 +222,24 @@ class Instance:
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
             cast("Any", self.connection),
-            on_fenced=self._note_fenced,
+            on_fenced=self._mark_fenced,
             max_batch_rows=scenario.max_batch_rows,
             max_pending_bytes=scenario.max_pending_bytes,
             now=self._stamp,
             random=world.jitter,
         )
         self.positions = PositionWriter(
-            cast("Any", self.connection), on_fenced=self._note_fenced, random=world.jitter
+            cast("Any", self.connection), on_fenced=self._mark_fenced, random=world.jitter
         )
-        lagging = world.lagging
+        catching_up_draws = world.catching_up_draws
         self.parked = SimulatedParkedWriter(
             cast("Any", self.connection),
-            on_fenced=self._note_fenced,
-            bounds=ParkedBounds(lagging.max_messages, lagging.max_bytes, lagging.total_bytes),
+            on_fenced=self._mark_fenced,
+            bounds=ParkedBounds(
+                catching_up_draws.max_messages,
+                catching_up_draws.max_bytes,
+                catching_up_draws.total_bytes,
+            ),
             random=world.jitter,
             clock=loop.time,
         )
@@ -245,9 +249,9 @@ class Instance:
             factory=TriggerFactory(_load, start_load=partial(self._start_load, loop)),
             runtime=RuntimeContext(
                 self,
-                positions=self.positions if world.lagging.is_on else None,
-                parked=self.parked if lagging.sets_aside else None,
-                parked_at_bound="dead_letter" if lagging.hands_over else "hold",
+                positions=self.positions if world.catching_up_draws.is_on else None,
+                parked=self.parked if catching_up_draws.sets_aside else None,
+                parked_at_bound="dead_letter" if catching_up_draws.hands_over else "hold",
                 falls_behind=world.falls_behind,
                 clock=LoopClock(loop),
                 now=world.store.now,
@@ -261,8 +265,8 @@ class Instance:
                     max_outstanding_bytes_per_lane=scenario.max_outstanding_bytes_per_lane,
                     max_pending=scenario.max_pending,
                     burst=scenario.burst,
-                    max_deliveries=lagging.max_deliveries,
-                    most_recent=lagging.most_recent,
+                    max_deliveries=catching_up_draws.max_deliveries,
+                    most_recent=catching_up_draws.most_recent,
                 ),
                 restart_longest=scenario.restart_longest,
                 random=world.jitter,
@@ -278,7 +282,7 @@ class Instance:
                 healthy_after=timedelta(),
             ),
             writers=(self.positions, self.parked),
-            leases=SimulatedLeaseQueries(self._note_leases),
+            leases=SimulatedLeaseQueries(self._record_leases),
             queries=SimulatedHostingQueries(name),
             make_manager=partial(ObservedManager, self),
         )
@@ -304,7 +308,7 @@ class Instance:
         return found
 
     @property
-    def hosted(self) -> int:
+    def member(self) -> int:
         """How many triggers it hosts, including those that it drains."""
         return sum(leased.triggers for leased in self._leased_streams.values())
 
@@ -312,20 +316,20 @@ class Instance:
         """The streams whose lease it does not know to be over."""
         return list(self._leased_streams.values())
 
-    def note_end(self, fence: Fence) -> None:
+    def record_end(self, fence: Fence) -> None:
         """It stops what runs under this lease. If it cannot release the lease, it starts again under it."""
         self._held.discard(fence)
         leased = self._leased_streams.pop(fence, None)
         if leased is not None:
             leased.is_over = True
 
-    def note_stopped(self, leased: LeasedStream) -> None:
+    def mark_stopped(self, leased: LeasedStream) -> None:
         """It stops a stream at once, which it may not do while its lease holds, by its own clock too (L4)."""
         if leased.fence in self._held and not self.own_lease.is_over:
             leased.checker.fail("L4", f"{leased.fence} still holds, and was given up")
-        self.note_end(leased.fence)
+        self.record_end(leased.fence)
 
-    def note_releasing(self, leased_streams: Iterable[LeasedStream]) -> None:
+    def mark_releasing(self, leased_streams: Iterable[LeasedStream]) -> None:
         """It is about to release these leases."""
         self._releasing.update(leased.fence for leased in leased_streams)
         self._held -= self._releasing
@@ -339,13 +343,13 @@ class Instance:
             if is_as_declared and not shown.is_beyond_share(self.name):
                 leased.checker.fail("L4", f"{key} did not grow, and gives way to what did")
 
-    def _note_leases(self, fences: list[Fence]) -> None:
+    def _record_leases(self, fences: list[Fence]) -> None:
         """By its last heartbeat it owns exactly these streams."""
         held = set(fences)
         self._held = held - self._releasing
         for leased in self.under_lease():
             if leased.fence not in held:
-                self.note_end(leased.fence)
+                self.record_end(leased.fence)
 
     @property
     def is_full(self) -> bool:
@@ -383,6 +387,6 @@ class Instance:
         store.derived_under[stamp] = self._submitting
         return stamp
 
-    def _note_fenced(self, fence: Fence) -> None:
-        self.note_end(fence)
-        self.host.note_fenced(fence)
+    def _mark_fenced(self, fence: Fence) -> None:
+        self.record_end(fence)
+        self.host.mark_fenced(fence)

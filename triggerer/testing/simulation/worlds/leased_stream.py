@@ -8,7 +8,7 @@ from triggerer.testing.simulation.kernel.delivery import Cohort
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
-    from triggerer.streams.supervision.member import HostedTrigger
+    from triggerer.streams.supervision.member import Member
     from triggerer.testing.simulation.brokers.stream import Stream
     from triggerer.testing.simulation.database.transactions import Database
     from triggerer.testing.simulation.worlds.world import World
@@ -27,7 +27,7 @@ class LeasedStream:
         self.stand_still = world.stand_still
         self.relapses = world.relapses
         self._database = database
-        self.hosted: dict[int, HostedTrigger] = {}
+        self.member: dict[int, Member] = {}
         """By watcher; one may serve several."""
         self.parked_before = max((row.id for row in world.store.parked.values()), default=0)
         """The id of the last row that was parked before it began."""
@@ -41,15 +41,15 @@ class LeasedStream:
     @property
     def triggers(self) -> int:
         """How many are hosted."""
-        return len(set(self.hosted.values()))
+        return len(set(self.member.values()))
 
     def cohort(self) -> Cohort:
         """The watchers that have to answer for what is broadcast now."""
         found: dict[int, Any] = {}
-        sharing: dict[HostedTrigger, set[int]] = {}
-        for watcher, hosted in self.hosted.items():
-            sharing.setdefault(hosted, set()).add(watcher)
-            subscriber = hosted.subscriber
+        sharing: dict[Member, set[int]] = {}
+        for watcher, member in self.member.items():
+            sharing.setdefault(member, set()).add(watcher)
+            subscriber = member.subscriber
             found[watcher] = (
                 subscriber if subscriber is not None and subscriber.is_present else None
             )

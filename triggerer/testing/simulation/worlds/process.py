@@ -54,7 +54,7 @@ class Process:
         self.world = world
         self.loop = loop
         self.database = Database(world.store)
-        world.checker.lagging.falls_behind = world.falls_behind
+        world.checker.catching_up_draws.falls_behind = world.falls_behind
         self._workload = Workload(self.database, world.store, world.next_number)
         # The id of an instance is new at every start.
         self.instances = [
@@ -93,15 +93,21 @@ class Process:
             for scheduler in self.schedulers:
                 await tasks.start(scheduler.run)
             tasks.start_soon(self._workload.execute)
-            if self.world.lagging.is_on:
+            if self.world.catching_up_draws.is_on:
                 tasks.start_soon(self._sicken)
-            if self.world.lagging.is_on and self.world.lagging.outage_every_s is not None:
+            if (
+                self.world.catching_up_draws.is_on
+                and self.world.catching_up_draws.outage_every_s is not None
+            ):
                 tasks.start_soon(self._suffer_outages)
-            if self.world.lagging.is_on and self.world.lagging.flooded_every_s is not None:
+            if (
+                self.world.catching_up_draws.is_on
+                and self.world.catching_up_draws.flooded_every_s is not None
+            ):
                 tasks.start_soon(self.world.person.flood)
-            if self.world.lagging.sets_aside:
+            if self.world.catching_up_draws.sets_aside:
                 tasks.start_soon(self.world.person.tidy, self.database)
-            if self.world.lagging.is_on and self.world.replaying is not None:
+            if self.world.catching_up_draws.is_on and self.world.replaying is not None:
                 tasks.start_soon(self.world.replaying.run, self.database)
             if self.world.recreations is not None:
                 tasks.start_soon(self.world.recreations.run)
@@ -125,17 +131,17 @@ class Process:
             for instance in self.instances
             for leased in instance.under_lease()
             if leased.fence == fence
-            for watcher in leased.hosted
+            for watcher in leased.member
         }
 
     def hosting(self, stream: Stream) -> tuple[LeasedStream, SharedStream] | None:
         """The stream as its owner hosts it, and the lease; None: nobody does."""
         held = self.world.store.owners.leases[stream.key]
         for instance in self.instances:
-            hosted = instance.host.manager.streams.get(stream.key)
+            member = instance.host.manager.streams.get(stream.key)
             for leased in instance.under_lease():
-                if hosted is not None and leased.stream is stream and leased.fence[1:] == held:
-                    return leased, hosted
+                if member is not None and leased.stream is stream and leased.fence[1:] == held:
+                    return leased, member
         return None
 
     # What happens to it
@@ -173,7 +179,7 @@ class Process:
                 case "jump":
                     self.loop.pass_time(rng.uniform(0.0, 100.0))
                 case "set the clock":
-                    world.store.note_shortened(world.store.owners.leases)
+                    world.store.mark_shortened(world.store.owners.leases)
                     world.store.skew += timedelta(seconds=rng.uniform(-3600.0, 3600.0))
                 case "cut off":
                     tasks.start_soon(self._cut_off, rng.choice(self.instances))
@@ -200,7 +206,7 @@ class Process:
         """Have one watcher after the other be unwell for a while."""
         health, world = self.world.health, self.world
         while True:
-            await asyncio.sleep(health.random.expovariate(1.0 / world.lagging.interval_s))
+            await asyncio.sleep(health.random.expovariate(1.0 / world.catching_up_draws.interval_s))
             stream = health.random.choice(world.streams)
             if health.are_over:
                 await anyio.sleep_forever()
@@ -229,14 +235,14 @@ class Process:
     async def _expire(self, stream: Stream) -> None:
         """The stream's lease expires, as if its owner had been suspended; whoever looks first claims it."""
         await self.database.until_unshared()
-        self.world.store.note_shortened([stream.key])
+        self.world.store.mark_shortened([stream.key])
         self.world.store.owners.expiries[stream.key] = self.world.store.now()
         self._announce(stream)
 
     async def _regain(self, stream: Stream) -> None:
         """The lease expires and the same instance claims it again: the same owner in a new epoch."""
         await self.database.until_unshared()
-        self.world.store.note_shortened([stream.key])
+        self.world.store.mark_shortened([stream.key])
         held = self.world.store.owners.leases
         owner, epoch = held[stream.key]
         if self.world.files is not None and epoch == 0:

@@ -17,7 +17,11 @@ from triggerer.abc import (
     current_subscriber,
 )
 from triggerer.abc import is_acknowledged as is_acknowledging
-from triggerer.streams.catchup.processing.in_flight import TakenAgain, TakenFromLane, Trial
+from triggerer.streams.catchup.processing.in_flight import (
+    LaneMessageInFlight,
+    Probe,
+    StoredMessageInFlight,
+)
 from triggerer.streams.delivery.selection import is_selecting
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.testing.simulation.brokers.joint_advances import JointlyAdvanced, SimulatedJointQueue
@@ -69,7 +73,7 @@ class SimulatedTrigger(BaseEventTrigger):
 
         subscriber = current_subscriber.get()
         if isinstance(subscriber, Subscriber):
-            leased.checker.note_selector(subscriber, is_selected)
+            leased.checker.record_selector(subscriber, is_selected)
         return SharedStreamSelector(selector.by, read_or_raise, values)
 
     @staticmethod
@@ -83,9 +87,9 @@ class SimulatedTrigger(BaseEventTrigger):
         under_lease.set(self.leased)
         subscriber = current_subscriber.get()
         probe = (
-            Probe(self.leased, subscriber)
+            FilterRecord(self.leased, subscriber)
             if isinstance(subscriber, Subscriber)
-            else RereadingProbe(self.leased, subscriber)
+            else RereadingRecord(self.leased, subscriber)
         )
         async with aclosing(probe.reading(shared_stream)) as raw:
             events = probe.watching(super().filter_shared_stream(raw))
@@ -95,7 +99,7 @@ class SimulatedTrigger(BaseEventTrigger):
                     yield event
                     await self.leased.faults.delay()
             # The filter returned, so it is done with the event that it has open.
-            probe.note_answer()
+            probe.record_answer()
 
     async def cleanup(self) -> None:
         await self.leased.faults.delay()
@@ -110,16 +114,16 @@ class Acknowledged(SimulatedTrigger):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         leased = cls.leased
-        broker, lagging = leased.stream.broker, leased.checker.lagging
+        broker, catching_up_draws = leased.stream.broker, leased.checker.catching_up_draws
         is_joint = has_joint_advances(leased.scenario)
-        if not lagging.is_on:
+        if not catching_up_draws.is_on:
             plain = JointlyAdvanced if is_joint else SimulatedProducer
             return plain(broker, leased, leased.cohort)
         if leased.scenario.is_log:
-            kind = SettingAsideLog if leased.health.lagging.sets_aside else SimulatedLog
+            kind = SettingAsideLog if leased.health.catching_up_draws.sets_aside else SimulatedLog
             return kind(broker, leased, leased.cohort)
         queue = SimulatedJointQueue if is_joint else SimulatedQueue
-        return queue(broker, leased, leased.cohort, is_unordered=not lagging.is_ordered)
+        return queue(broker, leased, leased.cohort, is_unordered=not catching_up_draws.is_ordered)
 
 
 class OnFastPath(SimulatedTrigger):
@@ -165,18 +169,18 @@ class ErrorProbe:
                     yield event
             except Exception as error:
                 if self._given is not None:
-                    self._errors.note_raised(*self._given, error)
+                    self._errors.mark_raised(*self._given, error)
                 raise
 
-    def note_given(self, watchers: list[int], message: str) -> None:
+    def mark_given(self, watchers: list[int], message: str) -> None:
         self._given = watchers, message
-        self._errors.note_given(watchers, message)
+        self._errors.mark_given(watchers, message)
 
-    def note_returned(self) -> None:
+    def mark_returned(self) -> None:
         self._given = None
 
 
-class Probe(ErrorProbe):
+class FilterRecord(ErrorProbe):
     """Stands between the runtime's stream and the filter: notes what the filter does, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Subscriber) -> None:
@@ -202,7 +206,7 @@ class Probe(ErrorProbe):
             # knows which.
             expected = (
                 delivery.number > self._last
-                if checker.has_selector(subscriber) or checker.lagging.is_on
+                if checker.has_selector(subscriber) or checker.catching_up_draws.is_on
                 else delivery.number == self._last + 1
             )
             if self._last and not expected:
@@ -212,19 +216,19 @@ class Probe(ErrorProbe):
             if await inject_fault(self._leased, served, subscriber.name, delivery.message):
                 return
             self._leased.stand_still(is_behind=False)
-            self.note_given(served, delivery.message.key)
-            note = partial(self._note_rejection, served, delivery.message)
+            self.mark_given(served, delivery.message.key)
+            note = partial(self._record_rejection, served, delivery.message)
             current_subscriber.set(Rejecting(subscriber, note))
             yield delivery.message.event
-            self.note_returned()
+            self.mark_returned()
             # The filter asks for the next event, so it is done with this one.
-            self.note_answer()
+            self.record_answer()
 
-    def _note_rejection(self, served: list[int], message: Message) -> None:
+    def _record_rejection(self, served: list[int], message: Message) -> None:
         for watcher in served:
-            self._leased.checker.lagging.on_rejected_live(watcher, message)
+            self._leased.checker.catching_up_draws.on_rejected_live(watcher, message)
 
-    def note_answer(self) -> None:
+    def record_answer(self) -> None:
         """The filter is done with the event that it has open, if any."""
         subscriber = self._subscriber
         entry = subscriber.open_entry
@@ -233,7 +237,9 @@ class Probe(ErrorProbe):
             for watcher in self._served:
                 delivery.answers[watcher] = Answer(self.yielded, subscriber.done > entry.seq)
                 if self._leased.is_alive:
-                    self._leased.checker.lagging.on_passed(watcher, delivery.message, self.yielded)
+                    self._leased.checker.catching_up_draws.on_passed(
+                        watcher, delivery.message, self.yielded
+                    )
 
 
 class Rejecting:
@@ -248,7 +254,7 @@ class Rejecting:
         return cast("bool", self._subscriber.reject_open_event(reason))
 
 
-class RereadingProbe(ErrorProbe):
+class RereadingRecord(ErrorProbe):
     """Stands before a filter that catches up beside the group: notes what the filter does, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Any) -> None:
@@ -258,67 +264,67 @@ class RereadingProbe(ErrorProbe):
         self._leased = leased
         self._watcher: int = subscriber.watcher.watcher_id
         self._open: Message | None = None
-        self._taken: TakenFromLane | TakenAgain | Trial | None = None
+        self._in_flight: LaneMessageInFlight | StoredMessageInFlight | Probe | None = None
         self._is_rejected = False
 
     @property
     def _is_noted(self) -> bool:
         """Whether what the filter does with its message counts: what it is tried with is no evidence."""
-        return self._leased.is_alive and not isinstance(self._taken, Trial)
+        return self._leased.is_alive and not isinstance(self._in_flight, Probe)
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
         leased, watcher = self._leased, self._watcher
         async for event in shared_stream:
             message = self._open = leased.stream.broker.message_of(event)
             leased.checker.trace("opened again", message=message.key, watcher=watcher)
-            self._taken, self._is_rejected = self._subscriber.open_message, False
+            self._in_flight, self._is_rejected = self._subscriber.open_message, False
             if leased.is_alive and leased.checker.is_owner(leased):
-                self._note_opened(message)
+                self._mark_opened(message)
             self.yielded = 0
-            current_subscriber.set(Rejecting(self._subscriber, self._note_rejection))
+            current_subscriber.set(Rejecting(self._subscriber, self._record_rejection))
             if await inject_fault(leased, [watcher], f"watcher {watcher}", message):
                 return
             leased.stand_still(is_behind=True)
-            self.note_given([watcher], message.key)
+            self.mark_given([watcher], message.key)
             yield event
-            self.note_returned()
+            self.mark_returned()
             # The filter asks for the next event, so it is done with this one.
-            self.note_answer()
+            self.record_answer()
 
-    def _note_opened(self, message: Message) -> None:
-        checker, watcher, taken = self._leased.checker, self._watcher, self._taken
-        if isinstance(taken, Trial):
-            checker.trials.on_tried(self._leased, watcher)
-            checker.parked.on_tried(taken.lag, watcher, message)
+    def _mark_opened(self, message: Message) -> None:
+        checker, watcher, in_flight = self._leased.checker, self._watcher, self._in_flight
+        if isinstance(in_flight, Probe):
+            checker.probes.on_tried(self._leased, watcher)
+            checker.parked.on_tried(in_flight.backlog, watcher, message)
             return
-        if isinstance(taken, TakenFromLane):
+        if isinstance(in_flight, LaneMessageInFlight):
             # What was set aside is given whatever lies before it.
-            checker.lagging.on_opened(watcher, message)
-            checker.parked.on_given(taken.lag, watcher, message, self._subscriber)
+            checker.catching_up_draws.on_opened(watcher, message)
+            checker.parked.on_given(in_flight.backlog, watcher, message, self._subscriber)
         checker.rest.on_given(watcher, message)
         checker.replays.on_given(watcher, message)
-        checker.trials.on_given(self._leased, watcher, message)
+        checker.probes.on_given(self._leased, watcher, message)
 
-    def _note_rejection(self) -> None:
+    def _record_rejection(self) -> None:
         self._is_rejected = True
         if self._open is not None and self._is_noted:
-            self._leased.checker.lagging.on_rejected(self._watcher, self._open)
+            self._leased.checker.catching_up_draws.on_rejected(self._watcher, self._open)
 
-    def note_answer(self) -> None:
+    def record_answer(self) -> None:
         """The filter is done with the message that it has open, if any."""
         message, self._open = self._open, None
         if message is None:
             return
         if self._is_noted:
-            self._leased.checker.lagging.on_passed(self._watcher, message, self.yielded)
-            if isinstance(self._taken, TakenFromLane):
-                self._leased.checker.seam.on_passed(self._watcher, message)
+            self._leased.checker.catching_up_draws.on_passed(self._watcher, message, self.yielded)
+            if isinstance(self._in_flight, LaneMessageInFlight):
+                self._leased.checker.handover.on_passed(self._watcher, message)
             if self._leased.relapses is not None:
                 self._leased.relapses.on_read_again(self._leased.stream, self._watcher, message)
-        elif isinstance(self._taken, Trial):
+        elif isinstance(self._in_flight, Probe):
             is_evidence = self.yielded > 0 or self._is_rejected
             self._leased.checker.parked.on_passed(
-                self._taken.lag, self._watcher, self._subscriber, is_evidence=is_evidence
+                self._in_flight.backlog, self._watcher, self._subscriber, is_evidence=is_evidence
             )
 
 

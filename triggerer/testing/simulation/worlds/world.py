@@ -70,30 +70,32 @@ class World:
             self.checker.trace = self.trace
         self.store = Store(scenario, self.faults, self.checker)
         self._example = SparingTrigger if has_instant_answers(scenario) else ExampleTrigger
-        self.lagging = draw_lagging(scenario)
-        self.health = Health(scenario, self.lagging)
+        self.catching_up_draws = draw_lagging(scenario)
+        self.health = Health(scenario, self.catching_up_draws)
         self.health.now = lambda: self.time()  # noqa: PLW0108  (it is replaced for each process)
-        self.checker.lagging.is_on = self.lagging.is_on
-        self.checker.lagging.rows = self.store.positions
-        self.checker.lagging.parked = self.store.parked
-        self.checker.lagging.is_log = scenario.is_log
-        self.checker.lagging.sets_aside = self.lagging.sets_aside and scenario.is_log
-        self.checker.lagging.may_stand = self._may_stand
-        self.checker.parked.bounds = self.lagging
+        self.checker.catching_up_draws.is_on = self.catching_up_draws.is_on
+        self.checker.catching_up_draws.rows = self.store.positions
+        self.checker.catching_up_draws.parked = self.store.parked
+        self.checker.catching_up_draws.is_log = scenario.is_log
+        self.checker.catching_up_draws.sets_aside = (
+            self.catching_up_draws.sets_aside and scenario.is_log
+        )
+        self.checker.catching_up_draws.may_stand = self._may_stand
+        self.checker.parked.bounds = self.catching_up_draws
         self.checker.parked.rows = self.store.parked
         self.checker.parked.has_one_stream = scenario.streams == 1
-        self.checker.parked.has_room = self.lagging.has_room
-        self.checker.parked.max_deliveries = self.lagging.max_deliveries
+        self.checker.parked.has_room = self.catching_up_draws.has_room
+        self.checker.parked.max_deliveries = self.catching_up_draws.max_deliveries
         self.checker.rest.rows = self.checker.replays.rows = self.store.positions
         self.checker.rest.replays = self.checker.replays.requests = self.store.replays
         self.checker.rest.states = self.store.watcher_states
-        self.checker.trials.parked = self.store.parked
-        self.checker.trials.max_deliveries = self.lagging.max_deliveries
-        self.checker.lagging.is_ordered = not self.lagging.is_unordered
-        self.checker.lagging.lanes = lambda topic: self.stream(topic).broker.lanes
-        self.checker.lagging.is_asked = self._is_asked
-        self.checker.replays.lanes = self.checker.lagging.lanes
-        self.checker.lagging.is_read_again = self.checker.replays.is_read_again
+        self.checker.probes.parked = self.store.parked
+        self.checker.probes.max_deliveries = self.catching_up_draws.max_deliveries
+        self.checker.catching_up_draws.is_ordered = not self.catching_up_draws.is_unordered
+        self.checker.catching_up_draws.lanes = lambda topic: self.stream(topic).broker.lanes
+        self.checker.catching_up_draws.is_asked = self._is_asked
+        self.checker.replays.lanes = self.checker.catching_up_draws.lanes
+        self.checker.catching_up_draws.is_read_again = self.checker.replays.is_read_again
         if self.health.poison is not None:
             self._expose_to(self.health.poison)
         self.checker.is_taken_over = self.store.is_taken_over
@@ -110,7 +112,9 @@ class World:
         self.recreations = Recreations(self) if has_recreations(scenario) else None
         self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
         """What changes watchers besides; None: nothing does."""
-        self.relapses = Relapses(self) if has_relapses(scenario) and self.lagging.is_on else None
+        self.relapses = (
+            Relapses(self) if has_relapses(scenario) and self.catching_up_draws.is_on else None
+        )
         """What else does so; None: nothing."""
         self.sharing = Sharing(self) if has_shared_triggers(scenario) else None
         """Which watchers share a trigger; None: each has its own."""
@@ -135,7 +139,7 @@ class World:
     # Before it starts
 
     def _expose_to(self, poison: Poison) -> None:
-        poison.lanes = self.checker.lagging.lanes
+        poison.lanes = self.checker.catching_up_draws.lanes
         poison.derives = lambda watcher, message: self._example.derives(
             self.kind_of(watcher), message.event
         )
@@ -147,14 +151,14 @@ class World:
     def _may_stand(self, watcher: int, message: Message) -> bool:
         poison = self.health.poison
         if poison is None:
-            return self.checker.lagging.is_hopeless(watcher, message.key)
+            return self.checker.catching_up_draws.is_hopeless(watcher, message.key)
         return poison.may_stand(watcher, message)
 
     def _is_incurable(self, watcher: int) -> bool:
         """Whether what the watcher cannot take can be set aside: it falls behind alone, and others are tried."""
         siblings = next(stream.watchers for stream in self.streams if watcher in stream.watchers)
-        falls_behind = self.checker.lagging.falls_behind and len(siblings) > 1
-        return falls_behind and self.lagging.max_deliveries <= MOST_DELIVERIES
+        falls_behind = self.checker.catching_up_draws.falls_behind and len(siblings) > 1
+        return falls_behind and self.catching_up_draws.max_deliveries <= MOST_DELIVERIES
 
     def _draw_dags(self) -> None:
         rng = self.faults.random
@@ -217,7 +221,7 @@ class World:
     def forget_streams(self) -> None:
         """Remove those that the seed drew, and their files."""
         self.files = self.health.poison = self.sharing = None
-        self.checker.lagging.sets_aside = False
+        self.checker.catching_up_draws.sets_aside = False
         self.streams.clear()
         self.store.owners.leases.clear()
         self.store.triggers.clear()
@@ -357,7 +361,7 @@ class World:
     def falls_behind(self) -> bool:
         """Whether `on_failure` is "catch_up" in the process that starts now."""
         rng = Random(f"{self.scenario.seed}/on_failure/{self.processes}")
-        return rng.random() >= self.lagging.redeliver_share
+        return rng.random() >= self.catching_up_draws.redeliver_share
 
     def trace(self, what: str, **details: Any) -> None:
         """Add a line to the trace, if there is one."""

@@ -155,12 +155,12 @@ class SimulatedExecutor:
     async def _start_guard(self, ends_at: float) -> SimulatedGuard:
         return SimulatedGuard(self.timeline, self.loop, ends_at)
 
-    def note_lease_lost(self) -> None:
+    def mark_lease_lost(self) -> None:
         self._is_lease_held = False
         self._leases_lost += 1
         self._kill_workers()
 
-    def note_lease_kept(self, guard: SimulatedGuard) -> None:
+    def mark_lease_kept(self, guard: SimulatedGuard) -> None:
         self.guard = guard
         self._is_lease_held = True
         self._sweeps.ask()

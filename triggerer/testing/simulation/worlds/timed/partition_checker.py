@@ -25,7 +25,7 @@ class _Account:
     """Events that were not divided yet."""
     waits: dict[str, set[int]] = field(default_factory=dict)
     """By key."""
-    taken: dict[str, set[int]] = field(default_factory=dict)
+    in_flight: dict[str, set[int]] = field(default_factory=dict)
     """Likewise; a key that is here has had a run."""
     runs: list[Run] = field(default_factory=list)
     """Of the transaction that commits."""
@@ -34,7 +34,7 @@ class _Account:
     def divide(self, event: int, keys: frozenset[str]) -> None:
         self.queue.discard(event)
         for key in keys:
-            if event not in self.taken.get(key, ()):
+            if event not in self.in_flight.get(key, ()):
                 self.waits.setdefault(key, set()).add(event)
 
     def return_to_queue(self) -> None:
@@ -88,11 +88,11 @@ class PartitionChecker(TimeChecker):
             self._fail("P1", f"{run.run_id} of {dag.dag_id} has no partition key")
             return
         waited = account.waits.pop(key, set())
-        has_run = key in account.taken
+        has_run = key in account.in_flight
         if set(run.events) != waited or not waited:
             told = f"took {sorted(run.events)}, and {sorted(waited)} waited for the key"
             self._fail("P1", f"{run.run_id} of {dag.dag_id} for {key} {told}")
-        account.taken.setdefault(key, set()).update(run.events)
+        account.in_flight.setdefault(key, set()).update(run.events)
         # A period that had begun before the clock was set back is over no later than by that clock.
         at = run.made_at + self.set_back
         there = self._there(waited)
@@ -127,7 +127,9 @@ class PartitionChecker(TimeChecker):
                 key
                 for key, events in account.waits.items()
                 if events
-                and dag.keyed.is_due(key, self._there(events), now, has_run=key in account.taken)
+                and dag.keyed.is_due(
+                    key, self._there(events), now, has_run=key in account.in_flight
+                )
             ]
             queued = {one for one in account.queue if self._asset(one) in dag.keyed.assets}
             if due or queued:
@@ -135,9 +137,9 @@ class PartitionChecker(TimeChecker):
                 found[dag_id, number] = f"{dag_id} is due for {due}, and {queued} wait"
         return found
 
-    def note_clock(self, by: timedelta) -> None:
+    def record_clock(self, by: timedelta) -> None:
         """The database's clock is set."""
-        super().note_clock(by)
+        super().record_clock(by)
         self.set_back += max(-by, timedelta())
 
     def _keys_of(self, dag_id: str, event: int) -> frozenset[str]:

@@ -112,7 +112,7 @@ class TimeChecker:
         ):
             self._fail("T5", f"{dag_id} was due for {due}, got no run, and waits for {info}")
 
-    def note_clock(self, by: timedelta) -> None:
+    def record_clock(self, by: timedelta) -> None:
         """The database's clock is set."""
         self.is_clock_set_back |= by < timedelta()
 

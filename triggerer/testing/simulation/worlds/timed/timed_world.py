@@ -230,7 +230,7 @@ class TimedWorld:
         """The database's clock is set: a little, or by a lot."""
         reach = self.random.choice((0.5, 120.0, 7200.0))
         by = self.random.uniform(-reach, reach)
-        self.times.note_clock(timedelta(seconds=by))
+        self.times.record_clock(timedelta(seconds=by))
         self.store.skew += timedelta(seconds=by)
 
     def set_host_clock(self) -> None:
