@@ -45,10 +45,15 @@ SETTINGS: Mapping[str, Any] = {
 """By the name of a connection; the others are Kafka's."""
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(DOCS.rglob("*.md")),
+]
 BROKER_EXAMPLES = DOCS / "examples" / "brokers"
-ELSEWHERE = {"airflow.md", "plugins.md"}
-"""Their examples need Airflow, or are a package of their own; tests that have those try them."""
+ELSEWHERE = {"airflow.md", "plugins.md", "simulation.md"}
+"""Pages with examples that need Airflow, a package of their own, or a test of ours; other tests try them."""
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?!\w+:)([^)#]*)(?:#([^)]+))?\)")
