@@ -15,6 +15,7 @@ import pytest
 from tests.plugin.installed import ROOT, Installed
 
 PROJECT = Path(__file__).with_name("triggerer-lines")
+QUEUE = Path(__file__).with_name("triggerer-sqlite")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,23 @@ def test_it_keeps_the_suites_and_says_which_features_it_lacks(installed: Install
     }
 
 
+def test_the_queue_of_the_guide_is_a_wheel_that_keeps_the_suites(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    installed = Installed(QUEUE, tmp_path_factory.mktemp("sqlite"))
+    shown = installed.run("-m", "pytest", "-q", "-rs", "-W", "error", "tests")
+    assert re.search(r"\d\d passed", shown), shown
+    # A queue keeps no order, no lanes and no position.
+    lacks = {one for names in re.findall(r"lacks ([\w, ]+)", shown) for one in names.split(", ")}
+    assert lacks == {"ordering", "seek", "lanes", "pause", "pause_lanes", "log", "state"}
+    code = (
+        "from triggerer.plugins import load_trigger_class\n"
+        "path = 'triggerer_sqlite.watcher.SqliteQueueEventTrigger'\n"
+        "print(load_trigger_class(path, dags_folder=None).__module__)\n"
+    )
+    assert installed.run("-c", code) == "triggerer_sqlite.watcher\n"
+
+
 def test_a_dag_may_watch_with_it(installed: Installed, tmp_path: Path) -> None:
     (tmp_path / "lines.py").write_text(
         "from triggerer import DAG, Asset, AssetWatcher, task\n"
@@ -63,7 +81,7 @@ def test_a_dag_may_watch_with_it(installed: Installed, tmp_path: Path) -> None:
     assert "1 watcher, 0 errors" in shown
 
 
-@pytest.mark.parametrize("package", ["triggerer-lines", "triggerer-redis"])
+@pytest.mark.parametrize("package", ["triggerer-lines", "triggerer-redis", "triggerer-sqlite"])
 def test_the_packages_type_check(package: str, tmp_path: Path) -> None:
     """As their author's own mypy sees them, as strict as it can be."""
     name = package.replace("-", "_")
@@ -107,12 +125,16 @@ def _type_check(folder: Path, path: str) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_guide_shows_the_package_as_it_is() -> None:
+def test_the_guide_shows_the_packages_as_they_are() -> None:
     guide = (ROOT / "docs" / "plugins.md").read_text()
-    shown = dict(re.findall(r"`([\w/.]+)`:\n\n```\w+\n(.*?)```", guide, flags=re.DOTALL))
-    files = {
-        str(path.relative_to(PROJECT)): path.read_text()
-        for path in PROJECT.rglob("*")
+    shown = dict(re.findall(r"`([\w/.-]+)`:\n\n```\w+\n(.*?)```", guide, flags=re.DOTALL))
+    queue = {f"{QUEUE.name}/{path}": text for path, text in _files(QUEUE).items()}
+    assert shown == _files(PROJECT) | queue
+
+
+def _files(project: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(project)): path.read_text()
+        for path in project.rglob("*")
         if path.suffix in (".py", ".toml") and path.name not in ("__init__.py", "conftest.py")
     }
-    assert shown == files

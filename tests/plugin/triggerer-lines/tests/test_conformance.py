@@ -38,7 +38,7 @@ class TestLines(ProducerConformance):
         return [json.loads(entry)["line"] for entry in entries]
 
     async def committed(self, lane: int = 0) -> int:
-        _, end = load_positions(self.directory).get(f"{lane}.lines", (0, 0))
+        _, end, _ = load_positions(self.directory).get(f"{lane}.lines", (0, 0, 0))
         return (self.directory / f"{lane}.lines").read_bytes()[:end].count(b"\n")
 
     def value_of(self, event: Line) -> str:
@@ -53,7 +53,7 @@ class TestLines(ProducerConformance):
         name = f"{lane}.lines"
         lines = (self.directory / name).read_bytes().splitlines(keepends=True)
         inode = (self.directory / name).stat().st_ino
-        save_positions(self.directory, {name: (inode, len(b"".join(lines[:position])))})
+        save_positions(self.directory, {name: (inode, len(b"".join(lines[:position])), 0)})
 
 
 class TestLineEventTrigger(TriggerConformance):

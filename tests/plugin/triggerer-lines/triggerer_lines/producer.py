@@ -57,7 +57,10 @@ class LinesSharedStreamProducer(SharedStreamProducer):
 
     async def open_stream(self) -> AsyncIterator[tuple[Line, Line]]:
         positions = await to_thread.run_sync(load_positions, self._directory)
-        self._files = {name: _File(inode, end, end) for name, (inode, end) in positions.items()}
+        self._files = {
+            name: _File(inode, end, end, failures=failures)
+            for name, (inode, end, failures) in positions.items()
+        }
         while True:
             # Copies: an advance may step back while the thread reads, and what it reads then counts no more.
             files = {name: replace(file) for name, file in self._files.items()}
@@ -95,7 +98,10 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             elif outcome.rejected and not outcome.is_set_aside:
                 await self.dead_letter(line, "rejected")
             file.committed, file.failures = line.end, 0
-        positions = {name: (file.inode, file.committed) for name, file in self._files.items()}
+        # With the failures of the line that is next: a restart goes on counting.
+        positions = {
+            name: (file.inode, file.committed, file.failures) for name, file in self._files.items()
+        }
         await to_thread.run_sync(save_positions, self._directory, positions)
 
     def get_advance_lane(self, broker_payload: Line) -> str:
@@ -206,15 +212,16 @@ def append(path: Path, entry: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def load_positions(directory: Path) -> dict[str, tuple[int, int]]:
-    """By file name, its inode and how many of its bytes were consumed."""
+def load_positions(directory: Path) -> dict[str, tuple[int, int, int]]:
+    """By file name: its inode, how many of its bytes were consumed, and how often the next line has failed."""
     path = directory / _POSITIONS
     if not path.exists():
         return {}
-    return {name: (inode, end) for name, (inode, end) in json.loads(path.read_text()).items()}
+    found = json.loads(path.read_text())
+    return {name: (inode, end, failures) for name, (inode, end, failures) in found.items()}
 
 
-def save_positions(directory: Path, positions: dict[str, tuple[int, int]]) -> None:
+def save_positions(directory: Path, positions: dict[str, tuple[int, int, int]]) -> None:
     """Replace what was saved, as a whole and durably; files that are not named keep their position."""
     path = directory / _POSITIONS
     new = path.with_suffix(".new")

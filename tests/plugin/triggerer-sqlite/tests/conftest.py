@@ -1,0 +1,1 @@
+pytest_plugins = ["triggerer.testing.pytest_plugin"]
