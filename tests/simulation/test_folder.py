@@ -111,7 +111,7 @@ def test_seeds_run_in_as_many_processes_as_are_asked_for(tmp_path: Path, jobs: i
 
 def test_messages_are_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "messages").write_text("not JSON\n")
-    options = ("--replay", "11", "--steps", "500", "--messages", str(tmp_path / "messages"))
+    options = ("--replay", "9", "--steps", "500", "--messages", str(tmp_path / "messages"))
     code, told = simulate(folder, *options)
     assert code == 0, told
     # What is no JSON is rejected by the three watchers that read it as JSON.

@@ -46,12 +46,17 @@ class Mutation:
     def planted(self) -> Iterator[None]:
         """Inside the block the bug is in this process. Everything is put back at the end."""
         with ExitStack() as stack:
-            for one in list(self.replace()):
-                right, wrong = one[-2:]
-                for owner, name in [_place(one[0], right)] if len(one) == 3 else _places(right):
-                    value = property(wrong) if isinstance(right, property) else wrong
-                    stack.enter_context(patch.object(owner, name, value))
+            for owner, name, value in list(self.changes()):
+                stack.enter_context(patch.object(owner, name, value))
             yield
+
+    def changes(self) -> Iterator[tuple[Any, str, Any]]:
+        """Yield each class or module with the name that is replaced there, and the wrong value."""
+        for one in list(self.replace()):
+            right, wrong = one[-2:]
+            value = property(wrong) if isinstance(right, property) else wrong
+            for owner, name in [_place(one[0], right)] if len(one) == 3 else _places(right):
+                yield owner, name, value
 
 
 MUTATIONS: dict[str, Mutation] = {}

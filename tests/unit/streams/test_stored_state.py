@@ -118,4 +118,4 @@ async def test_a_state_that_is_no_json_ends_the_group_loudly(
     async with StreamHarness() as streams:
         view = await streams.add(CountingTrigger())
         await streams.quiesce()
-        assert "must be JSON" in str(view.error)
+        assert "is not JSON" in str(view.error)
