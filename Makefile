@@ -15,7 +15,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check --no-deps --no-compile
 # Bytecode is cached also where the environment says not to, as images do: the tests start thousands of processes.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test lint bench soak lock clean
+.PHONY: help setup demo test lint docs bench soak lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -45,6 +45,10 @@ lint: $(READY)  ## style, types and import rules only
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(READY)  ## write the generated pages of docs/ again
+	$(BIN)/python -m tests.reference
+	$(BIN)/python -m tests.rules
 
 bench: $(READY)  ## measure; options with ARGS="..."
 	@$(BIN)/python -m tests.benchmarks $(ARGS)

@@ -1,0 +1,18 @@
+"""The generated pages of docs/reference say what the code says."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.reference.pages import PAGES
+
+
+@pytest.mark.parametrize("page", [pytest.param(path, id=path.name) for path in PAGES])
+def test_a_generated_page_is_up_to_date(page: Path) -> None:
+    assert page.read_text() == PAGES[page](), "write it again: python -m tests.reference"
+
+
+@pytest.mark.parametrize("page", [pytest.param(path, id=path.name) for path in PAGES])
+def test_no_cell_of_a_generated_page_is_longer_than_a_glance(page: Path) -> None:
+    rows = [line for line in PAGES[page]().splitlines() if line.startswith("|")]
+    assert [cell for row in rows for cell in row.split(" | ") if len(cell) > 200] == []
