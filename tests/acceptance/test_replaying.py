@@ -61,7 +61,7 @@ def scene(tmp_path: Path, empty_store_url: str, kafka_server: KafkaServer) -> It
 
 
 @pytest.mark.rule("18: events that exist are not made again")
-@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
+@pytest.mark.rule("18: with `--again` each event is made again, through crashes too")
 def test_a_replay_makes_what_it_is_to_make_and_nothing_twice(scene: Scene) -> None:
     scene.start()
     scene.produce(1_000)

@@ -82,9 +82,7 @@ async def hosting(
         yield host
 
 
-@pytest.mark.rule(
-    "14: the restart cohort: nothing is broadcast before everybody in the store has joined or failed, in one order"
-)
+@pytest.mark.rule("14: nothing is broadcast before all members in the store have joined or failed")
 async def test_a_stream_waits_for_its_classes_and_others_do_not_wait_for_it(
     database: Database, modules: Modules, upstream: Upstream, other: Upstream
 ) -> None:
@@ -106,7 +104,7 @@ async def test_a_stream_waits_for_its_classes_and_others_do_not_wait_for_it(
 
 @pytest.mark.rule(
     "11: a failed trigger is restarted with growing delays, and shown",
-    "14: the restart cohort: nothing is broadcast before everybody in the store has joined or failed, in one order",
+    "14: nothing is broadcast before all members in the store have joined or failed",
 )
 async def test_a_stream_opens_without_a_class_that_takes_too_long_which_joins_once_it_is_there(
     database: Database, modules: Modules, upstream: Upstream

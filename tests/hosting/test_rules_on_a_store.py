@@ -368,7 +368,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
 
 
 @pytest.mark.rule(
-    "14: the restart cohort: nothing is broadcast before everybody in the store has joined or failed, in one order",
+    "14: nothing is broadcast before all members in the store have joined or failed",
     "after a restart the first subscriber starts the poll",
 )
 async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_store_has_joined(

@@ -140,7 +140,7 @@ async def view_of(database: Database, name: str) -> WatcherView:
         return view
 
 
-@pytest.mark.rule("18: what is rejected goes to the broker's dead letters, or is set aside")
+@pytest.mark.rule("18: a rejected message goes to the broker's dead letters, or is set aside")
 async def test_what_a_watcher_rejects_is_counted_once_however_often_it_comes(
     database: Database, upstream: Upstream, broker: InMemoryBroker
 ) -> None:

@@ -23,7 +23,7 @@ from tests.properties.partition_runs import run_on_postgres, run_on_sqlite
 from tests.properties.three_assets import fresh_copy
 from triggerer.scheduler import dividing
 
-_ANY: Any = [HealthCheck.function_scoped_fixture, HealthCheck.slow_subscribers]
+_ANY: Any = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 _Q1 = list(MONTHS["2026-Q1"])
 _ALL, _LATE = Rule("quarter", 0), Rule("quarter", 1, PATIENCE)
 _FIRST = Rule("world", 1, AFTER_FIRST)

@@ -276,7 +276,7 @@ def _check(template: Path, specs: list[DagSpec], steps: list[tuple[str, int]]) -
     anyio.run(_on_sqlite, fresh_copy(template), specs, steps)
 
 
-_ANY: Any = [HealthCheck.function_scoped_fixture, HealthCheck.slow_subscribers]
+_ANY: Any = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 PLAYS = (st.lists(SPECS, min_size=1, max_size=3), st.lists(STEPS | CLOCKS, max_size=25))
 
 

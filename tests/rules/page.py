@@ -1,4 +1,4 @@
-"""docs/notes/rules.md: the tables of `template.md`, with the tests that carry each row's mark.
+"""docs/notes/rules.md: the tables of `template.md`, with a test that carries each row's mark.
 
 A row's mark is `pytest.mark.rule` with the row's cells, joined by a colon: `@pytest.mark.rule("6: growing delays")`.
 """
@@ -69,9 +69,15 @@ def _page_lines(tests: TestsByRule) -> Iterator[str]:
         if not line.startswith("|"):
             yield line
         elif _is_row(line):
-            yield f"{line} {', '.join(f'`{test}`' for test in tests.get(_mark(line), ()))} |"
+            yield f"{line} {_shown(tests.get(_mark(line), ()))} |"
         else:
             yield f"{line}---|" if line.startswith("|---") else f"{line} Test |"
+
+
+def _shown(tests: Collection[str]) -> str:
+    """The first test, which is enough to begin with, and how many more there are."""
+    first = next((f"`{test}`" for test in tests), "")
+    return first if len(tests) < 2 else f"{first} and {len(tests) - 1} more"
 
 
 def _template_lines() -> list[str]:

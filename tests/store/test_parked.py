@@ -176,7 +176,7 @@ async def test_a_former_owner_parks_nothing(database: Database) -> None:
         assert await list_parked(session) == []
 
 
-@pytest.mark.rule("18: bounds of what is set aside")
+@pytest.mark.rule("18: bounds of messages that are set aside")
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -362,7 +362,7 @@ def _kept(number: int, lane: str = "[0]") -> Kept:
     return Kept(lane, f"queue/{number}", b"%d" % number, NOW)
 
 
-@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
 async def test_what_is_kept_stays_in_its_order_and_goes_when_it_has_passed(
     database: Database,
 ) -> None:
@@ -465,7 +465,7 @@ async def test_what_is_kept_is_read_back_in_pages_of_a_few_megabytes(database: D
     assert pages == [[1, large, large], [2 * large], [1, large]]
 
 
-@pytest.mark.rule("18: bounds of what is set aside")
+@pytest.mark.rule("18: bounds of messages that are set aside")
 @pytest.mark.parametrize(
     "bounds",
     [ParkedBounds(max_messages=3), ParkedBounds(max_bytes=3), ParkedBounds(total_bytes=3)],

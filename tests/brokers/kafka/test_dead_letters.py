@@ -157,7 +157,7 @@ async def test_a_dead_letter_topic_that_is_missing_loses_nothing_and_is_named(
     assert len(await dead_letters(kafka_server, f"{topic}.trouble")) == 1
 
 
-@pytest.mark.rule("18: what is rejected goes to the broker's dead letters, or is set aside")
+@pytest.mark.rule("18: a rejected message goes to the broker's dead letters, or is set aside")
 async def test_a_rejected_message_goes_to_the_dead_letter_topic_and_is_passed(
     kafka_server: KafkaServer, topic: str
 ) -> None:

@@ -94,7 +94,9 @@ class Shaky(KafkaEventTrigger):
             yield TriggerEvent(message.json())
 
 
-@pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
+@pytest.mark.rule(
+    "11: no sibling's success commits a message that a watcher in back-off has not seen"
+)
 @pytest.mark.usefixtures("connected")
 async def test_a_filter_that_raises_holds_the_position_while_its_sibling_goes_on(
     kafka_server: KafkaServer, topic: str

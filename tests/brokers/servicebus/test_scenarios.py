@@ -145,7 +145,7 @@ async def test_a_token_that_is_good_no_more_ends_the_stream_with_an_error(queue:
         await driver.advanced_count(1)
 
 
-@pytest.mark.rule("session: a message is left unsettled, and those behind it pass it")
+@pytest.mark.rule("session: a message is left unsettled, and later messages pass it")
 async def test_what_follows_a_failed_message_of_a_session_comes_after_it(sessions: Queue) -> None:
     values = numbered(9)
     sessions.send(*values, session="one")

@@ -83,7 +83,7 @@ async def test_one_that_hangs_while_it_catches_up_is_overdue_one_timeout_after_i
         assert (sick.error, in_flight(sick)) == (None, [0, 1, 2])
 
 
-@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
+@pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
 async def test_when_it_is_mended_it_gets_what_it_missed_once_and_goes_on_live(
     any_scene: Scene,
 ) -> None:
@@ -184,7 +184,7 @@ async def test_siblings_with_selectors_that_a_message_does_not_concern_have_acke
         assert in_flight(sick) == ["x", "x"]
 
 
-@pytest.mark.rule("18: who is too slow falls behind")
+@pytest.mark.rule("18: a slow watcher falls behind")
 async def test_one_that_is_too_slow_falls_behind_and_its_sibling_does_not_wait(
     scene: Scene,
 ) -> None:
@@ -226,7 +226,7 @@ async def test_if_all_fail_a_message_the_broker_keeps_it(scene: Scene) -> None:
         assert in_flight(one) == in_flight(other) == [0, 1, 2]
 
 
-@pytest.mark.rule("18: the position moves when what was derived is durable")
+@pytest.mark.rule("18: the position moves when the derived events are durable")
 async def test_events_of_a_watcher_that_catches_up_are_confirmed_before_its_position_moves(
     scene: Scene,
 ) -> None:
@@ -264,7 +264,7 @@ async def test_a_watcher_that_is_removed_is_waited_for_no_more(scene: Scene) -> 
         assert scene.broker.committed() == 2
 
 
-@pytest.mark.rule("18: who is behind still catches up under `redeliver`")
+@pytest.mark.rule("18: a watcher that is behind catches up under `redeliver` too")
 async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_falls_behind(
     scene: Scene,
 ) -> None:
@@ -303,7 +303,7 @@ async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_f
         await sink.until(lambda: sink.in_flight(2) == ["c", "d"])
 
 
-@pytest.mark.rule("18: the position moves when what was derived is durable")
+@pytest.mark.rule("18: the position moves when the derived events are durable")
 async def test_what_the_store_refuses_while_no_message_is_open_is_read_again(scene: Scene) -> None:
     """The reading of the log, which is further, does not go on as if nothing had been."""
 
@@ -448,7 +448,7 @@ class Late(Sink):
             super().submit_nowait(*given)
 
 
-@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
+@pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
 async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it_has_missed(
     scene: Scene,
 ) -> None:
@@ -634,7 +634,7 @@ class Ahead(SystemClock):
         return time.monotonic() + self.seconds
 
 
-@pytest.mark.rule("18: a position moves every few seconds where nothing is derived")
+@pytest.mark.rule("18: a position moves every few seconds if nothing is derived")
 async def test_the_position_of_a_slow_watcher_that_derives_nothing_is_stored_every_few_seconds(
     scene: Scene,
 ) -> None:
@@ -655,7 +655,7 @@ async def test_the_position_of_a_slow_watcher_that_derives_nothing_is_stored_eve
         assert position[1] >= 7
 
 
-@pytest.mark.rule("18: what is behind gives way to what is live")
+@pytest.mark.rule("18: catching up gives way to live watchers")
 async def test_the_slower_its_filter_the_more_often_one_that_catches_up_gives_way(
     scene: Scene,
 ) -> None:
@@ -775,7 +775,7 @@ class ReassignedScene(Scene):
         return WatchingReassigned(scene=self.name, name=name)
 
 
-@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
+@pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
 async def test_who_falls_behind_also_gets_what_comes_again_behind_that() -> None:
     """It came later, and has taken none of it (the simulation's seed 904158)."""
     scene, sink = ReassignedScene(), Sink()

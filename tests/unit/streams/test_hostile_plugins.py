@@ -54,9 +54,7 @@ async def cancel_and_raise() -> None:
 # A task that is cancelled by the code that it runs
 
 
-@pytest.mark.rule(
-    "11: isolation: what is no `Exception`, and a task that is cancelled by the code that it runs"
-)
+@pytest.mark.rule("11: isolation: a `BaseException`, and code that cancels its own task")
 @pytest.mark.parametrize("cancel", [cancel_and_wait, cancel_and_raise])
 async def test_a_filter_that_cancels_its_own_task_fails_alone(
     upstream: Upstream, cancel: Callable[[], Any]
@@ -187,9 +185,7 @@ async def test_a_poll_that_cancels_its_own_task_ends_the_group_loudly(upstream: 
         assert len(upstream.producers) == 2
 
 
-@pytest.mark.rule(
-    "11: isolation: what is no `Exception`, and a task that is cancelled by the code that it runs"
-)
+@pytest.mark.rule("11: isolation: a `BaseException`, and code that cancels its own task")
 @pytest.mark.parametrize("cancel", [cancel_and_wait, cancel_and_raise])
 async def test_a_trigger_without_a_stream_that_cancels_its_own_task_fails_alone(
     upstream: Upstream, cancel: Callable[[], Any]
@@ -288,9 +284,7 @@ class RaisingProducer(Producer):
         self.fail_at("aclose")
 
 
-@pytest.mark.rule(
-    "11: isolation: what is no `Exception`, and a task that is cancelled by the code that it runs"
-)
+@pytest.mark.rule("11: isolation: a `BaseException`, and code that cancels its own task")
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(
     "where",

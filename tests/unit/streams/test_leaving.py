@@ -64,7 +64,9 @@ async def test_what_a_deleted_watcher_pulled_is_accepted_once_it_is_durable_and_
         }
 
 
-@pytest.mark.rule("9: where rule 18 applies, what was not pulled counts as acked if others took it")
+@pytest.mark.rule(
+    "9: if rule 18 applies, a message that was not pulled counts as acked once a sibling took it"
+)
 @pytest.mark.parametrize(
     ("does", "outcome"), [("takes", (2, 0, 0)), ("rejects", (1, 0, 1)), ("fails", (0, 2, 0))]
 )

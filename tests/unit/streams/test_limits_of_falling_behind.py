@@ -10,7 +10,7 @@ from tests.unit.streams.scene import Breaking, BreakingQueue, Scene, Sink, Watch
 from triggerer.abc import SharedStreamProducer
 
 
-@pytest.mark.rule("18: in a lane that is not JSON what fails comes again for all")
+@pytest.mark.rule("18: in a lane that is not JSON a failed message is redelivered to all")
 @pytest.mark.parametrize("lane", [b"bytes", "a\0b", "half \ud800"])
 async def test_in_a_lane_that_cannot_be_stored_what_fails_comes_again_for_all(
     any_scene: Scene, lane: Any
@@ -58,7 +58,7 @@ def without_dead_letters(scene: Scene) -> Scene:
     return scene
 
 
-@pytest.mark.rule("18: bounds of what is set aside")
+@pytest.mark.rule("18: bounds of messages that are set aside")
 async def test_at_a_bound_the_lane_stands_where_the_producer_has_no_dead_letters(
     scene: Scene,
 ) -> None:

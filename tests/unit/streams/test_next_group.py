@@ -116,7 +116,7 @@ class Holding(Sink):
             super().submit_nowait(*given)
 
 
-@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
 async def test_what_the_store_answers_to_the_group_before_moves_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
         assert not sick.catching_up
 
 
-@pytest.mark.rule("k is parked; k+1 of its lane goes behind it, also with another owner")
+@pytest.mark.rule("k is parked; k+1 of its lane follows it, also with another owner")
 async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
     scene: Scene,
 ) -> None:

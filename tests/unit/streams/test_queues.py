@@ -52,7 +52,7 @@ async def test_one_that_had_failed_too_often_is_tried_after_others_when_its_owne
     assert [event for name, event in scene.opened if name == "sick"] == ["b", "a", "b"]
 
 
-@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
 async def test_who_fails_gets_all_that_it_missed_in_order_and_goes_on_live(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
@@ -89,7 +89,7 @@ async def test_it_catches_up_with_a_lane_that_moves_on(scene: Scene) -> None:
         await sink.until(lambda: not sink.parked)
 
 
-@pytest.mark.rule("18: a message that alone cannot be taken is set aside")
+@pytest.mark.rule("18: a poison message is set aside")
 async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
@@ -103,7 +103,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
     assert one.error == "RuntimeError: cannot take b"
 
 
-@pytest.mark.rule("18: others are tried first")
+@pytest.mark.rule("18: other messages are tried first")
 async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_last_passes(
     scene: Scene,
 ) -> None:
@@ -122,7 +122,7 @@ async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_l
     assert sink.parked[1][1].error == "RuntimeError: cannot take b"
 
 
-@pytest.mark.rule("18: a watcher that takes nothing waits")
+@pytest.mark.rule("18: a watcher that fails every message waits")
 async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
@@ -135,7 +135,7 @@ async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) 
         assert max(one.failures for _, one, _ in sink.parked.values()) > MAX_DELIVERIES
 
 
-@pytest.mark.rule("18: what is kept comes first for another owner")
+@pytest.mark.rule("18: another owner gives stored messages first")
 async def test_what_is_kept_comes_first_for_another_owner(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
@@ -172,7 +172,7 @@ async def test_one_that_cannot_be_made_has_all_kept_for_it(scene: Scene) -> None
         await sink.until(lambda: not sink.parked)
 
 
-@pytest.mark.rule("18: a selector is asked what is to be kept")
+@pytest.mark.rule("18: a selector decides which messages are stored")
 async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "sick"
@@ -186,7 +186,7 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
         await sink.until(lambda: sink.in_flight(1) == ["sick", "sick"])
 
 
-@pytest.mark.rule("18: a selector is asked what is to be kept")
+@pytest.mark.rule("18: a selector decides which messages are stored")
 async def test_who_fails_is_kept_nothing_that_its_selector_does_not_name(scene: Scene) -> None:
     """It had all of these in its queue when it failed with the first."""
     sink = Sink()
@@ -213,7 +213,7 @@ class WatchingUndumped(Watching):
         return Undumped(Scene.by_name[kwargs["scene"]])
 
 
-@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
 async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", 1)
@@ -628,7 +628,7 @@ async def test_what_an_old_trigger_had_taken_makes_nothing_durable_that_the_new_
         await sink.until(lambda: not sink.parked and scene.broker.committed() == 2)
 
 
-@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
+@pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
 @pytest.mark.parametrize("seed", range(30))
 async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each_lane(
     scene: Scene, seed: int
@@ -692,7 +692,7 @@ async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Sce
         await sink.until(lambda: len(sink.parked) == 1)
 
 
-@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
 async def test_what_is_replayed_as_soon_as_it_is_set_aside_is_given_once_more(scene: Scene) -> None:
     class Replaying(Sink):
         """Somebody replays what is set aside before its owner knows that it is."""
@@ -720,7 +720,7 @@ async def test_what_is_replayed_as_soon_as_it_is_set_aside_is_given_once_more(sc
         await sink.until(lambda: not sink.parked)
 
 
-@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+@pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
 async def test_what_a_group_before_has_kept_late_is_given_also_to_one_that_was_behind_again_since(
     scene: Scene,
 ) -> None:

@@ -95,9 +95,7 @@ async def test_a_group_is_opened_again_without_waiting_for_members_that_have_end
         assert len(upstream.producers) == 2
 
 
-@pytest.mark.rule(
-    "14: the restart cohort: nothing is broadcast before everybody in the store has joined or failed, in one order"
-)
+@pytest.mark.rule("14: nothing is broadcast before all members in the store have joined or failed")
 async def test_nothing_is_broadcast_before_the_whole_cohort_has_joined_again(
     upstream: Upstream,
 ) -> None:
@@ -114,7 +112,7 @@ async def test_nothing_is_broadcast_before_the_whole_cohort_has_joined_again(
 
 @pytest.mark.rule(
     "11: a failed trigger is restarted with growing delays, and shown",
-    "11: no sibling's success commits what one in back-off has not seen",
+    "11: no sibling's success commits a message that a watcher in back-off has not seen",
     "message k is redelivered to a sibling alone while its watcher waits in back-off",
 )
 async def test_a_member_in_back_off_counts_as_failed_until_it_joins_again(
@@ -147,7 +145,7 @@ async def test_a_member_in_back_off_counts_as_failed_until_it_joins_again(
 
 
 @pytest.mark.rule(
-    "11: one that returns is armed again",
+    "11: a trigger that returns is armed again",
     "a watcher works for half an hour and then silently stops",
 )
 async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
@@ -169,7 +167,7 @@ async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
 
 
 @pytest.mark.rule(
-    "11: while all members are in back-off nothing is broadcast, so that nobody's deliveries are spent"
+    "11: while all members are in back-off nothing is broadcast, so that no delivery is spent"
 )
 async def test_nothing_is_broadcast_while_all_members_are_in_back_off(upstream: Upstream) -> None:
     raises = True
@@ -209,7 +207,9 @@ async def test_nothing_is_broadcast_while_all_members_are_in_back_off(upstream: 
         assert upstream.outcomes()[4] == (1, 0, 0)
 
 
-@pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
+@pytest.mark.rule(
+    "11: no sibling's success commits a message that a watcher in back-off has not seen"
+)
 async def test_one_that_cannot_be_made_counts_as_absent_from_a_stream_that_a_sibling_opens_later(
     upstream: Upstream,
 ) -> None:
@@ -568,7 +568,9 @@ async def test_a_minute_of_health_resets_the_delay_before_a_trigger_is_started_a
         assert await restarted_after() == 1
 
 
-@pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
+@pytest.mark.rule(
+    "11: no sibling's success commits a message that a watcher in back-off has not seen"
+)
 async def test_one_in_back_off_counts_as_failed_in_the_next_group_too(upstream: Upstream) -> None:
     """While it cannot be made, groups come and go, and none of them may commit what it has not seen."""
     fragile = Fragile(upstream, "fragile")

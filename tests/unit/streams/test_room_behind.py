@@ -15,7 +15,7 @@ def _small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triggerer.streams.context._MOST_PENDING_BEHIND", BOUND)
 
 
-@pytest.mark.rule("18: what is behind gives way to what is live")
+@pytest.mark.rule("18: catching up gives way to live watchers")
 async def test_what_is_live_waits_for_no_more_rows_however_many_catch_up(any_scene: Scene) -> None:
     names = ("sick", "ill", "unwell")
     any_scene.fails.update(dict.fromkeys(names, always))

@@ -164,7 +164,7 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         assert upstream.outcomes("other") == {}
 
 
-@pytest.mark.rule("7: where the event loop was held up meanwhile: all get that time once more")
+@pytest.mark.rule("7: a blocked event loop extends every timeout by that time")
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_overdue(
     mode: type[Watching], upstream: Upstream
@@ -192,7 +192,7 @@ async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_ov
         assert upstream.outcomes() == {0: (1, 0, 0)}
 
 
-@pytest.mark.rule("7: where the event loop was held up meanwhile: all get that time once more")
+@pytest.mark.rule("7: a blocked event loop extends every timeout by that time")
 async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_overdue(
     upstream: Upstream,
 ) -> None:
@@ -226,7 +226,7 @@ async def test_an_event_is_overdue_at_the_moment_for_which_the_look_is_planned(
         assert isinstance(one.error, AckTimeout)
 
 
-@pytest.mark.rule("7: where the event loop was held up meanwhile: all get that time once more")
+@pytest.mark.rule("7: a blocked event loop extends every timeout by that time")
 async def test_a_filter_that_is_stuck_for_longer_than_the_loop_stood_still_is_overdue(
     upstream: Upstream,
 ) -> None:
@@ -324,7 +324,7 @@ async def test_advances_that_return_in_time_are_not_counted_together(
 
 
 @pytest.mark.rule(
-    "6: the group ends loudly, everybody learns, it is restarted, the broker redelivers"
+    "6: the group ends loudly, every subscriber gets the error, it is restarted, the broker redelivers"
 )
 async def test_the_end_of_a_group_is_raised_where_its_filters_await_the_stream(
     upstream: Upstream,
@@ -430,7 +430,7 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
 # Rule 7
 
 
-@pytest.mark.rule("7: a filter that raises fails what it has open and has not pulled")
+@pytest.mark.rule("7: a filter that raises fails its open message and those it has not pulled")
 async def test_a_filter_that_raises_takes_nothing_back_that_it_had_moved_past(
     upstream: Upstream,
 ) -> None:

@@ -561,7 +561,7 @@ class Ends:
 
 
 @pytest.mark.rule(
-    "6: the group ends loudly, everybody learns, it is restarted, the broker redelivers"
+    "6: the group ends loudly, every subscriber gets the error, it is restarted, the broker redelivers"
 )
 @pytest.mark.parametrize(
     "end",

@@ -26,7 +26,7 @@ def aside(sink: Sink) -> list[tuple[int, bytes]]:
     return [(watcher, one.data) for watcher, one, _ in sink.parked.values()]
 
 
-@pytest.mark.rule("18: a message that alone cannot be taken is set aside")
+@pytest.mark.rule("18: a poison message is set aside")
 async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
@@ -44,7 +44,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
     assert one.key == f"{scene.broker.identity}/0/1"
 
 
-@pytest.mark.rule("18: a watcher that takes nothing waits")
+@pytest.mark.rule("18: a watcher that fails every message waits")
 async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) -> None:
     """No message is to blame: its lane stands, its oldest alone is tried, and nothing is set aside."""
     sink = Sink()
@@ -76,7 +76,7 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
     assert aside(sink) == [(1, b'["in memory","b"]'), (1, b'["in memory","d"]')]
 
 
-@pytest.mark.rule("18: a watcher that takes nothing waits")
+@pytest.mark.rule("18: a watcher that fails every message waits")
 async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene: Scene) -> None:
     """An outage of what it needs for the one message in ten that concerns it sets nothing aside."""
     sink = Sink()
@@ -91,7 +91,7 @@ async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene:
         await sink.until(lambda: sink.in_flight(1) == list(range(0, 95, 10)))
 
 
-@pytest.mark.rule("18: others are tried first")
+@pytest.mark.rule("18: other messages are tried first")
 async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_tried(
     scene: Scene,
 ) -> None:
@@ -142,7 +142,9 @@ async def test_of_one_attempt_in_each_life_all_are_counted_together(scene: Scene
     # What becomes of such a row is above.
 
 
-@pytest.mark.rule("18: at once, what the store refuses or it rejects")
+@pytest.mark.rule(
+    "18: set aside at once: an event that the store refuses, a message that the watcher rejects"
+)
 async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene: Scene) -> None:
     sink = Sink()
     async with hosting(scene, sink):
@@ -156,7 +158,9 @@ async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene:
     assert sink.in_flight(2) == ["a", "b", "c"]
 
 
-@pytest.mark.rule("18: at once, what the store refuses or it rejects")
+@pytest.mark.rule(
+    "18: set aside at once: an event that the store refuses, a message that the watcher rejects"
+)
 async def test_what_the_store_refused_of_a_filter_that_has_failed_since_is_not_lost(
     scene: Scene,
 ) -> None:
@@ -173,7 +177,9 @@ async def test_what_the_store_refused_of_a_filter_that_has_failed_since_is_not_l
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
-@pytest.mark.rule("18: at once, what the store refuses or it rejects")
+@pytest.mark.rule(
+    "18: set aside at once: an event that the store refuses, a message that the watcher rejects"
+)
 async def test_what_is_rejected_while_catching_up_is_set_aside(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
@@ -187,7 +193,7 @@ async def test_what_is_rejected_while_catching_up_is_set_aside(scene: Scene) -> 
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
-@pytest.mark.rule("18: bounds of what is set aside")
+@pytest.mark.rule("18: bounds of messages that are set aside")
 async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
@@ -323,7 +329,7 @@ async def test_what_blocks_a_lane_is_tried_again_after_a_growing_delay_whoever_c
     assert max(delays) > 100.0
 
 
-@pytest.mark.rule("18: bounds of what is set aside")
+@pytest.mark.rule("18: bounds of messages that are set aside")
 async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
@@ -397,7 +403,7 @@ async def test_what_fails_for_ever_is_not_in_flight_for_its_siblings(any_scene: 
     assert sorted(sink.kept(1)) == (list(range(200)) if any_scene.is_queue else [])
 
 
-@pytest.mark.rule("k is parked; k+1 of its lane goes behind it, also with another owner")
+@pytest.mark.rule("k is parked; k+1 of its lane follows it, also with another owner")
 async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
     scene: Scene,
 ) -> None:

@@ -159,7 +159,7 @@ async def test_without_subscribers_an_event_is_not_clean(upstream: Upstream) -> 
         assert streams.groups == {}
 
 
-@pytest.mark.rule("7: a filter that raises fails what it has open and has not pulled")
+@pytest.mark.rule("7: a filter that raises fails its open message and those it has not pulled")
 async def test_a_filter_that_raises_fails_what_it_has_not_resolved_and_no_sibling(
     upstream: Upstream,
 ) -> None:

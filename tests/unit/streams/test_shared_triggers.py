@@ -30,7 +30,9 @@ class _Maker:
         return self._spec.make()
 
 
-@pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
+@pytest.mark.rule(
+    "11: no sibling's success commits a message that a watcher in back-off has not seen"
+)
 async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_what_comes_then(
     any_scene: Scene,
 ) -> None:

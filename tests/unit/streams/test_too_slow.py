@@ -79,7 +79,7 @@ class OnWholeStream(Watching):
         return (PausesAllQueue if scene.is_queue else PausesAllLog)(scene.broker)
 
 
-@pytest.mark.rule("18: who is too slow falls behind")
+@pytest.mark.rule("18: a slow watcher falls behind")
 @pytest.mark.parametrize("kind", [Watching, OnWholeStream], ids=["lane", "poll"])
 @pytest.mark.parametrize(
     ("bounds", "begins_with"),
