@@ -1,4 +1,4 @@
-"""A trigger that keeps every rule, and some that each break one; in a module that any process can import."""
+"""Triggers for `NumbersConformance`: `Evens` keeps every rule, most others break one. Any process can import them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Evens(BaseEventTrigger):
 
 
 class Selecting(Evens):
-    """Says of what kind the numbers are that it looks for."""
+    """Adds a selector: its filter sees only even numbers, or only odd ones if `kind` is 1."""
 
     kind = 0
 
@@ -63,8 +63,8 @@ class SelectsTheOthers(Selecting):
     kind = 1
 
 
-class HidesWhatItRejects(Selecting):
-    """Rejects odd numbers, and is never shown one."""
+class SelectsNothingItRejects(Selecting):
+    """Rejects odd numbers, but its selector never shows it one."""
 
     def shared_stream_selector(self) -> SharedStreamSelector:
         return super().shared_stream_selector()
@@ -181,13 +181,13 @@ class OutlivesCancellation(Evens):
             raise
 
 
-class CleansUpWhatItNeverHad(Evens):
+class CleansUpWithoutARun(Evens):
     async def cleanup(self) -> None:
         raise AttributeError("no connection")
 
 
 class TellsSeconds(Evens):
-    """A number in place of a `timedelta`."""
+    """The retention is a number instead of a `timedelta`."""
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         return DeliveryFacts(is_acknowledged=True, because="asked", retention=60.0)  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ class TellsAMapping(Evens):
 
 
 class TellsAtOnce(Evens):
-    """Not a coroutine."""
+    """`describe_delivery` is not a coroutine function."""
 
     def describe_delivery(self, *, ask: bool) -> Any:
         return DeliveryFacts(is_acknowledged=True, because="asked")
@@ -213,11 +213,11 @@ class TellsAtOnce(Evens):
 
 class AsksAlways(Evens):
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        raise BrokerUnavailable("nobody answers at numbers:1")
+        raise BrokerUnavailable("no broker answers at numbers:1")
 
 
 class NumbersConformance(TriggerConformance):
-    """For `Evens` and what breaks its rules."""
+    """The suite for `Evens` and its faulty subclasses."""
 
     patience_s = 0.3
     kind: type[Evens] = Evens

@@ -1,4 +1,4 @@
-"""The files' producer against the suite, as far as its features allow: one file, one lane, and no order."""
+"""The producers of files against the suite. Each file is a lane of its own, without order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watchers.files.remembering import Memory
 
 
 class TestFilesOfDirectory(ProducerConformance):
-    # Not lanes: the suite's lanes hold several messages, and each of these is one file.
+    # Without lanes: the suite publishes several messages to a lane, but here a lane is one file.
     features = frozenset({Feature.REDELIVERY, Feature.IDEMPOTENCY})
 
     @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ class TestFilesOfDirectory(ProducerConformance):
 
     def value_of(self, event: Any) -> str | None:
         if isinstance(event, Sighting):
-            # As a filter does, say which files are waited for.
+            # Ask for the files, as a filter does.
             event.wanted |= event.names
             return None
         assert isinstance(event, FoundFile)
@@ -52,7 +52,7 @@ class TestFilesOfDirectory(ProducerConformance):
 
 
 class _FilesOfPattern(ProducerConformance):
-    """The cases for both ways of claiming; they differ in where a file is, and how it counts as committed."""
+    """The hooks for both ways of claiming, which differ in the place of a file and in how it counts as committed."""
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ class _FilesOfPattern(ProducerConformance):
 
     def value_of(self, event: Any) -> str | None:
         if isinstance(event, PatternSighting):
-            # As a filter does, say which files are waited for.
+            # Ask for the files, as a filter does.
             event.patterns.add("*")
             return None
         assert isinstance(event, AppearedFile)

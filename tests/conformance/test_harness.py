@@ -34,7 +34,7 @@ def values(events: list[TriggerEvent]) -> list[Any]:
 
 
 class Alone(BaseEventTrigger):
-    """Runs without a stream: as many events as it is told, then as it is told."""
+    """Runs without a stream: yields `count` events, then waits, raises or returns."""
 
     def __init__(self, count: int, then: str = "wait") -> None:
         self.count = count
@@ -55,7 +55,7 @@ class Alone(BaseEventTrigger):
 # Hosting
 
 
-async def test_it_hosts_the_class_with_what_it_serialises_and_imports_nothing(
+async def test_add_hosts_the_class_with_its_serialised_arguments_and_imports_nothing(
     upstream: Upstream,
 ) -> None:
     class Local(Acking):
@@ -123,7 +123,7 @@ async def test_a_trigger_on_its_own_can_be_removed() -> None:
 
 
 def broken(where: str) -> BaseEventTrigger:
-    """A trigger of which one method raises, or answers nonsense."""
+    """A trigger with one method that raises or returns nonsense."""
 
     class Broken(Acking):
         def __init__(self, upstream: str = "x", **_: Any) -> None:
@@ -200,7 +200,7 @@ async def test_persist_confirms_the_oldest_over_all_triggers_in_order(upstream: 
         await streams.persist()
 
 
-async def test_what_was_refused_is_never_confirmed(upstream: Upstream) -> None:
+async def test_a_refused_event_is_never_confirmed(upstream: Upstream) -> None:
     async with StreamHarness(ack_timeout=60, persistence="manual") as streams:
         one = await streams.add(Acking(upstream.name))
         upstream.put(0, 1, 2)
@@ -219,7 +219,7 @@ async def test_what_was_refused_is_never_confirmed(upstream: Upstream) -> None:
         assert values(one.events) == [1, 2]
 
 
-async def test_what_is_persisted_after_its_timeout_is_in_the_store_and_failed_all_the_same(
+async def test_an_event_persisted_after_its_timeout_is_stored_but_its_message_failed(
     upstream: Upstream,
 ) -> None:
     async with StreamHarness(ack_timeout=60, persistence="manual") as streams:
@@ -265,7 +265,7 @@ async def test_quiesce_waits_for_work_in_threads(upstream: Upstream) -> None:
         assert upstream.outcomes() == dict.fromkeys((0, 1), (3, 0, 0))
 
 
-async def test_a_thread_that_waits_for_the_outside_holds_quiesce_up_once_and_not_for_ever(
+async def test_a_thread_that_waits_for_the_outside_delays_quiesce_only_once(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("triggerer.testing.threads._PATIENCE_S", 0.2)
@@ -287,7 +287,7 @@ async def test_a_thread_that_waits_for_the_outside_holds_quiesce_up_once_and_not
         assert (values(stuck.events), values(fine.events)) == ([], [0])
         outside.set()
         with anyio.fail_after(10):
-            while not stuck.events:  # noqa: ASYNC110  (the thread tells nobody)
+            while not stuck.events:  # noqa: ASYNC110  (the thread sets no event)
                 await anyio.sleep(0.001)
 
 
@@ -339,7 +339,7 @@ def test_quiesce_serves_uvloop_too() -> None:
     uvloop.run(main())
 
 
-async def test_quiesce_says_so_when_something_never_rests(
+async def test_quiesce_raises_if_the_loop_never_becomes_idle(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("triggerer.testing.harness._MOST_TURNS", 1000)
@@ -356,7 +356,7 @@ async def test_quiesce_says_so_when_something_never_rests(
             await streams.quiesce()
 
 
-async def test_sleep_runs_what_falls_due_in_its_order(upstream: Upstream) -> None:
+async def test_sleep_runs_timers_in_the_order_of_their_deadlines(upstream: Upstream) -> None:
     async def act(event: Any) -> None:
         await anyio.sleep_forever()
 
@@ -378,11 +378,11 @@ async def test_sleep_runs_what_falls_due_in_its_order(upstream: Upstream) -> Non
         late.put(0)
         await streams.sleep(1000)
         assert [name for name, _ in seen] == ["one", "two"]
-        assert seen[0][1] is None, "the second had failed before the first fell due"
+        assert seen[0][1] is None, "the second had failed before the first was due"
         assert isinstance(seen[1][1], AckTimeout)
 
 
-async def test_sleep_falls_due_on_the_very_second_and_not_before(upstream: Upstream) -> None:
+async def test_sleep_runs_a_timer_at_its_deadline_and_not_before(upstream: Upstream) -> None:
     async with StreamHarness(ack_timeout=60, persistence="manual") as streams:
         one = await streams.add(Acking(upstream.name))
         upstream.put(0)
@@ -395,7 +395,7 @@ async def test_sleep_falls_due_on_the_very_second_and_not_before(upstream: Upstr
 # Groups
 
 
-async def test_groups_show_subscribers_and_what_is_outstanding_by_lane(upstream: Upstream) -> None:
+async def test_groups_show_subscribers_and_outstanding_messages_by_lane(upstream: Upstream) -> None:
     async with StreamHarness(persistence="manual") as streams:
         assert streams.groups == {}
         await streams.add(Acking(upstream.name, "one", only=["a", "b"]))
@@ -448,7 +448,9 @@ async def test_a_group_that_ended_vanishes_and_the_next_add_opens_a_new_one(
 
 
 @pytest.mark.rule("6: nobody joins a dying group")
-async def test_who_is_added_while_a_group_is_dying_gets_the_next_one(upstream: Upstream) -> None:
+async def test_a_trigger_added_while_a_group_is_dying_gets_the_next_group(
+    upstream: Upstream,
+) -> None:
     closing, closed = anyio.Event(), anyio.Event()
 
     async with StreamHarness() as streams:
@@ -474,7 +476,7 @@ async def test_who_is_added_while_a_group_is_dying_gets_the_next_one(upstream: U
         assert (two.error, values(two.events), one.events) == (None, [0], [])
 
 
-async def test_a_filter_that_ignores_the_end_of_its_stream_is_not_started_again(
+async def test_a_filter_that_ignores_the_end_of_its_stream_is_not_restarted(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -496,7 +498,7 @@ async def test_a_filter_that_ignores_the_end_of_its_stream_is_not_started_again(
         await streams.quiesce()
         upstream.fail(OSError("broker gone"))
         with anyio.fail_after(10):
-            while one.error is None:  # noqa: ASYNC110  (real time: it is the plugin that is waited for)
+            while one.error is None:  # noqa: ASYNC110  (the plugin takes real time)
                 await anyio.sleep(0.01)
         await anyio.sleep(0.1)
         await streams.quiesce()
@@ -507,7 +509,9 @@ async def test_a_filter_that_ignores_the_end_of_its_stream_is_not_started_again(
 # Removing
 
 
-async def test_removing_resolves_what_was_pulled_once_it_is_persisted(upstream: Upstream) -> None:
+async def test_removing_a_trigger_resolves_its_pulled_messages_once_they_are_persisted(
+    upstream: Upstream,
+) -> None:
     async with StreamHarness(persistence="manual") as streams:
         one = await streams.add(Acking(upstream.name, "one"))
         other = await streams.add(Acking(upstream.name, "other", only=[]))
@@ -543,7 +547,7 @@ async def test_removing_the_last_one_closes_the_group_when_nothing_is_outstandin
         assert upstream.closed == 1
 
 
-async def test_one_that_has_ended_can_be_removed_and_removed_again(upstream: Upstream) -> None:
+async def test_a_trigger_that_has_ended_can_be_removed_twice(upstream: Upstream) -> None:
     async def act(event: Any) -> None:
         raise RuntimeError("boom")
 
@@ -562,11 +566,11 @@ async def test_one_that_has_ended_can_be_removed_and_removed_again(upstream: Ups
 
 
 @pytest.mark.rule("8: at once with a grace of 0")
-async def test_the_queue_size_and_the_grace_are_those_given(upstream: Upstream) -> None:
+async def test_the_queue_size_and_the_grace_are_configurable(upstream: Upstream) -> None:
     upstream.on_filter["stuck"] = forever
     async with StreamHarness(subscriber_queue_size=3) as streams:
         stuck = await streams.add(Acking(upstream.name, "stuck"))
-        # One that is open, and three in the queue.
+        # One message is open, and three are in the queue.
         upstream.put(*range(4))
         await streams.quiesce()
         assert stuck.error is None
@@ -595,7 +599,7 @@ async def test_an_error_of_the_test_leaves_the_block_as_it_is(upstream: Upstream
         await fail()
 
 
-def test_nothing_of_it_needs_pytest() -> None:
+def test_the_testing_package_does_not_need_pytest() -> None:
     code = (
         "import sys; sys.modules['pytest'] = None; import triggerer.testing as t\n"
         "for name in t.__all__: getattr(t, name)"

@@ -1,4 +1,4 @@
-"""The producer of polled URLs, and its trigger, against the suites: its broker is a list that a server shows."""
+"""The producer of polled URLs and its trigger against the suites. A list on a test server is the broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watchers.http import HttpPollTrigger
 
 
 class TestPolledItems(ProducerConformance):
-    # Not ordering: items are remembered one by one, so one that fails holds up none behind it.
+    # Without ordering: the producer remembers items one by one, so a failed item does not delay later ones.
     features = frozenset(
         {
             Feature.REDELIVERY,

@@ -19,11 +19,11 @@ from triggerer.testing import Feature, ProducerConformance
 
 
 class TestKafka(ProducerConformance):
-    # A partition is read by one member of the group at a time; there are no locks on messages to renew.
+    # One member of the consumer group reads a partition at a time, so messages have no locks.
     features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.QUEUE}
     patience_s = 30.0
     quiet_s = 0.3
-    # Each costs joining and leaving a group; the waits in between are of the same kind.
+    # Each wait costs joining and leaving a group. The waits between these are of the same kind.
     cancel_at = (1, 2, 4, 8, 16, 32, 64)
 
     @pytest.fixture(autouse=True)
@@ -36,13 +36,13 @@ class TestKafka(ProducerConformance):
         await asyncio.to_thread(self.server.create_topic, f"{self.topic}.dead-letter")
 
     async def teardown(self) -> None:
-        # aiokafka 0.14 lets go of a connection that is cancelled while it is being made, and does not close it. What
-        # the collector finds is found here, where `filterwarnings` below holds, and not in another test.
+        # aiokafka 0.14 does not close a connection that is cancelled while it opens. Collect it here, because the
+        # `filterwarnings` below do not apply in the next test.
         gc.collect()
 
     @pytest.mark.rule("5: rejected and failed is failed")
-    def test_one_that_is_rejected_and_failed_comes_again(self) -> None:
-        super().test_one_that_is_rejected_and_failed_comes_again()
+    def test_a_message_that_is_rejected_and_failed_comes_again(self) -> None:
+        super().test_a_message_that_is_rejected_and_failed_comes_again()
 
     @pytest.mark.rule(
         "12: the position never passes a failed item, in its batch, a later one, or after a restart"
@@ -53,8 +53,8 @@ class TestKafka(ProducerConformance):
     @pytest.mark.rule(
         "nobody is subscribed at the broadcast, and the broker is advanced all the same"
     )
-    def test_a_message_that_nobody_subscribed_to_is_not_committed(self) -> None:
-        super().test_a_message_that_nobody_subscribed_to_is_not_committed()
+    def test_a_message_without_subscribers_is_not_committed(self) -> None:
+        super().test_a_message_without_subscribers_is_not_committed()
 
     @pytest.mark.rule("S10: rejected once, failed until it is set aside")
     def test_a_rejected_message_does_not_come_again(self) -> None:

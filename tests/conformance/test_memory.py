@@ -1,4 +1,4 @@
-"""The in-memory broker has every feature, and keeps every rule of the suite."""
+"""The in-memory broker has every feature and passes every case of the suite."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TestInMemoryBroker(ProducerConformance):
 
 
 class TestInMemoryQueue(TestInMemoryBroker):
-    """The same broker as a queue: what was consumed cannot be read again."""
+    """The in-memory broker as a queue: consumed messages cannot be read again."""
 
     features = frozenset(Feature) - {Feature.LOG}
 

@@ -1,4 +1,4 @@
-"""The Pub/Sub producer against the suite, on Google's in-memory server, and on one of ours by the service's rules."""
+"""The Pub/Sub producer against the suite, on Google's in-memory server and on our own test server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PubSubConformance(ProducerConformance):
-    """What both servers have in common."""
+    """The hooks that both servers share."""
 
     patience_s = 30.0
     quiet_s = 0.2
@@ -28,10 +28,10 @@ class PubSubConformance(ProducerConformance):
     server: PubSubServer | PubSubDouble
     name: str
 
-    def test_what_is_held_for_long_is_given_to_no_other(self) -> None:
-        # Not everywhere: on a busy machine a short lease runs out, and that is at least once and no fault.
+    def test_a_message_in_flight_for_long_goes_to_no_other_producer(self) -> None:
+        # Only this case has a short lease. On a busy machine it could expire elsewhere and cause rightful redeliveries.
         self.lease_s = int(self.lock_s)
-        super().test_what_is_held_for_long_is_given_to_no_other()
+        super().test_a_message_in_flight_for_long_goes_to_no_other_producer()
 
     async def new_producer(self) -> SharedStreamProducer:
         return producer_on(
@@ -47,7 +47,7 @@ class PubSubConformance(ProducerConformance):
 
 
 class TestPubSub(PubSubConformance):
-    # A message without an ordering key is a lane of its own. pstest cannot seek: what comes again then has no content.
+    # A message without an ordering key is a lane of its own. pstest cannot seek: it redelivers empty messages.
     features = frozenset(Feature) - {
         Feature.ORDERING,
         Feature.LANES,
@@ -93,7 +93,7 @@ def pubsub_double() -> Iterator[PubSubDouble]:
 
 
 class TestPubSubInOrder(PubSubConformance):
-    """A subscription with ordering, on a server of ours that keeps the service's rules; a lane is an ordering key."""
+    """A subscription with ordering, on our own test server. A lane is an ordering key."""
 
     features = frozenset(Feature) - {Feature.LOG}
     exactly_once = False
@@ -137,6 +137,6 @@ class TestPubSubInOrder(PubSubConformance):
 
 
 class TestPubSubExactlyOnce(TestPubSubInOrder):
-    """The same, with acknowledgements of which the service says what became of them."""
+    """A subscription with exactly-once delivery: the server answers each acknowledgement with its result."""
 
     exactly_once = True

@@ -1,4 +1,4 @@
-"""The fixtures, in a test session of their own, as a plugin author has one."""
+"""The pytest fixtures, in a separate test session like a plugin author's."""
 
 import os
 import subprocess
@@ -83,7 +83,7 @@ ANYIO_ONLY = {
         "    return 'asyncio'\n"
     ),
 }
-# Without the plugin for asyncio: anyio's own, as where that is all there is.
+# With "anyio", pytest-asyncio is switched off, as if only anyio's plugin were installed.
 OPTIONS = {
     "asyncio": ["-o", "asyncio_default_fixture_loop_scope=function"],
     "anyio": ["-p", "no:asyncio"],

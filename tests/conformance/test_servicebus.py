@@ -95,7 +95,7 @@ class TestQueue(_OnServiceBus):
 
 
 class TestSubscription(_OnServiceBus):
-    # What differs is how it is reached.
+    # Other cases would repeat the queue's: only the address differs.
     features = frozenset(
         {Feature.REDELIVERY, Feature.DEAD_LETTER, Feature.IDEMPOTENCY, Feature.RECREATION}
     )

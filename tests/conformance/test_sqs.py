@@ -23,12 +23,12 @@ _VISIBILITY_S = 1
 
 
 class _OnAQueue(ProducerConformance):
-    """Without cases of its own: how both kinds of queue are driven."""
+    """The hooks for both kinds of queue."""
 
     patience_s = 30.0
     quiet_s = 0.3
     lock_s = float(_VISIBILITY_S)
-    # Each costs waiting for a poll that is open.
+    # Each wait costs the rest of an open poll.
     cancel_at = (1, 2, 4, 8, 16, 32)
     suffix = ""
     server: SqsClient
@@ -102,7 +102,7 @@ class TestFifoQueue(_OnAQueue):
     async def setup(self) -> None:
         await super().setup()
         self.stack = AsyncExitStack()
-        # The service tells how many messages are left, and not of which group.
+        # The service counts the messages that are left, but not by group. The proxy sees the deletions.
         self.proxy = await self.stack.enter_async_context(open_sqs_proxy(self.server.endpoint))
 
     async def teardown(self) -> None:
@@ -118,7 +118,7 @@ class TestFifoQueue(_OnAQueue):
 
     async def committed(self, lane: int = 0) -> int:
         published = {one for ids in self.published.values() for one in ids}
-        # A deletion may be under way: then the service counts it a moment before or after its answer.
+        # During a deletion, the service's count may change a moment before or after the answer.
         with anyio.fail_after(self.patience_s):
             while True:
                 left = await asyncio.to_thread(self.server.count, self.queue)
@@ -129,9 +129,9 @@ class TestFifoQueue(_OnAQueue):
 
 
 class TestStandardQueueOnMoto(TestStandardQueue):
-    """Another server's reading of the same API.
+    """The standard queue on moto, a second implementation of the API.
 
-    Not its FIFO queues: of a group whose messages have become visible again, moto gives a later one first.
+    moto's FIFO queues are left out, because moto may deliver a group's messages out of order after a redelivery.
     """
 
     @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A double that keeps its place in a state keeps every rule, and the suite finds the faults that are put into it."""
+"""A double with a stored state passes the suite, and the suite finds the faults of its subclasses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.testing import Feature, ProducerConformance
 
 
 class Shelf(SharedStreamProducer):
-    """Yields what stands on a shelf, from where its state says; what fails is delivered again."""
+    """Yields the items of a shelf that its state does not name, and yields failed items again."""
 
     def __init__(self, shelf: list[str]) -> None:
         self._shelf = shelf
@@ -54,20 +54,20 @@ class Shelf(SharedStreamProducer):
         return f"shelf/{broker_payload}"
 
 
-class SavesWhatItDelivers(Shelf):
+class SavesOnDelivery(Shelf):
     async def open_stream(self) -> AsyncIterator[tuple[str, int]]:
         async for event, number in super().open_stream():
             await self._state.save(sorted({*self._done, number}))
             yield event, number
 
 
-class SavesWhatFails(Shelf):
+class SavesFailedMessages(Shelf):
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         self._done.update(number for number, _ in batch)
         await self.save()
 
 
-class PassesOverARefusal(Shelf):
+class IgnoresARefusedSave(Shelf):
     async def save(self) -> None:
         with suppress(StoreError):
             await super().save()
@@ -101,9 +101,9 @@ class TestShelf(ProducerConformance):
 
 
 FAULTS: dict[type[Shelf], str] = {
-    SavesWhatItDelivers: "test_no_state_passes_what_has_failed_or_is_open",
-    SavesWhatFails: "test_no_state_passes_what_has_failed_or_is_open",
-    PassesOverARefusal: "test_a_state_that_is_not_saved_passes_nothing",
+    SavesOnDelivery: "test_no_state_passes_a_failed_or_open_message",
+    SavesFailedMessages: "test_no_state_passes_a_failed_or_open_message",
+    IgnoresARefusedSave: "test_a_state_that_is_not_saved_passes_nothing",
     NumbersByDelivery: "test_a_state_that_is_not_saved_passes_nothing",
 }
 

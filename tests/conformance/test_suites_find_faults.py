@@ -1,4 +1,4 @@
-"""The suites find the faults that they exist for: each is put into a double, and its case must fail."""
+"""The suites find their faults: each faulty double here must fail the case that is named for it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class CommitsOnDelivery(InMemoryProducer):
         return message
 
 
-class CommitsWhatNobodySaw(InMemoryProducer):
+class CommitsWithoutSubscribers(InMemoryProducer):
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         seen = [
             one if one.outcome.failed else one._replace(outcome=type(one.outcome)(1, 0, 0))
@@ -115,7 +115,7 @@ class KeysByValueOfLane(InMemoryProducer):
 
 
 class KeysWithoutIncarnation(InMemoryProducer):
-    """The key of a message is that of the predecessor's message at its offset."""
+    """A message has the key of the predecessor's message at the same offset."""
 
     def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
         return f"numbers/{broker_payload.lane}/{broker_payload.offset}"
@@ -134,7 +134,7 @@ class PositionsWithoutIncarnation(InMemoryProducer):
 
 
 class CountsEachFailure(InMemoryProducer):
-    """Also where its watcher failed at another message."""
+    """Counts a failure against a message even if the watcher failed at another message."""
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         await super().advance(
@@ -143,7 +143,7 @@ class CountsEachFailure(InMemoryProducer):
 
 
 class CountsEachDelivery(InMemoryProducer):
-    """Also where nobody was subscribed."""
+    """Counts a failure against a message even if it had no subscribers."""
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         await super().advance(
@@ -158,8 +158,8 @@ class DropsRejected(InMemoryProducer):
         )
 
 
-class DeniesThatItDeadLettersRejected(InMemoryProducer):
-    """The runtime would set the message aside as well."""
+class DeniesDeadLetteringRejected(InMemoryProducer):
+    """The runtime would park the message although it is dead-lettered."""
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         dead = [one.broker_payload.value for one in batch if one.outcome.rejected]
@@ -170,7 +170,7 @@ class DeniesThatItDeadLettersRejected(InMemoryProducer):
         return False
 
 
-class DeadLettersWhatIsSetAside(InMemoryProducer):
+class DeadLettersParkedMessages(InMemoryProducer):
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         await super().advance(
             [one._replace(outcome=replace(one.outcome, is_set_aside=False)) for one in batch]
@@ -223,7 +223,7 @@ class ResumesPausedLanesToo(InMemoryProducer):
         await super().resume()
 
 
-class ForgetsWhatIsInFlightAtPauseOfLane(InMemoryProducer):
+class ForgetsMessagesInFlightAtPauseOfLane(InMemoryProducer):
     async def pause_lane(self, lane: Hashable) -> None:
         self._readings[lane].delivery += 1
         await super().pause_lane(lane)
@@ -234,7 +234,7 @@ class RenewsNoLock(InMemoryProducer):
         pass
 
 
-class KeepsItsLanes(InMemoryProducer):
+class KeepsItsLocks(InMemoryProducer):
     async def aclose(self) -> None:
         if self._renewal is not None:
             self._renewal.cancel()
@@ -251,7 +251,7 @@ class LeavesTask(InMemoryProducer):
 
 
 class CommitsWhenCancelled(InMemoryProducer):
-    """Takes its own cancellation for a success of everything."""
+    """Treats its own cancellation as the success of every message."""
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
         try:
@@ -269,7 +269,7 @@ class HangsAtClose(InMemoryProducer):
         await anyio.sleep(3600)
 
 
-class LosesItsPlaceWhenCancelled(InMemoryProducer):
+class LosesItsPositionWhenCancelled(InMemoryProducer):
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         try:
             await super().advance(batch)
@@ -288,7 +288,7 @@ class ReadsFromTheNext(InMemoryProducer):
             yield item
 
 
-class EndsAtTheEnd(InMemoryProducer):
+class EndsAtTheEndOfTheLane(InMemoryProducer):
     async def read_lane(
         self, lane: Hashable, position: list[Any]
     ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
@@ -299,7 +299,7 @@ class EndsAtTheEnd(InMemoryProducer):
                 return
 
 
-class CommitsWhatIsReadAgain(InMemoryProducer):
+class CommitsMessagesReadAgain(InMemoryProducer):
     async def read_lane(
         self, lane: Hashable, position: list[Any]
     ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
@@ -331,12 +331,12 @@ class FindsTheEarliestOnly(InMemoryProducer):
         return await super().find_positions(None)
 
 
-class ForgetsWhatItKeeps(InMemoryProducer):
+class ChangesStoredEvents(InMemoryProducer):
     def load_event(self, data: bytes) -> Any:
         return str(super().load_event(data)).upper()
 
 
-class TakesAnyBytes(InMemoryProducer):
+class AcceptsAnyBytes(InMemoryProducer):
     def load_event(self, data: bytes) -> Any:
         return "a"
 
@@ -351,13 +351,13 @@ class HasNoKeys(InMemoryQueueProducer):
         return None
 
 
-class HasLanesThatAreNoJson(InMemoryQueueProducer):
+class HasLanesThatAreNotJson(InMemoryQueueProducer):
     def get_advance_lane(self, broker_payload: InMemoryMessage) -> Hashable:
         return frozenset({broker_payload.lane})
 
 
 class DumpsAReference(InMemoryQueueProducer):
-    """Remembers the event, and gives away its number."""
+    """Dumps only a number, and needs its own memory to load the event."""
 
     def __init__(self, broker: InMemoryBroker) -> None:
         super().__init__(broker)
@@ -382,7 +382,7 @@ class CountsKilobytes(InMemoryQueueProducer):
         return super().get_size(broker_payload) // 1024
 
 
-class HandsOverOnlyWhatItHad(InMemoryQueueProducer):
+class DeadLettersOnlyReceivedMessages(InMemoryQueueProducer):
     def _next(self) -> InMemoryMessage | None:
         message = super()._next()
         if message is not None:
@@ -408,7 +408,7 @@ class GivesOneWithoutOrderAtATime(InMemoryQueueProducer):
         return super()._next()
 
 
-class KeepsNothingOfSome(InMemoryQueueProducer):
+class DumpsNothingForSome(InMemoryQueueProducer):
     def dump_event(self, event: Any) -> bytes | None:  # type: ignore[override]
         return None if event == "b" else super().dump_event(event)
 
@@ -428,7 +428,7 @@ class Reorders(InMemoryProducer):
 FAULTS = {
     CommitsPastFailed: "test_a_failed_message_is_not_passed_by_its_own_batch",
     CommitsOnDelivery: "test_nothing_is_committed_without_an_advance",
-    CommitsWhatNobodySaw: "test_a_message_that_nobody_subscribed_to_is_not_committed",
+    CommitsWithoutSubscribers: "test_a_message_without_subscribers_is_not_committed",
     RedeliversRejected: "test_a_rejected_message_does_not_come_again",
     ForgetsToRedeliver: "test_a_failed_message_comes_again",
     KeysByDelivery: "test_a_redelivery_carries_the_same_key",
@@ -436,10 +436,10 @@ FAULTS = {
     KeysWithoutIncarnation: "test_a_recreated_source_gives_other_keys",
     PositionsWithoutIncarnation: "test_positions_tell_a_recreated_source_from_its_predecessor",
     CountsEachFailure: "test_a_failure_at_another_message_is_not_counted",
-    CountsEachDelivery: "test_a_delivery_that_nobody_saw_is_not_counted",
+    CountsEachDelivery: "test_a_delivery_without_subscribers_is_not_counted",
     DropsRejected: "test_a_rejected_message_goes_to_the_dead_letters",
-    DeniesThatItDeadLettersRejected: "test_a_rejected_message_goes_to_the_dead_letters",
-    DeadLettersWhatIsSetAside: "test_a_rejected_message_that_is_set_aside_is_no_dead_letter",
+    DeniesDeadLetteringRejected: "test_a_rejected_message_goes_to_the_dead_letters",
+    DeadLettersParkedMessages: "test_a_rejected_message_that_is_parked_is_no_dead_letter",
     TellsNoSizes: "test_a_longer_message_has_a_larger_size",
     OneLane: "test_a_stuck_lane_holds_up_no_other",
     IgnoresPause: "test_a_pause_stops_the_delivery_and_keeps_the_position",
@@ -448,33 +448,33 @@ FAULTS = {
     PausesAllLanes: "test_a_paused_lane_delivers_nothing_while_the_others_go_on",
     LosesPositionOfPausedLane: "test_a_paused_lane_delivers_nothing_while_the_others_go_on",
     ResumesPausedLanesToo: "test_a_lane_stays_paused_while_the_stream_is_paused_and_resumed",
-    ForgetsWhatIsInFlightAtPauseOfLane: "test_an_advance_counts_while_its_lane_is_paused",
-    RenewsNoLock: "test_what_is_held_for_long_is_given_to_no_other",
-    KeepsItsLanes: "test_what_a_closed_producer_held_is_given_to_the_next",
-    LeavesTask: "test_what_is_published_is_delivered_once",
+    ForgetsMessagesInFlightAtPauseOfLane: "test_an_advance_counts_while_its_lane_is_paused",
+    RenewsNoLock: "test_a_message_in_flight_for_long_goes_to_no_other_producer",
+    KeepsItsLocks: "test_the_messages_in_flight_of_a_closed_producer_go_to_the_next",
+    LeavesTask: "test_each_published_message_is_delivered_once",
     CommitsWhenCancelled: "test_a_stream_that_is_cancelled_anywhere_loses_nothing",
     HangsAtClose: "test_a_producer_that_was_never_opened_can_be_closed",
-    LosesItsPlaceWhenCancelled: "test_an_advance_that_is_cancelled_anywhere_leaves_things_whole",
+    LosesItsPositionWhenCancelled: "test_an_advance_that_is_cancelled_anywhere_leaves_things_whole",
     ReadsFromTheNext: "test_a_lane_is_read_again_from_each_position",
-    EndsAtTheEnd: "test_who_reads_again_waits_for_what_comes",
-    CommitsWhatIsReadAgain: "test_reading_again_tells_the_broker_nothing",
-    KeysByReading: "test_what_is_read_again_has_the_keys_it_had",
+    EndsAtTheEndOfTheLane: "test_read_lane_waits_for_new_messages",
+    CommitsMessagesReadAgain: "test_reading_again_does_not_commit",
+    KeysByReading: "test_messages_read_again_have_their_former_keys",
     HasOnePosition: "test_a_lane_is_read_again_from_each_position",
     IgnoresPredecessors: "test_a_position_of_a_predecessor_is_the_beginning",
     FindsTheEarliestOnly: "test_positions_are_found_by_time",
-    ForgetsWhatItKeeps: "test_an_event_is_the_same_after_it_was_kept_as_bytes",
-    TakesAnyBytes: "test_other_bytes_are_no_event",
-    DropsDeadLetters: "test_an_event_that_was_kept_can_be_handed_over",
-    HasNoKeys: "test_what_is_kept_for_a_watcher_has_a_key_and_a_lane_that_can_be_stored",
-    HasLanesThatAreNoJson: "test_what_is_kept_for_a_watcher_has_a_key_and_a_lane_that_can_be_stored",
-    DumpsAReference: "test_what_one_producer_has_dumped_another_one_loads",
-    HasALaneForEachDelivery: "test_a_message_that_comes_again_has_the_lane_and_the_key_it_had",
+    ChangesStoredEvents: "test_an_event_is_the_same_after_it_was_stored_as_bytes",
+    AcceptsAnyBytes: "test_other_bytes_are_no_event",
+    DropsDeadLetters: "test_a_stored_event_can_be_dead_lettered",
+    HasNoKeys: "test_a_message_has_a_key_and_a_lane_that_can_be_stored",
+    HasLanesThatAreNotJson: "test_a_message_has_a_key_and_a_lane_that_can_be_stored",
+    DumpsAReference: "test_another_producer_loads_dumped_events",
+    HasALaneForEachDelivery: "test_a_redelivered_message_has_its_former_lane_and_key",
     CountsKilobytes: "test_a_size_is_in_bytes",
-    HandsOverOnlyWhatItHad: "test_a_producer_that_never_had_a_message_can_hand_it_over",
+    DeadLettersOnlyReceivedMessages: "test_a_producer_can_dead_letter_a_message_that_it_never_received",
     HasOneLaneForAllWithoutOrder: "test_a_message_without_order_is_a_lane_of_its_own",
     GivesOneWithoutOrderAtATime: "test_a_message_without_order_that_is_stuck_holds_up_no_other",
-    KeepsNothingOfSome: "test_a_watcher_that_fails_misses_nothing_and_its_sibling_gets_all_once",
-    RunReturns: "test_what_is_published_is_delivered_once",
+    DumpsNothingForSome: "test_a_failing_watcher_misses_nothing_and_its_sibling_gets_all_once",
+    RunReturns: "test_each_published_message_is_delivered_once",
     Reorders: "test_messages_of_a_lane_come_in_order",
 }
 
@@ -492,7 +492,7 @@ def test_a_skipped_case_names_the_missing_feature() -> None:
         features = frozenset({"ordering"})
 
     with pytest.raises(SkipTest, match="Bare lacks dead_letter"):
-        Bare().test_a_message_that_reaches_the_limit_is_set_aside_and_the_rest_goes_on()
+        Bare().test_a_message_that_reaches_the_limit_is_dead_lettered_and_the_rest_goes_on()
 
 
 @pytest.mark.parametrize("declared", ["ordering", {"order"}, 3])
@@ -502,27 +502,27 @@ def test_an_unknown_feature_is_refused_when_the_suite_is_declared(declared: Any)
 
 
 TRIGGER_FAULTS = {
-    numbers.SerialisesByTurns: "test_it_serialises_twice_the_same",
+    numbers.SerialisesByTurns: "test_it_serialises_the_same_way_each_time",
     numbers.SerialisesObjects: "test_its_arguments_survive_json",
-    numbers.ForgetsAnArgument: "test_made_again_from_its_arguments_it_is_the_same",
+    numbers.ForgetsAnArgument: "test_it_can_be_made_again_from_its_arguments",
     numbers.NamesAnother: "test_its_class_path_leads_to_its_class",
     numbers.KeysByIdentity: "test_equal_triggers_have_equal_keys",
     numbers.KeysByHash: "test_its_key_is_the_same_in_every_process",
     numbers.KeysByTimes: "test_siblings_share_its_stream_and_strangers_do_not",
     numbers.KeysAlike: "test_siblings_share_its_stream_and_strangers_do_not",
     numbers.FilterReturnsAList: "test_it_is_an_async_generator",
-    numbers.LagsByOne: "test_all_that_derives_from_an_event_is_yielded_before_the_next_is_pulled",
-    numbers.YieldsObjects: "test_what_it_yields_can_be_stored",
-    numbers.SelectsTheOthers: "test_its_selector_leaves_out_only_what_it_passes",
-    numbers.HidesWhatItRejects: "test_its_selector_leaves_out_only_what_it_passes",
+    numbers.LagsByOne: "test_all_events_of_a_raw_event_are_yielded_before_the_next_pull",
+    numbers.YieldsObjects: "test_its_events_can_be_stored",
+    numbers.SelectsTheOthers: "test_its_selector_leaves_out_only_events_that_the_filter_ignores",
+    numbers.SelectsNothingItRejects: "test_its_selector_leaves_out_only_events_that_the_filter_ignores",
     numbers.SwallowsErrors: "test_an_error_of_the_stream_comes_out_of_it",
     numbers.OutlivesCancellation: "test_it_ends_when_it_is_cancelled",
-    numbers.TellsSeconds: "test_what_it_says_of_its_source_is_understood",
-    numbers.TellsFindingsAsTexts: "test_what_it_says_of_its_source_is_understood",
-    numbers.TellsAMapping: "test_what_it_says_of_its_source_is_understood",
-    numbers.TellsAtOnce: "test_what_it_says_of_its_source_is_understood",
-    numbers.AsksAlways: "test_what_it_says_of_its_source_is_understood",
-    numbers.CleansUpWhatItNeverHad: "test_cleanup_of_one_that_never_ran_is_harmless",
+    numbers.TellsSeconds: "test_its_description_of_its_source_is_valid",
+    numbers.TellsFindingsAsTexts: "test_its_description_of_its_source_is_valid",
+    numbers.TellsAMapping: "test_its_description_of_its_source_is_valid",
+    numbers.TellsAtOnce: "test_its_description_of_its_source_is_valid",
+    numbers.AsksAlways: "test_its_description_of_its_source_is_valid",
+    numbers.CleansUpWithoutARun: "test_cleanup_before_the_first_run_is_harmless",
 }
 
 
@@ -535,13 +535,13 @@ def test_a_triggers_fault_is_found_by_its_case(fault: type[numbers.Evens]) -> No
 
 
 class TestEvens(numbers.NumbersConformance):
-    """What the faults are put into keeps every rule itself."""
+    """`Evens`, without a fault, passes every case."""
 
     patience_s = 10.0
 
 
 class TestSelecting(numbers.NumbersConformance):
-    """The same with a selector."""
+    """`Selecting`, a trigger with a selector, passes every case."""
 
     kind = numbers.Selecting
     patience_s = 10.0

@@ -1,6 +1,6 @@
 """For plugin authors: the runtime without a database, a broker in memory, and the conformance suites.
 
-Nothing here needs pytest; the fixtures that do are in `triggerer.testing.pytest_plugin`.
+This package does not need pytest. The pytest fixtures are in `triggerer.testing.pytest_plugin`.
 """
 
 from triggerer.testing.clock import VirtualClock

@@ -29,11 +29,11 @@ class VirtualClock:
         await wake.wait()
 
     def next_deadline(self) -> float | None:
-        """When the next sleeper falls due; None where nobody sleeps."""
+        """When the next sleeper is due; None if no task sleeps."""
         return self._sleepers[0][0] if self._sleepers else None
 
     def move_to(self, instant: float) -> None:
-        """Move forward and wake whoever falls due, in order; they run when the caller next awaits."""
+        """Move forward and wake the sleepers that are due, in order. They run when the caller next awaits."""
         self._now = max(self._now, instant)
         while self._sleepers and self._sleepers[0][0] <= self._now:
             _, _, wake = heapq.heappop(self._sleepers)

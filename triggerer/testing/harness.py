@@ -42,29 +42,29 @@ class HostedView:
 
     def __init__(self) -> None:
         self.events: list[TriggerEvent] = []
-        """Persisted, in order."""
+        """The events that the store confirmed, in order."""
         self.unpersisted: list[TriggerEvent] = []
-        """Yielded, and not confirmed."""
+        """The events that the trigger yielded and the store has not confirmed."""
         self._member: Member | None = None
         self._behind: Callable[[], dict[Hashable, list[Any]]] = dict
         self._set_aside: Callable[[], list[Any]] = list
 
     @property
     def behind(self) -> dict[Hashable, list[Any]]:
-        """By lane, what it has still to get (`catch_up=True`).
+        """The trigger's backlog by lane (`catch_up=True`).
 
-        Of a log the position of the first message; of a queue the raw events that are kept for it, in order.
+        For a log, the position of the first missed message. For a queue, the stored raw events, in order.
         """
         return self._behind()
 
     @property
     def set_aside(self) -> list[Any]:
-        """The raw events that were set aside for it (`catch_up=True`), while its stream lives."""
+        """The raw events that were parked for the trigger (`catch_up=True`); empty after its stream has ended."""
         return self._set_aside()
 
     @property
     def error(self) -> BaseException | None:
-        """What ended it, or an error caused by that; None while it runs, and when it returned."""
+        """The error that ended the trigger, its catch-up or its replay; None while it runs and after it returned."""
         if self._member is None:
             return None
         member = self._member
@@ -107,13 +107,13 @@ class _Waiting(NamedTuple):
     pending: PendingEvent
 
     def persist(self) -> None:
-        # In the store, whatever the runtime thinks of it meanwhile: after an ack timeout it only comes too late.
+        # The store has the event even if the runtime has given up on it, for example after an ack timeout.
         self.view.mark_persisted(self.event)
         self.pending.complete(None)
 
 
 class _Sink:
-    """Confirms at once ("auto"), or keeps events until the test says what became of them ("manual")."""
+    """Confirms each event at once ("auto"), or waits until the test confirms or refuses it ("manual")."""
 
     def __init__(self, views: dict[int, HostedView], *, is_automatic: bool) -> None:
         self._views = views
@@ -123,7 +123,7 @@ class _Sink:
     is_full = False
 
     async def wait_for_room(self) -> None:
-        """Return at once: a test's memory is its own."""
+        """Return at once: the sink has no bound."""
 
     def submit_nowait(
         self,
@@ -134,7 +134,7 @@ class _Sink:
         ordinal: int,
     ) -> None:
         if not source.watchers:
-            # Its watcher was set back after this had been sent to where the filter runs.
+            # The watcher was rewound after the raw event had been sent to its filter.
             event.complete(None)
             return
         view = self._views[source.watchers[0].watcher_id]
@@ -147,13 +147,13 @@ class _Sink:
             self._waiting.append(waiting)
 
     def take(self, n: int | None) -> list[_Waiting]:
-        """The oldest `n`, or all, in order."""
+        """Remove and return the oldest `n` waiting events, or all, in order."""
         count = len(self._waiting) if n is None else min(n, len(self._waiting))
         return [self._waiting.popleft() for _ in range(count)]
 
 
 class _Positions:
-    """Stores nothing: the harness's watchers are forgotten with it."""
+    """Stores no positions: the harness's watchers end with the harness."""
 
     def submit_nowait(self, change: PositionChange) -> None:
         change.on_done(None)
@@ -163,7 +163,7 @@ class _Positions:
 
 
 class _States:
-    """Keeps the states of streams, by key."""
+    """Stores the states of streams in memory, by key."""
 
     def __init__(self) -> None:
         self.values: dict[Hashable, Any] = {}
@@ -182,12 +182,12 @@ _FENCE = Fence("harness", "harness", 1)
 class StreamHarness:
     """Hosts triggers on the caller's event loop, on a clock that the test moves.
 
-    Only the runtime's own timers use that clock; what a plugin awaits is real. Neither groups nor triggers are
-    restarted: one that ended stays ended, with its error, and the next `add` opens a new group.
+    Only the runtime's own timers use that clock; a plugin's own waits take real time. The harness restarts neither
+    groups nor triggers: a trigger that ended keeps its error, and the next `add` opens a new group.
 
     Args:
-        catch_up: Have one that fails fall behind alone where its source is a log or a queue (contract, rule 18): it
-            stays a member, behind, until `restart` or `remove`. What it misses of a queue is kept in memory.
+        catch_up: Let a failing trigger fall behind alone if its upstream is a log or a queue (contract, rule 18). The
+            trigger stays a member with a backlog until `restart` or `remove`. A queue's backlog is in memory.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class StreamHarness:
         return await self._manager.__aexit__(kind, error, trace)
 
     async def add(self, trigger: BaseEventTrigger) -> HostedView:
-        """Host the trigger's class with the arguments that it serialises. Never raises for what a plugin does."""
+        """Host the trigger's class with its serialised arguments. An error of the plugin is the view's `error`."""
         number = len(self._views) + 1
         view = self._views[number] = HostedView()
         cls = type(trigger)
@@ -250,7 +250,7 @@ class StreamHarness:
         try:
             with plugin_code(f"serialize() of {cls.__qualname__}"):
                 kwargs = trigger.serialize()[1]
-        except Exception as error:  # noqa: BLE001  (it is the plugin's, and shown as the view's error)
+        except Exception as error:  # noqa: BLE001  (the plugin's error becomes the view's error)
             failure = error
 
         def make() -> BaseEventTrigger:
@@ -274,7 +274,7 @@ class StreamHarness:
 
     @property
     def states(self) -> dict[Hashable, Any]:
-        """What producers have stored, by stream key; a test may put in what a predecessor has left, before `add`."""
+        """The states that producers stored, by stream key. A test may put in a predecessor's state before `add`."""
         return self._states.values
 
     def _behind(self, member: Member, number: int) -> dict[Hashable, list[Any]]:
@@ -294,20 +294,20 @@ class StreamHarness:
         return [] if producer is None else [producer.load_event(data) for data in kept]
 
     async def restart(self, view: HostedView) -> None:
-        """Host one again that has failed and is behind (`catch_up=True`).
+        """Restart a trigger that failed and has a backlog (`catch_up=True`).
 
-        What catches up at this moment is tried once more if it fails with what it was given before.
+        If its catch-up is running and fails at the message it has now, the catch-up is tried again.
         """
         self._manager.restart(view.member)
 
     async def replay(
         self, view: HostedView, start: datetime | None = None, *, again: bool = False
     ) -> None:
-        """Have one read its log again (`catch_up=True`), as `triggerer watchers replay` does.
+        """Let a trigger read its log again (`catch_up=True`), as `triggerer watchers replay` does.
 
         Args:
-            start: From what was published then or later; None: from the earliest message.
-            again: Make events that exist once more. (The harness keeps no keys: it shows every event.)
+            start: Read messages that were published at this instant or later; None: from the earliest message.
+            again: Create events again that exist already. The harness stores no keys, so it shows every event anyway.
         """
         self._replays += 1
         watcher_id = view.member.source.watchers[0].watcher_id
@@ -324,16 +324,16 @@ class StreamHarness:
             waiting.persist()
 
     async def refuse(self, n: int | None = None) -> None:
-        """The store failed: the oldest `n` unconfirmed events, all by default, are never confirmed."""
+        """Act as a store that failed: never confirm the oldest `n` unconfirmed events, all by default."""
         self._sink.take(n)
 
     async def quiesce(self) -> None:
         """Wait until nothing can move unless time passes or the test acts.
 
-        Waits for work in threads too; not for what sleeps in real time, nor for a broker.
+        Waits for work in threads too, but not for sleeps in real time or for a broker.
 
         Raises:
-            RuntimeError: Something keeps moving.
+            RuntimeError: The event loop never became idle.
         """
         assert self._threads is not None, "enter the harness first"
         await _loop_is_idle()
@@ -341,7 +341,7 @@ class StreamHarness:
             await _loop_is_idle()
 
     async def sleep(self, seconds: float) -> None:
-        """Move the harness's clock, and run what falls due on the way, in order."""
+        """Move the harness's clock, and run each timer when it is due, in order."""
         end = self._clock.monotonic() + seconds
         await self.quiesce()
         while (deadline := self._clock.next_deadline()) is not None and deadline <= end:
@@ -352,7 +352,7 @@ class StreamHarness:
 
     @property
     def groups(self) -> dict[Hashable, GroupView]:
-        """The groups that live, by key."""
+        """The running groups, by stream key."""
         views: dict[Hashable, GroupView] = {}
         for key, stream in self._manager.streams.items():
             group = stream.group
@@ -369,8 +369,7 @@ class StreamHarness:
 async def _loop_is_idle() -> None:
     """Return once the loop has had nothing to do for some turns.
 
-    asyncio's own loop shows what is ready. Others do not: there everything that moves has to be through with its
-    waits in a number of turns.
+    asyncio's own loop shows its ready callbacks. Other loops do not, so there this waits for many more turns.
     """
     ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)
     needed = _QUIET_TURNS_UNSEEN if ready is None else _QUIET_TURNS

@@ -28,11 +28,11 @@ class InMemoryMessage:
     lane: Hashable
     offset: int
     delivery: int
-    """Grows with each step back of its lane: what belongs to an earlier one counts no more."""
+    """Grows each time the lane is read again. An advance with an earlier number is ignored."""
 
 
 class _Log:
-    """One lane: what was published to it, and how far it was consumed."""
+    """One lane: its published values and its committed position."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -45,21 +45,21 @@ class _Log:
 
 
 class InMemoryBroker:
-    """Keeps what is published until the test drops it; producers come and go, as with a real broker.
+    """Stores all published messages. Producers come and go, as with a real broker.
 
-    What is committed never passes a failed message; that one is delivered again at once, and what follows it in its
-    lane comes after it. A lane is read by one producer at a time, which holds a lock on it and renews that while it
-    is open. All methods belong to one event loop.
+    The committed position never passes a failed message: the broker delivers it again at once, then its successors in
+    the lane. One producer at a time reads a lane; it locks the lane, and renews the lock while it is open. All methods
+    belong to one event loop.
 
     Args:
-        max_deliveries: Failed deliveries of a message after which it goes to `dead_letters`, where a rejected message
-            goes too. None: there is no limit, and no place for dead letters.
+        max_deliveries: After this number of failed deliveries a message goes to `dead_letters`. A rejected message
+            goes there at once. None: no limit, and no dead letters.
         lock_s: Seconds of real time after which a producer that was not closed loses its lanes.
     """
 
     def __init__(self, *, max_deliveries: int | None = None, lock_s: float = 30.0) -> None:
         self.identity = uuid.uuid4().hex
-        """Tells this broker's messages from those of another one; part of their idempotency keys."""
+        """Part of the idempotency keys, so that messages of two brokers have different keys."""
         self.max_deliveries = max_deliveries
         self.lock_s = lock_s
         self.dead_letters: list[Any] = []
@@ -68,47 +68,47 @@ class InMemoryBroker:
         self._unordered = 0
 
     def publish(self, *values: Any, lane: Hashable = 0) -> None:
-        """Append to a lane, which is made where it does not exist yet."""
+        """Append values to a lane; creates the lane if it does not exist."""
         log = self._logs.setdefault(lane, _Log())
         log.values.extend(values)
         log.published_at.extend([time.time()] * len(values))
         self.record_change()
 
     def publish_unordered(self, *values: Any) -> None:
-        """Publish messages that have no order with any other: each is a lane of its own, `("message", number)`."""
+        """Publish messages without order: each is a lane of its own, `("message", number)`."""
         for value in values:
             self.publish(value, lane=("message", self._unordered))
             self._unordered += 1
 
     def committed(self, lane: Hashable = 0) -> int:
-        """How many messages of the lane no producer is given again."""
+        """The number of committed messages of the lane. No producer receives them again."""
         log = self._logs.get(lane)
         return 0 if log is None else log.committed
 
     def seek(self, position: int, lane: Hashable = 0) -> None:
-        """Have the next producer start at `position` in the lane."""
+        """Let the next producer start at `position` in the lane."""
         log = self._logs[lane]
         log.committed, log.failures = position, 0
 
     def producer(self) -> InMemoryProducer:
-        """A producer that reads all lanes which no other holds."""
+        """A producer that reads all lanes that no other producer has locked."""
         return InMemoryProducer(self)
 
     def logs(self) -> dict[Hashable, _Log]:
         return self._logs
 
     def record_change(self) -> None:
-        """Wake the producers that wait."""
+        """Wake the waiting producers."""
         self._changed.notify_all()
 
     async def wait_for_change(self) -> None:
-        """Return after the next change, or when a lock may have run out."""
+        """Return after the next change, or when a lock may have expired."""
         with anyio.move_on_after(self.lock_s / 2):
             await self._changed.wait()
 
 
 class _Reading:
-    """How far a producer has read a lane that it holds."""
+    """How far a producer has read a lane that it has locked."""
 
     __slots__ = ("delivery", "position")
 
@@ -118,9 +118,9 @@ class _Reading:
 
 
 class InMemoryQueueProducer(SharedStreamProducer):
-    """Reads an `InMemoryBroker` as a queue: what was consumed cannot be read again.
+    """Reads an `InMemoryBroker` as a queue: consumed messages cannot be read again.
 
-    The event is the published value, a lane is the broker's lane.
+    The event is the published value. The lane is the broker's lane.
     """
 
     pauses_lanes = True
@@ -142,7 +142,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
                 await self._broker.wait_for_change()
 
     def _next(self) -> InMemoryMessage | None:
-        """The next message of the lane that was read the longest ago; None where there is none."""
+        """The next message, from the lane that was read longest ago; None if no lane has one."""
         if self._is_paused:
             return None
         for lane, log in self._broker.logs().items():
@@ -167,7 +167,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
         return True
 
     def _renew(self) -> None:
-        """Extend the locks, now and for as long as the producer is open, whoever holds up the stream."""
+        """Extend the locks, now and for as long as the producer is open, even if the stream is not pulled."""
         loop = asyncio.get_running_loop()
         for log in self._broker.logs().values():
             if log.holder is self:
@@ -175,14 +175,14 @@ class InMemoryQueueProducer(SharedStreamProducer):
         self._renewal = loop.call_later(self._broker.lock_s / 3, self._renew)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        # Where a broker would be asked: cancelled here, nothing of the batch is committed.
+        # A real broker is asked here. A cancellation at this point commits no message of the batch.
         await checkpoint()
         for message, outcome in batch:
             log, reading = self._broker.logs()[message.lane], self._readings[message.lane]
             if log.holder is not self or message.delivery != reading.delivery:
                 continue
             if outcome.failed or not (outcome.acked or outcome.rejected):
-                # That nobody has seen it is no fault of the message, and does not count.
+                # A failure counts against the message only if a subscriber failed at this very message.
                 log.failures += 1 if outcome.blames_event else 0
                 if log.failures != self._broker.max_deliveries:
                     reading.position = log.committed
@@ -202,11 +202,11 @@ class InMemoryQueueProducer(SharedStreamProducer):
         return f"{self._broker.identity}/{broker_payload.lane}/{broker_payload.offset}"
 
     def dead_letters_rejected(self, broker_payload: InMemoryMessage) -> bool:
-        """Whether the broker has a place for dead letters."""
+        """Whether the broker has dead letters."""
         return self._broker.max_deliveries is not None
 
     def get_size(self, broker_payload: InMemoryMessage) -> int:
-        """The length of a value that is text or bytes; of any other it is not known."""
+        """The length of a value that is text or bytes; 0 for any other value."""
         value = broker_payload.value
         return len(value) if isinstance(value, (str, bytes)) else 0
 
@@ -215,14 +215,14 @@ class InMemoryQueueProducer(SharedStreamProducer):
         return orjson.dumps(["in memory", event])
 
     def load_event(self, data: bytes) -> Any:
-        """The value again.
+        """The value that `dump_event` wrote.
 
         Raises:
-            ValueError: These are no bytes of `dump_event`.
+            ValueError: `dump_event` did not write these bytes.
         """
         mark, event = orjson.loads(data)
         if mark != "in memory":
-            raise ValueError(f"no dump of a message in memory: {data[:80]!r}")
+            raise ValueError(f"not written by dump_event: {data[:80]!r}")
         return event
 
     async def dead_letter(self, event: Any, reason: str) -> None:
@@ -243,7 +243,7 @@ class InMemoryQueueProducer(SharedStreamProducer):
         self._broker.record_change()
 
     async def aclose(self) -> None:
-        """Give the lanes back; the next producer starts where they were committed."""
+        """Unlock the lanes. The next producer starts at their committed positions."""
         if self._renewal is not None:
             self._renewal.cancel()
         for log in self._broker.logs().values():
@@ -270,7 +270,7 @@ class InMemoryProducer(InMemoryQueueProducer):
             if log is None or offset >= len(log.values):
                 await self._broker.wait_for_change()
                 continue
-            # Where a broker would be asked. It answers with all that it has.
+            # A real broker is asked here. It answers with all its messages.
             await checkpoint()
             for value in log.values[offset:]:
                 yield value, InMemoryMessage(value, lane, offset, 0)

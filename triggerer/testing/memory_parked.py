@@ -1,4 +1,4 @@
-"""What a queue's watchers have missed, and what was set aside: in memory, in place of the store."""
+"""An in-memory table of stored and parked messages, in place of the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Row:
 
 
 class InMemoryParked:
-    """Keeps messages without a bound, until their watchers have passed them; stores each change at once."""
+    """Stores each change at once, without a bound. A stored message is deleted when its watcher has passed it."""
 
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}
@@ -60,7 +60,7 @@ class InMemoryParked:
         change.on_done(None)
 
     def _put(self, watcher_id: int, what: Kept | SetAside, state: ParkedState) -> None:
-        """Unique by watcher and key: a repeat keeps its place, and what is set aside stays so."""
+        """Add a message, unique by watcher and key. A repeat keeps its row, and a parked message stays parked."""
         id_ = self._find(watcher_id, what.key)
         if id_ is not None and state is ParkedState.KEPT:
             return
@@ -78,7 +78,7 @@ class InMemoryParked:
     async def read_kept(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[KeptMessage]:
-        # Where the store would be asked.
+        # The real store is asked here.
         await checkpoint()
         return [
             message
@@ -87,11 +87,11 @@ class InMemoryParked:
         ][:limit]
 
     def kept(self, watcher_id: int, lane: str) -> list[bytes]:
-        """What is kept for a watcher in a lane, in order, as `dump_event` wrote it."""
+        """A watcher's stored messages of a lane, in order, as `dump_event` wrote them."""
         return [one.data for one in self._of(watcher_id, ParkedState.KEPT) if one.lane == lane]
 
     def set_aside(self, watcher_id: int) -> list[bytes]:
-        """What was set aside for a watcher, as `dump_event` wrote it."""
+        """A watcher's parked messages, in order, as `dump_event` wrote them."""
         return [one.data for one in self._of(watcher_id, ParkedState.SET_ASIDE)]
 
     def _of(self, watcher_id: int, state: ParkedState) -> Iterator[KeptMessage]:

@@ -1,4 +1,4 @@
-"""The state of a stream in memory, for suites and tests of producers."""
+"""An in-memory stream state, for conformance suites and tests of producers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from triggerer.streams.supervision.stream_state import encode_state
 
 
 class InMemoryState(StreamState):
-    """Keeps what is saved; as in the store, it is JSON, and a producer gets a copy.
+    """Stores the saved value as JSON, as the real store does, so a producer gets a copy.
 
     Args:
-        value: What a predecessor has left.
+        value: The state that a predecessor saved.
     """
 
     def __init__(self, value: Any = None) -> None:
         self._value = value
         self.history: list[Any] = []
-        """All that was saved, in order."""
+        """Every saved value, in order."""
         self.refusal: StoreError | None = None
-        """Set it, and nothing is saved: `save` raises it."""
+        """If set, `save` raises this error and saves nothing."""
 
     @property
     def value(self) -> Any:
@@ -38,6 +38,6 @@ class InMemoryState(StreamState):
         self.put(orjson.loads(encoded))
 
     def put(self, value: Any) -> None:
-        """Have it hold this value."""
+        """Set the value, as if a producer had saved it."""
         self._value = value
         self.history.append(value)

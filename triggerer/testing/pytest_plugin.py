@@ -1,7 +1,7 @@
 """Fixtures for plugin authors' tests: `pytest_plugins = ["triggerer.testing.pytest_plugin"]` in the root conftest.py.
 
-Opt-in, and not an entry point: installing triggerer changes nobody's test session. The asynchronous fixture is made
-for pytest-asyncio where that is installed, and for anyio's plugin otherwise.
+The plugin is opt-in and has no entry point, so installing triggerer does not change other test sessions. The
+asynchronous fixture uses pytest-asyncio if it is installed, and anyio's plugin otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ except ImportError:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known, for those who run with `--strict-markers`."""
+    """Register the mark, for sessions with `--strict-markers`."""
     config.addinivalue_line(
         "markers", "streams(**options): StreamHarness's arguments for the fixture `streams`"
     )
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @_asynchronous
 async def streams(request: pytest.FixtureRequest) -> AsyncIterator[StreamHarness]:
-    """A `StreamHarness` that is open; with other arguments by `@pytest.mark.streams(persistence="manual")`."""
+    """An open `StreamHarness`. `@pytest.mark.streams(persistence="manual")` sets its arguments."""
     mark = request.node.get_closest_marker("streams")
     harness = StreamHarness(**(mark.kwargs if mark is not None else {}))
     opened, finished = anyio.Event(), anyio.Event()
@@ -40,8 +40,8 @@ async def streams(request: pytest.FixtureRequest) -> AsyncIterator[StreamHarness
             opened.set()
             await finished.wait()
 
-    # A task of its own: a fixture may be torn down by another task than the one that set it up, and a task group
-    # has to be left by the task that entered it.
+    # The harness needs its own task: pytest may tear the fixture down in another task than it set it up, but a task
+    # group must be left by the task that entered it.
     task = asyncio.create_task(live())
     await opened.wait()
     yield harness

@@ -1,4 +1,4 @@
-"""Which threads work for the event loop at the moment: what they answer moves without any time passing."""
+"""Finds the threads that work for the event loop. Their answers arrive without any virtual time passing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LOOK_EVERY_S = 0.001
 
 
 class ThreadWatch:
-    """Sees the work that was handed to threads by `asyncio.to_thread`, `run_in_executor` and `anyio.to_thread`.
+    """Waits for work in threads started by `asyncio.to_thread`, `run_in_executor` and `anyio.to_thread`.
 
-    Work that takes longer than two seconds is taken to wait for the outside, and not waited for again. On an event
-    loop that lets nobody replace its methods (uvloop), only `anyio.to_thread` is seen.
+    Work that takes longer than two seconds probably waits for the outside world, so it is not waited for again. Only
+    `anyio.to_thread` is seen on an event loop whose methods cannot be replaced (uvloop).
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class ThreadWatch:
         return {*self._in_executor, *_anyio_workers()}
 
     async def wait_for_answer(self) -> bool:
-        """Return True once a thread has answered; False where none is going to."""
+        """Return True once a thread has answered; False if no thread works or none answers in two seconds."""
         at_work = self._at_work()
         self._patient &= at_work
         at_work -= self._patient
@@ -61,7 +61,7 @@ class ThreadWatch:
 
 
 def _anyio_workers() -> set[object]:
-    """The worker threads of anyio that are not idle. It has no public name for them."""
+    """The busy worker threads of anyio, which has no public name for them."""
     try:
         from anyio._backends import _asyncio as backend
 

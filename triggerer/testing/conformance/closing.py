@@ -1,4 +1,4 @@
-"""The producers' conformance suite, as far as closing and cancelling go."""
+"""The producers' conformance suite: closing and cancelling."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from triggerer.testing.conformance.features import Feature, case
 from triggerer.testing.conformance.resolutions import acked, nothing
 from triggerer.testing.conformance.suite import ProducerSuite
 
-# How often what an advance awaits may answer before the cancellation comes, until that is taken for the rule.
+# An advance may finish before its cancellation arrives. After this number of tries the case stops trying that wait.
 _LATE_AT_MOST = 5
 
 
-class EndingCases(ProducerSuite):
-    """A producer may end at any moment, and loses nothing; part of `ProducerConformance`."""
+class ClosingCases(ProducerSuite):
+    """A producer may end at any moment and loses no message; part of `ProducerConformance`."""
 
     @case()
     async def test_a_producer_that_was_never_opened_can_be_closed(self) -> None:
@@ -41,7 +41,7 @@ class EndingCases(ProducerSuite):
         came: list[str] = []
         for wait in self.cancel_at:
             if len(came) == 3:
-                break  # what it was cancelled at was the wait for a fourth one
+                break  # all three came, so the last cancellation hit the wait for a fourth message
             came = []
             producer = await self._new_producer()
             try:
@@ -55,7 +55,7 @@ class EndingCases(ProducerSuite):
     async def _pull_beside_run(
         self, producer: SharedStreamProducer, came: list[str], wait: int
     ) -> bool:
-        """Pull until cancelled at a wait, and whether that was reached; `run` is awaited beside, as in the runtime."""
+        """Pull with `run` beside it, as the runtime does. True if the pull was cancelled at its `wait`-th wait."""
         async with anyio.create_task_group() as tasks:
             if type(producer).run is not SharedStreamProducer.run:
                 tasks.start_soon(producer.run)
@@ -64,7 +64,7 @@ class EndingCases(ProducerSuite):
         return ended is CancelledAt.CANCELLED
 
     async def _pull(self, producer: SharedStreamProducer, came: list[str]) -> None:
-        """Pull and resolve no message, until three came and nothing more comes."""
+        """Pull without resolving messages, until three came and the source is quiet."""
         with anyio.move_on_after(self.patience_s) as scope:
             stream: Any = producer.open_stream()
             async with aclosing(stream):
@@ -91,14 +91,14 @@ class EndingCases(ProducerSuite):
             async with await self._driving(nothing) as driver:
                 await self._await_all(more, driver)
                 came = driver.values
-                # Whatever is committed is a prefix: what comes is the rest, whole and in order.
+                # The committed messages are a prefix, so the rest comes complete and in order.
                 if self._has(Feature.ORDERING):
                     assert came == published[len(published) - len(came) :]
                 again = committed.intersection(came)
-                assert not again, f"{again} had been committed, and came again"
+                assert not again, f"{again} came again after they had been committed"
                 for values, payloads in driver.pending_by_lane():
                     batch = [AdvanceItem(payload, ACKED) for payload in payloads]
-                    # What is sent for one lane may bring the answer of another, which then awaits nothing.
+                    # The request for one lane may bring the answer for another lane, which then awaits nothing.
                     way = await cancelled_at(driver.producer.advance(batch), wait)
                     ways.add(way)
                     if way is not CancelledAt.CANCELLED:

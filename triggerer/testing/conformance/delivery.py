@@ -1,4 +1,4 @@
-"""The producers' conformance suite, as far as what is delivered and committed goes."""
+"""The producers' conformance suite: delivery, commits, idempotency keys, sizes and locks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from triggerer.testing.conformance.suite import ProducerSuite
 from triggerer.testing.harness import StreamHarness
 
 
-class DeliveringCases(ProducerSuite):
-    """Each message is delivered, committed by `advance` alone, and known by its key; part of `ProducerConformance`."""
+class DeliveryCases(ProducerSuite):
+    """Every message is delivered, `advance` alone commits it, and its key is unique; part of `ProducerConformance`."""
 
     @case()
-    async def test_what_is_published_is_delivered_once(self) -> None:
+    async def test_each_published_message_is_delivered_once(self) -> None:
         await self.publish(["a", "b"])
         async with await self._driving() as driver:
             await driver.count(2)
@@ -63,7 +63,7 @@ class DeliveringCases(ProducerSuite):
         async with StreamHarness() as streams:
             view = await streams.add(Serving())
             with anyio.move_on_after(self.patience_s):
-                while view.error is None and (  # noqa: ASYNC110  (a broker tells nobody)
+                while view.error is None and (  # noqa: ASYNC110  (a broker sends no announcement)
                     len(view.events) < 3 or any(one.outstanding for one in streams.groups.values())
                 ):
                     await anyio.sleep(0.01)
@@ -95,7 +95,7 @@ class DeliveringCases(ProducerSuite):
         await self._check_left(["c", "d"], "after a restart")
 
     @case()
-    async def test_what_was_advanced_does_not_come_again(self) -> None:
+    async def test_an_advanced_message_does_not_come_again(self) -> None:
         await self.publish(["a", "b"])
         async with await self._driving() as driver:
             await driver.advanced_count(2)
@@ -132,7 +132,7 @@ class DeliveringCases(ProducerSuite):
         await self.recreate()
         after = await self._keys_of(["c", "d"])
         both = sorted(before & after)
-        assert not both, f"messages of the source and of its successor both have the keys {both}"
+        assert not both, f"messages of the source and of its successor share the keys {both}"
 
     async def _keys_of(self, values: list[str]) -> set[str]:
         await self.publish(values)
@@ -159,7 +159,7 @@ class DeliveringCases(ProducerSuite):
     # Locks, seeking
 
     @case(Feature.LOCK_RENEWAL)
-    async def test_what_is_held_for_long_is_given_to_no_other(self) -> None:
+    async def test_a_message_in_flight_for_long_goes_to_no_other_producer(self) -> None:
         await self.publish(["a"])
         async with await self._driving(gated(gate := [False])) as holder:
             await holder.count(1)
@@ -173,11 +173,11 @@ class DeliveringCases(ProducerSuite):
                 assert other.values == []
 
     @case(Feature.LOCK_RENEWAL)
-    async def test_what_a_closed_producer_held_is_given_to_the_next(self) -> None:
+    async def test_the_messages_in_flight_of_a_closed_producer_go_to_the_next(self) -> None:
         await self.publish(["a"])
         async with await self._driving(nothing) as other:
             await other.count(1)
-        await self._check_left(["a"], "after the holder was closed")
+        await self._check_left(["a"], "after the first producer was closed")
 
     @case(Feature.SEEK)
     async def test_after_a_seek_messages_come_again_under_their_keys(self) -> None:

@@ -1,4 +1,4 @@
-"""A tiny runtime for one producer: pulls its stream, has the test resolve what comes, and advances lane by lane."""
+"""A tiny runtime for one producer: pulls its stream, lets the test resolve each message, and advances lane by lane."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from triggerer.synchronization import Notifier
 ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)
 FAILED = AdvanceOutcome(acked=0, failed=1, rejected=0)
 UNREAD = AdvanceOutcome(acked=0, failed=1, rejected=0, unread=1)
-"""Its watcher failed at another message, and had not pulled this one."""
+"""The watcher failed at another message and had not pulled this one."""
 REJECTED = AdvanceOutcome(acked=0, failed=0, rejected=1)
 NOBODY = AdvanceOutcome(acked=0, failed=0, rejected=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message as it came."""
+    """One delivery of a message."""
 
     value: str
     payload: Any
@@ -41,11 +41,11 @@ class Delivery:
 
 
 Resolve = Callable[[Delivery], AdvanceOutcome | None]
-"""The outcome of a delivery; None: it stays unresolved, and its lane waits, until it is asked again."""
+"""The outcome of a delivery. None leaves it unresolved: its lane waits until `Driver.advance` asks again."""
 
 
 class Driver:
-    """What came, in order, and what was advanced. Made by `driving`."""
+    """Records the deliveries of a producer, in order, and advances them. Made by `driving`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Driver:
         """The raw events of the deliveries."""
         self.advanced: list[tuple[Delivery, AdvanceOutcome]] = []
         self.before_pull: Callable[[], Awaitable[None]] | None = None
-        """Awaited after each event and before the next is pulled."""
+        """Awaited after each event, before the next pull."""
         self._value_of = value_of
         self._patience_s = patience_s
         self._error: Exception | None = None
@@ -76,22 +76,22 @@ class Driver:
         return [delivery.value for delivery in self.deliveries]
 
     def pending(self) -> list[list[Any]]:
-        """The broker payloads that are not advanced, by lane."""
+        """The broker payloads that are not advanced: one list for each lane."""
         return [payloads for _, payloads in self.pending_by_lane()]
 
     def pending_by_lane(self) -> list[tuple[list[str], list[Any]]]:
-        """What is not advanced: for each lane the values and the broker payloads."""
+        """The deliveries that are not advanced: for each lane its values and its broker payloads."""
         lanes = [lane for lane in self._lanes.values() if lane]
         return [
             ([one.value for one, _ in lane if one], [each for _, each in lane]) for lane in lanes
         ]
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until something happened that makes `condition` true.
+        """Wait until a delivery or an advance makes `condition` true.
 
         Raises:
-            AssertionError: It did not come true in time.
-            Exception: What the producer raised meanwhile.
+            AssertionError: The condition did not become true within the suite's patience.
+            Exception: The producer raised it meanwhile.
         """
         with anyio.move_on_after(self._patience_s):
             while not condition():
@@ -99,27 +99,27 @@ class Driver:
                 await self._changed.wait()
             return
         raise AssertionError(
-            f"not within {self._patience_s:g} s: {what}; delivered so far: {self.values}"
+            f"did not happen within {self._patience_s:g} s: {what}; delivered so far: {self.values}"
         )
 
     async def count(self, number: int) -> None:
-        """Wait for so many deliveries."""
+        """Wait until at least `number` deliveries came."""
         await self.until(lambda: len(self.deliveries) >= number, f"{number} deliveries")
 
     async def advanced_count(self, number: int) -> None:
-        """Wait until so many deliveries were advanced."""
+        """Wait until at least `number` deliveries were advanced."""
         await self.until(lambda: len(self.advanced) >= number, f"{number} advances")
 
     async def ends_with(self, kind: type[Exception]) -> None:
-        """Wait until the producer has raised such an error; it is not raised here any more."""
+        """Wait until the producer has raised an error of this kind, and forget the error."""
         with anyio.move_on_after(self._patience_s):
             while self._error is None:
                 await self._changed.wait()
-        assert isinstance(self._error, kind), f"no {kind.__name__}, but {self._error!r}"
+        assert isinstance(self._error, kind), f"expected {kind.__name__}, got {self._error!r}"
         self._error = None
 
     async def stay_quiet(self, seconds: float) -> None:
-        """Watch for `seconds`; what the producer raises meanwhile is raised here."""
+        """Wait for `seconds`, and raise an error that the producer raised meanwhile."""
         await anyio.sleep(seconds)
         self._raise_if_failed()
 
@@ -176,7 +176,7 @@ class Driver:
             tasks.start_soon(self._advance_lane, lane)
 
     async def advance(self) -> None:
-        """Ask `resolve` again for what it left open, and return once what it resolves is advanced."""
+        """Ask `resolve` again about the open deliveries, and return once the resolved ones are advanced."""
         for is_done in list(self._advancing.values()):
             await is_done.wait()
         async with anyio.create_task_group() as tasks:
@@ -206,7 +206,7 @@ class Driver:
     def _ready(self, lane: Hashable) -> list[tuple[Delivery | None, Any, AdvanceOutcome]]:
         batch = []
         for delivery, payload in self._lanes[lane]:
-            # What is no message is for the filters alone; they have passed it.
+            # An event that is not a message is only for the filters, and they have passed it.
             outcome = ACKED if delivery is None else self.resolve(delivery)
             if outcome is None:
                 break
@@ -215,7 +215,7 @@ class Driver:
 
 
 def advances_together(producer: SharedStreamProducer) -> bool:
-    """Whether the runtime calls `advance_lanes` of it, and not `advance`."""
+    """Whether the runtime calls the producer's `advance_lanes` instead of its `advance`."""
     return type(producer).advance_lanes is not SharedStreamProducer.advance_lanes
 
 
@@ -227,10 +227,10 @@ async def driving(
     resolve: Resolve,
     patience_s: float,
 ) -> AsyncIterator[Driver]:
-    """Run a producer while the block lasts, then close it, once.
+    """Run a producer while the block lasts, then close it once.
 
     Raises:
-        AssertionError: It could not be closed in time.
+        AssertionError: `aclose` took longer than `patience_s`.
     """
     driver = Driver(producer, value_of=value_of, resolve=resolve, patience_s=patience_s)
     failure: Exception | None = None
@@ -256,13 +256,13 @@ async def close(producer: SharedStreamProducer, patience_s: float) -> None:
 
 
 class CancelledAt(Enum):
-    """What became of work that was cancelled while it awaited."""
+    """How work ended that was to be cancelled at one of its waits."""
 
     CANCELLED = auto()
     NOT_REACHED = auto()
-    """It was done before it had awaited so often."""
+    """The work ended before it had awaited that number of times."""
     TOO_LATE = auto()
-    """What it awaited, another thread perhaps, answered before the cancellation came; then it was done."""
+    """The answer that the work awaited, perhaps from a thread, came before the cancellation; then the work ended."""
 
 
 async def cancelled_at(work: Coroutine[Any, Any, None], wait: int) -> CancelledAt:
@@ -292,5 +292,5 @@ def _counting_waits(
         answer = error = None
         try:
             answer = yield awaited
-        except BaseException as thrown:  # noqa: BLE001  (it is passed on at once)
+        except BaseException as thrown:  # noqa: BLE001  (thrown into the work at once)
             error = thrown

@@ -1,4 +1,4 @@
-"""The producers' conformance suite, as far as what fails goes, and what it may hold up."""
+"""The producers' conformance suite: failed and rejected messages, dead letters, and lanes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from triggerer.testing.conformance.resolutions import (
 from triggerer.testing.conformance.suite import ProducerSuite
 
 
-class FailingCases(ProducerSuite):
-    """What failed is not passed, what is rejected is, and a lane holds up no other; part of `ProducerConformance`."""
+class FailureCases(ProducerSuite):
+    """A failed message comes again, a rejected one does not, no lane delays another; part of `ProducerConformance`."""
 
     @case(Feature.REDELIVERY)
     async def test_a_failed_message_comes_again(self) -> None:
@@ -75,7 +75,7 @@ class FailingCases(ProducerSuite):
         limit = before if self._has(Feature.ORDERING) else of - 1
         assert committed <= limit or (
             self._has(Feature.DEAD_LETTER) and value in await self.dead_letters()
-        ), f"{committed} of {of} are committed although {value} failed"
+        ), f"{committed} messages out of {of} are committed although {value} failed"
 
     async def _check_comes(self, value: str, *, is_first: bool) -> None:
         if self._has(Feature.DEAD_LETTER) and value in await self.dead_letters():
@@ -98,7 +98,7 @@ class FailingCases(ProducerSuite):
         await self._check_left(["d"], "after a restart")
 
     @case()
-    async def test_one_that_is_rejected_and_failed_comes_again(self) -> None:
+    async def test_a_message_that_is_rejected_and_failed_comes_again(self) -> None:
         await self.publish(["a"])
         both = AdvanceOutcome(acked=0, failed=1, rejected=1)
         async with await self._driving(once("a", both)) as driver:
@@ -106,7 +106,7 @@ class FailingCases(ProducerSuite):
         await self._check_comes_or_came(driver, "a")
 
     @case()
-    async def test_a_message_that_nobody_subscribed_to_is_not_committed(self) -> None:
+    async def test_a_message_without_subscribers_is_not_committed(self) -> None:
         await self.publish(["a"])
         async with await self._driving(once("a", NOBODY)) as driver:
             await driver.until(lambda: ("a", NOBODY) in outcomes(driver), "a is advanced")
@@ -120,7 +120,7 @@ class FailingCases(ProducerSuite):
             await self._check_left([value], "after a restart")
 
     @case(Feature.DEAD_LETTER)
-    async def test_a_message_that_reaches_the_limit_is_set_aside_and_the_rest_goes_on(
+    async def test_a_message_that_reaches_the_limit_is_dead_lettered_and_the_rest_goes_on(
         self,
     ) -> None:
         await self.publish(["a", "b", "c"])
@@ -134,11 +134,11 @@ class FailingCases(ProducerSuite):
         await self._check_not_counted(UNREAD)
 
     @case(Feature.DEAD_LETTER, Feature.REDELIVERY)
-    async def test_a_delivery_that_nobody_saw_is_not_counted(self) -> None:
+    async def test_a_delivery_without_subscribers_is_not_counted(self) -> None:
         await self._check_not_counted(NOBODY)
 
     async def _check_not_counted(self, outcome: AdvanceOutcome) -> None:
-        """`blames_event` is false: the message comes again, and its limit of deliveries is no nearer."""
+        """An outcome whose `blames_event` is false brings the message again without counting a failure."""
         await self.publish(["a", "b", "c"])
         times = self.max_deliveries + 1
         async with await self._driving(first("b", outcome, times)) as driver:
@@ -146,7 +146,7 @@ class FailingCases(ProducerSuite):
             await self._await_committed(3, driver)
             assert driver.values.count("b") == times + 1, f"b came {driver.values.count('b')} times"
         dead = await self.dead_letters()
-        assert not dead, f"{dead} is dead-lettered; a failure counts if `outcome.blames_event`"
+        assert not dead, f"{dead} is dead-lettered; count a failure only if `outcome.blames_event`"
 
     @case(Feature.DEAD_LETTER)
     async def test_a_rejected_message_goes_to_the_dead_letters(self) -> None:
@@ -162,24 +162,22 @@ class FailingCases(ProducerSuite):
         async with await self._driving(resolve) as driver:
             await self._await_committed(3, driver)
         dead = await self.dead_letters()
-        assert dead == ["b"], (
-            f"b was rejected, and `advance` has brought {dead} to the dead letters"
-        )
-        assert asked == [True], "`dead_letters_rejected` has to say that `advance` dead-letters it"
+        assert dead == ["b"], f"b was rejected, but `advance` has dead-lettered {dead}"
+        assert asked == [True], "`dead_letters_rejected` must be true if `advance` dead-letters it"
 
     @case(Feature.DEAD_LETTER)
-    async def test_a_rejected_message_that_is_set_aside_is_no_dead_letter(self) -> None:
+    async def test_a_rejected_message_that_is_parked_is_no_dead_letter(self) -> None:
         await self.publish(["a", "b", "c"])
         is_aside = replace(REJECTED, is_set_aside=True)
         async with await self._driving(first("b", is_aside, 1)) as driver:
             await self._await_committed(3, driver)
         dead = await self.dead_letters()
-        assert not dead, f"the runtime has stored b, and {dead} is dead-lettered too"
+        assert not dead, f"the runtime has parked b, but {dead} is dead-lettered too"
 
     # Lanes
 
     @case(Feature.LANES)
-    async def test_messages_of_one_lane_have_its_lane_and_no_other(self) -> None:
+    async def test_a_message_reports_the_lane_it_was_published_to(self) -> None:
         await self.publish(["a0", "a1"], lane=0)
         await self.publish(["b0", "b1"], lane=1)
         async with await self._driving() as driver:

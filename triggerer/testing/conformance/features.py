@@ -1,4 +1,4 @@
-"""How a conformance suite runs its cases: each in an event loop of its own, or skipped for a missing feature."""
+"""Runs the cases of a conformance suite: each in its own event loop, or skipped because a feature is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest import SkipTest
 
 
 class Feature(StrEnum):
-    """What a producer's broker may offer beyond what every producer must do."""
+    """A capability that a producer may have beyond the duties of every producer."""
 
     ORDERING = "ordering"
     """Messages of a lane come in the order of their publication, and are committed as a contiguous prefix."""
@@ -18,37 +18,37 @@ class Feature(StrEnum):
     """A failed message comes again from the same producer, without a restart."""
     DEAD_LETTER = "dead_letter"
     """The source has a place for dead letters. A message goes there after `max_deliveries` failed deliveries, or at
-    once if it is rejected, and the rest goes on."""
+    once if it is rejected. The messages after it still arrive."""
     LOCK_RENEWAL = "lock_renewal"
-    """What a producer holds for longer than `lock_s` is given to no other while it is open."""
+    """While a producer is open, no other producer receives its messages in flight, even after `lock_s`."""
     SEEK = "seek"
-    """The committed position can be set back, and what comes again carries the same idempotency keys."""
+    """The committed position can be set back. The messages that come again have their former idempotency keys."""
     IDEMPOTENCY = "idempotency"
-    """`get_idempotency_key` tells messages apart and stays the same across redeliveries."""
+    """`get_idempotency_key` differs between messages and does not change across redeliveries."""
     RECREATION = "recreation"
-    """The source can be deleted and created again under its name. Keys and positions tell the two apart."""
+    """The source can be deleted and created again under its name. Keys and positions of the two sources differ."""
     SIZES = "sizes"
-    """`get_size` tells how many bytes a message has."""
+    """`get_size` returns the number of bytes of a message."""
     LANES = "lanes"
-    """There are several lanes, and one that is stuck holds up no other."""
+    """There are several lanes, and a stuck lane does not delay another."""
     PAUSE = "pause"
-    """`pause` stops the delivery, `resume` goes on where it was."""
+    """`pause` stops the delivery; `resume` continues at the next message."""
     PAUSE_LANES = "pause_lanes"
-    """With lanes: `pause_lane` stops the delivery of one, and the others go on."""
+    """With lanes: `pause_lane` stops the delivery of one lane, and the other lanes continue."""
     LOG = "log"
-    """Messages stay when they have been read: `read_lane`, `get_position` and `find_positions`."""
+    """Messages can be read again: `read_lane`, `get_position` and `find_positions`."""
     DUMP = "dump"
-    """Events can be kept as bytes: `dump_event` and `load_event`; with dead_letter also the method `dead_letter`."""
+    """Events can be stored as bytes: `dump_event` and `load_event`; with dead_letter also the method `dead_letter`."""
     QUEUE = "queue"
-    """Messages are gone when they have been read, so what a watcher misses is stored: `dump_event`, `load_event`,
-    `get_idempotency_key`, with sizes `get_size`, with dead_letter `dead_letter`. A log can do the same with what is set
-    aside."""
+    """Messages are gone once consumed, so the store keeps them for a watcher that falls behind: `dump_event`,
+    `load_event`, `get_idempotency_key`, with sizes `get_size`, with dead_letter `dead_letter`. A log that supports
+    parking may declare this too."""
     STATE = "state"
-    """The place is kept in a state in the store: `use_state`. Its cases are skipped where that is not overridden."""
+    """The store keeps the producer's position: `use_state`. The cases are skipped if it is not overridden."""
 
 
 class RunsCases(Protocol):
-    """What `case` asks of a suite."""
+    """The suite that `case` needs."""
 
     features: ClassVar[frozenset[str]]
 
@@ -62,9 +62,9 @@ SuiteT = TypeVar("SuiteT", bound=RunsCases)
 def case(
     *needed: Feature,
 ) -> Callable[[Callable[[SuiteT], Awaitable[None]]], Callable[[SuiteT], None]]:
-    """Make a test of a coroutine function: synchronous, so that it needs no plugin for asynchronous tests.
+    """Turn a coroutine function into a synchronous test, which needs no plugin for asynchronous tests.
 
-    A suite that does not declare all of `needed` skips it and names what is missing.
+    If the suite does not declare all `needed` features, the test is skipped and names the missing ones.
     """
 
     def decorate(body: Callable[[SuiteT], Awaitable[None]]) -> Callable[[SuiteT], None]:
@@ -94,14 +94,15 @@ def checked_features(suite: str, declared: object) -> frozenset[str]:
     """The declared features.
 
     Raises:
-        TypeError: One is unknown, or they are no set or list of texts.
+        TypeError: A feature is unknown, or `declared` is not a set, a list or a tuple.
     """
     if isinstance(declared, str) or not isinstance(declared, (set, frozenset, list, tuple)):
-        raise TypeError(f"{suite}.features is a set of features, not {declared!r}")
+        raise TypeError(f"{suite}.features must be a set of features, not {declared!r}")
     known = {feature.value for feature in Feature}
     unknown = sorted(str(feature) for feature in declared if str(feature) not in known)
     if unknown:
         raise TypeError(
-            f"{suite}.features names {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+            f"{suite}.features has unknown features: {', '.join(unknown)}. "
+            f"The known ones are {', '.join(sorted(known))}"
         )
     return frozenset(str(feature) for feature in declared)

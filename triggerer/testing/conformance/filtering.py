@@ -1,4 +1,4 @@
-"""What a filter under test is run with: a stream of given events, and somebody in the runtime's place."""
+"""The surroundings of a filter under test: a stream of given events, and a stand-in for the runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
 
 
 class GivenStream:
-    """A shared stream of given events; afterwards it raises `error`, or stays silent for ever."""
+    """A shared stream of given events. After the last it raises `error`, or waits for ever if there is none."""
 
     def __init__(self, raws: Sequence[Any] = (), error: Exception | None = None) -> None:
         self._raws = raws
@@ -33,7 +33,7 @@ class GivenStream:
 
 
 class RejectionCount:
-    """Takes `reject_shared_stream_event` as the runtime would, and counts."""
+    """Accepts `reject_shared_stream_event` as the runtime would, and counts the calls."""
 
     def __init__(self) -> None:
         self.rejections = 0
@@ -45,7 +45,7 @@ class RejectionCount:
 
 @contextmanager
 def runtime_around(runtime: RejectionCount | None = None) -> Iterator[None]:
-    """Stand in for the runtime that a filter may reject an event to."""
+    """In the block, stand in for the runtime when a filter rejects an event."""
     token = current_subscriber.set(runtime or RejectionCount())
     try:
         yield
@@ -54,14 +54,14 @@ def runtime_around(runtime: RejectionCount | None = None) -> Iterator[None]:
 
 
 def filtered(trigger: BaseEventTrigger, stream: GivenStream) -> AsyncGenerator[TriggerEvent, None]:
-    """What the trigger's filter makes of a stream."""
+    """The trigger events that the trigger's filter yields for a stream."""
     events = trigger.filter_shared_stream(stream.events())
     assert isinstance(events, AsyncGenerator), "write it as `async def` with `yield`"
     return events
 
 
 async def cancel_soon(scope: anyio.CancelScope) -> None:
-    """Cancel what has had some turns of the event loop."""
+    """Cancel the scope after some turns of the event loop."""
     for _ in range(20):
         await checkpoint()
     scope.cancel()

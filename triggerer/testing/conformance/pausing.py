@@ -1,4 +1,4 @@
-"""The producers' conformance suite, as far as pausing goes: the whole stream, and one lane of it."""
+"""The producers' conformance suite: pausing the whole stream or one lane."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PausingCases(ProducerSuite):
             await driver.producer.resume_lane(_lane_of("a", driver))
             await driver.advanced_count(20)
             await driver.stay_quiet(self.quiet_s)
-            self._check_same(_values_of("a", driver), held, "lost, or doubled, by the pause")
+            self._check_same(_values_of("a", driver), held, "lost or repeated by the pause")
             self._check_same(_values_of("b", driver), others, "the other lane")
         assert (await self.committed(), await self.committed(lane=1)) == (10, 10)
 
@@ -84,7 +84,7 @@ class PausingCases(ProducerSuite):
             await driver.producer.resume()
             await self.publish(["b0"], lane=1)
             await driver.until(lambda: "b0" in driver.values, "the other lane goes on")
-            # One that is not paused may be resumed as well: it may have been away meanwhile.
+            # The runtime may also resume a lane that is not paused.
             await driver.producer.resume_lane(_lane_of("b", driver))
             await driver.stay_quiet(self.quiet_s)
             assert _count("a", driver) == 2, "delivered although the lane is paused"
@@ -110,7 +110,7 @@ def _lane_of(letter: str, driver: Driver) -> Hashable:
 
 
 def _pause_lane_after(number: int, letter: str, driver: Driver) -> None:
-    """Pause that lane when so many of it came, and before more is pulled: as the runtime does."""
+    """Pause the letter's lane once `number` of its messages came, before the next pull, as the runtime does."""
     is_paused = False
 
     async def look() -> None:

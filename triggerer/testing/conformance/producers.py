@@ -1,29 +1,29 @@
-"""The conformance suite for producers: what the runtime relies on, tried on a real broker or a double."""
+"""The conformance suite for producers: checks the rules that the runtime relies on, with a real broker or a double."""
 
 from __future__ import annotations
 
-from triggerer.testing.conformance.closing import EndingCases
-from triggerer.testing.conformance.delivery import DeliveringCases
-from triggerer.testing.conformance.failures import FailingCases
+from triggerer.testing.conformance.closing import ClosingCases
+from triggerer.testing.conformance.delivery import DeliveryCases
+from triggerer.testing.conformance.failures import FailureCases
 from triggerer.testing.conformance.pausing import PausingCases
 from triggerer.testing.conformance.rereading import RereadingCases
-from triggerer.testing.conformance.stored_messages import KeepingCases
-from triggerer.testing.conformance.stored_state import RestoringCases
+from triggerer.testing.conformance.stored_messages import StoredMessageCases
+from triggerer.testing.conformance.stored_state import StoredStateCases
 
 
 class ProducerConformance(
-    DeliveringCases,
-    FailingCases,
+    DeliveryCases,
+    FailureCases,
     PausingCases,
     RereadingCases,
-    KeepingCases,
-    RestoringCases,
-    EndingCases,
+    StoredMessageCases,
+    StoredStateCases,
+    ClosingCases,
 ):
     """Subclass it as `TestMyBroker`, declare the broker's features, and implement the hooks.
 
-    Each case runs in an event loop of its own, between `setup` and `teardown`; it publishes to lanes 0, 1, … of a
-    source that `setup` has made empty. A case for a feature that is not declared is skipped, and says which.
-    No case relies on time: what must happen has `patience_s` to happen; `quiet_s` is how long a case watches that
-    something does not.
+    Each case runs in its own event loop, between `setup` and `teardown`. It publishes to lanes 0, 1, … of a source
+    that `setup` has made empty. A case is skipped if the suite does not declare its feature; the skip names the
+    feature.
+    A case waits up to `patience_s` for an event to happen, and `quiet_s` to see that none does.
     """

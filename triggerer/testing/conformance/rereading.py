@@ -1,4 +1,4 @@
-"""The producers' conformance suite, as far as reading a log again goes, and keeping events as bytes."""
+"""The producers' conformance suite: reading a log again, and storing events as bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VALUES = ["a", "b", "c", "d"]
 
 
 class RereadingCases(ProducerSuite):
-    """The cases of `log` and `dump`; part of `ProducerConformance`."""
+    """The cases for `log` and `dump`; part of `ProducerConformance`."""
 
     @case(Feature.LOG)
     async def test_a_lane_is_read_again_from_each_position(self) -> None:
@@ -30,7 +30,7 @@ class RereadingCases(ProducerSuite):
             producer, there = driver.producer, driver.deliveries
             for number, delivery in enumerate(there):
                 position = json.loads(json.dumps(producer.get_position(delivery.payload)))
-                assert position == producer.get_position(delivery.payload), "it is no JSON"
+                assert position == producer.get_position(delivery.payload), "a position is not JSON"
                 again = await self._read(producer, delivery, position, 4 - number)
                 assert [value for value, _ in again] == _VALUES[number:]
                 assert [producer.get_position(payload) for _, payload in again] == [
@@ -53,7 +53,7 @@ class RereadingCases(ProducerSuite):
             assert [value for value, _ in again] == ["c", "d"]
 
     @case(Feature.LOG, Feature.IDEMPOTENCY)
-    async def test_what_is_read_again_has_the_keys_it_had(self) -> None:
+    async def test_messages_read_again_have_their_former_keys(self) -> None:
         await self.publish(_VALUES)
         async with await self._driving() as driver:
             await driver.advanced_count(4)
@@ -64,7 +64,7 @@ class RereadingCases(ProducerSuite):
             ]
 
     @case(Feature.LOG)
-    async def test_who_reads_again_waits_for_what_comes(self) -> None:
+    async def test_read_lane_waits_for_new_messages(self) -> None:
         await self.publish(["a"])
         async with await self._driving() as driver:
             await driver.advanced_count(1)
@@ -75,7 +75,7 @@ class RereadingCases(ProducerSuite):
                 assert await self._next(reading) == "b"
 
     @case(Feature.LOG)
-    async def test_reading_again_tells_the_broker_nothing(self) -> None:
+    async def test_reading_again_does_not_commit(self) -> None:
         await self.publish(_VALUES)
         async with await self._driving(nothing) as driver:
             await driver.count(1)
@@ -83,7 +83,7 @@ class RereadingCases(ProducerSuite):
             await self._read(driver.producer, first, driver.producer.get_position(first.payload), 4)
             await driver.stay_quiet(self.quiet_s)
             assert await self.committed() == 0
-        await self._check_left(_VALUES, "who read again has taken them")
+        await self._check_left(_VALUES, "after a lane was read again")
 
     @case(Feature.LOG)
     async def test_a_position_of_a_predecessor_is_the_beginning(self) -> None:
@@ -92,7 +92,7 @@ class RereadingCases(ProducerSuite):
             await driver.advanced_count(4)
             producer, last = driver.producer, driver.deliveries[3]
             _, number = producer.get_position(last.payload)
-            again = await self._read(producer, last, ["of another", number], 4)
+            again = await self._read(producer, last, ["another incarnation", number], 4)
             assert [value for value, _ in again] == _VALUES
 
     @case(Feature.LOG, Feature.RECREATION)
@@ -107,7 +107,7 @@ class RereadingCases(ProducerSuite):
             await driver.advanced_count(3)
             producer, new = driver.producer, driver.deliveries[0]
             incarnation = producer.get_position(new.payload)[0]
-            assert incarnation != last[0], f"both have the incarnation {incarnation!r}"
+            assert incarnation != last[0], f"both sources have the incarnation {incarnation!r}"
             again = await self._read(producer, new, last, 3)
             assert [value for value, _ in again] == ["c", "d", "e"], "the beginning is left out"
 
@@ -128,7 +128,7 @@ class RereadingCases(ProducerSuite):
             assert [value for value, _ in again] == ["e"]
 
     @case(Feature.DUMP)
-    async def test_an_event_is_the_same_after_it_was_kept_as_bytes(self) -> None:
+    async def test_an_event_is_the_same_after_it_was_stored_as_bytes(self) -> None:
         await self.publish(_VALUES)
         async with await self._driving() as driver:
             await driver.advanced_count(4)
@@ -148,12 +148,14 @@ class RereadingCases(ProducerSuite):
             for data in (b"", b"\x00\xff", b"{}"):
                 try:
                     driver.producer.load_event(data)
-                except Exception:  # noqa: BLE001  (which one is the producer's business)
+                except Exception:  # noqa: BLE001  (the producer may raise any error)
                     continue
-                raise AssertionError(f"load_event took {data!r}")
+                raise AssertionError(
+                    f"load_event accepted {data!r}, which dump_event did not write"
+                )
 
     @case(Feature.DUMP, Feature.DEAD_LETTER)
-    async def test_an_event_that_was_kept_can_be_handed_over(self) -> None:
+    async def test_a_stored_event_can_be_dead_lettered(self) -> None:
         await self.publish(["a"])
         async with await self._driving() as driver:
             await driver.advanced_count(1)
@@ -163,12 +165,12 @@ class RereadingCases(ProducerSuite):
             await driver.producer.dead_letter(driver.producer.load_event(data), "for a test")
             assert await self.dead_letters() == ["a"]
 
-    # How they read
+    # Reading
 
     async def _read(
         self, producer: SharedStreamProducer, of: Delivery, position: list[Any], count: int
     ) -> list[tuple[str, Any]]:
-        """So many messages of a delivery's lane, and no more where there are no more."""
+        """Read `count` messages of a delivery's lane from a position; fails if there are more or fewer."""
         found: list[tuple[str, Any]] = []
         async with aclosing(self._reading(producer, of, found, position)) as reading:
             for _ in range(count):
@@ -201,11 +203,11 @@ class RereadingCases(ProducerSuite):
                 return await anext(reading)
             except StopAsyncIteration:
                 raise AssertionError("read_lane() returned") from None
-        raise AssertionError(f"read_lane() yields nothing more in {self.patience_s:g} s")
+        raise AssertionError(f"read_lane() yielded no message in {self.patience_s:g} s")
 
 
 def _as_stored(lane: Hashable) -> Hashable:
-    """A lane as it comes out of the store, which keeps it as JSON: its lists are tuples."""
+    """A lane as the store returns it: stored as JSON, with tuples in place of lists."""
     return _with_tuples(json.loads(json.dumps(lane)))
 
 

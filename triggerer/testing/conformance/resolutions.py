@@ -1,4 +1,4 @@
-"""What becomes of the deliveries of a case, and what became of them."""
+"""Functions that resolve the deliveries of a case, and functions that read the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def nothing(_: Delivery) -> None:
 
 
 def all_but(held: str) -> Resolve:
-    """Accept all values but this one, which stays open."""
+    """Accept all values except this one, which stays open."""
     return lambda delivery: None if delivery.value == held else ACKED
 
 
@@ -21,7 +21,7 @@ def failing(value: str) -> Resolve:
 
 
 def once(value: str, outcome: AdvanceOutcome) -> Resolve:
-    """That outcome the first time; afterwards nothing of it is resolved."""
+    """Give this value the outcome at its first delivery and leave later ones open; accept the other values."""
     seen = 0
 
     def resolve(delivery: Delivery) -> AdvanceOutcome | None:
@@ -63,7 +63,7 @@ def first(value: str, outcome: AdvanceOutcome, times: int) -> Resolve:
 
 
 def gated(gate: list[bool]) -> Resolve:
-    """Accept everything from when `gate[0]` is true, and nothing before."""
+    """Leave every delivery open until `gate[0]` is true, then accept all."""
 
     def resolve(_: Delivery) -> AdvanceOutcome | None:
         return ACKED if gate[0] else None
@@ -72,12 +72,12 @@ def gated(gate: list[bool]) -> Resolve:
 
 
 def outcomes(driver: Driver) -> list[tuple[str, AdvanceOutcome]]:
-    """The values that were advanced, in order, each with its outcome; one that came again stands there again."""
+    """The advanced values in order, each with its outcome. A redelivered value appears again."""
     return [(delivery.value, outcome) for delivery, outcome in driver.advanced]
 
 
 def acked(driver: Driver) -> set[str]:
-    """The values that were advanced clean."""
+    """The values that were advanced with a clean outcome."""
     return {value for value, outcome in outcomes(driver) if outcome.is_clean}
 
 

@@ -1,4 +1,4 @@
-"""The producers' conformance suite, as far as a queue goes: what a watcher misses is kept in the store."""
+"""The producers' conformance suite: queues, whose messages are stored for a watcher that falls behind."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from triggerer.testing.harness import HostedView, StreamHarness
 _VALUES = ["a", "b", "c"]
 
 
-class KeepingCases(ProducerSuite):
-    """The cases of `queue`; part of `ProducerConformance`."""
+class StoredMessageCases(ProducerSuite):
+    """The cases for `queue`; part of `ProducerConformance`."""
 
     @case(Feature.QUEUE)
-    async def test_what_is_kept_for_a_watcher_has_a_key_and_a_lane_that_can_be_stored(self) -> None:
+    async def test_a_message_has_a_key_and_a_lane_that_can_be_stored(self) -> None:
         await self.publish(_VALUES)
         async with await self._driving() as driver:
             await driver.advanced_count(3)
         for delivery in driver.deliveries:
-            assert delivery.key is not None, "without a key nobody knows what is kept already"
-            assert encode_lane(delivery.lane) is not None, f"{delivery.lane!r} is no JSON"
+            assert delivery.key is not None, "a message has no key, so it might be stored twice"
+            assert encode_lane(delivery.lane) is not None, f"the lane {delivery.lane!r} is not JSON"
 
     @case(Feature.QUEUE)
-    async def test_what_one_producer_has_dumped_another_one_loads(self) -> None:
+    async def test_another_producer_loads_dumped_events(self) -> None:
         await self.publish(_VALUES)
         async with await self._driving() as driver:
             await driver.advanced_count(3)
             dumped = [driver.producer.dump_event(event) for event in driver.events]
             values = driver.values
-        assert None not in dumped, "it has nothing to keep of a message"
+        assert None not in dumped, "dump_event returned None for a message"
         async with await self._driving() as driver:
             loaded = [driver.producer.load_event(data) for data in dumped if data is not None]
             assert [self.value_of(event) for event in loaded] == values
 
     @case(Feature.QUEUE, Feature.REDELIVERY)
-    async def test_a_message_that_comes_again_has_the_lane_and_the_key_it_had(self) -> None:
+    async def test_a_redelivered_message_has_its_former_lane_and_key(self) -> None:
         await self.publish(_VALUES)
         async with await self._driving(failing_once("b")) as driver:
             await driver.until(lambda: driver.values.count("b") >= 2, "b is redelivered")
             first, again = (one for one in driver.deliveries if one.value == "b")
-            assert (again.lane, again.key) == (first.lane, first.key), "it would be kept twice"
+            assert (again.lane, again.key) == (first.lane, first.key), "it would be stored twice"
 
     @case(Feature.QUEUE, Feature.SIZES)
     async def test_a_size_is_in_bytes(self) -> None:
@@ -59,8 +59,8 @@ class KeepingCases(ProducerSuite):
         assert size >= len(delivery.value), f"{size} bytes for {len(delivery.value)}"
 
     @case(Feature.QUEUE, Feature.DEAD_LETTER)
-    async def test_a_producer_that_never_had_a_message_can_hand_it_over(self) -> None:
-        """What was kept under another owner reaches a bound."""
+    async def test_a_producer_can_dead_letter_a_message_that_it_never_received(self) -> None:
+        """A message that another owner stored may reach a bound later."""
         await self.publish(["a"])
         async with await self._driving() as driver:
             await driver.advanced_count(1)
@@ -71,7 +71,7 @@ class KeepingCases(ProducerSuite):
             await driver.count(1)
             await driver.producer.dead_letter(driver.producer.load_event(data), "for a test")
             await driver.stay_quiet(self.quiet_s)
-            assert driver.values == ["b"], "what was handed over came again"
+            assert driver.values == ["b"], "the dead-lettered message came again"
         assert await self.dead_letters() == ["a"]
 
     # A lane for each message
@@ -82,7 +82,7 @@ class KeepingCases(ProducerSuite):
         async with await self._driving() as driver:
             await driver.advanced_count(3)
         lanes = {encode_lane(delivery.lane) for delivery in driver.deliveries}
-        assert None not in lanes, "a lane is no JSON"
+        assert None not in lanes, "a lane is not JSON"
         assert len(lanes) == 3, f"three messages have {len(lanes)} lanes"
 
     @case(Feature.QUEUE)
@@ -98,19 +98,19 @@ class KeepingCases(ProducerSuite):
     # Under the runtime
 
     @case(Feature.QUEUE)
-    async def test_a_watcher_that_fails_misses_nothing_and_its_sibling_gets_all_once(self) -> None:
+    async def test_a_failing_watcher_misses_nothing_and_its_sibling_gets_all_once(self) -> None:
         producer = await self.new_producer()
         failing: set[str] = {"b"}
         watching = _watching(producer, self.value_of, failing)
         async with StreamHarness(catch_up=True) as streams:
             well, sick = await streams.add(watching("well")), await streams.add(watching("sick"))
             await self.publish(_VALUES)
-            # In whatever order they come, some it has before it fails, and the others it has to get.
+            # The messages may come in any order: "sick" got some before it failed, and its backlog has the others.
             await self._until(
                 lambda: len(well.events) >= 3 and len(sick.events) + len(_behind(sick)) >= 3
             )
             assert sick.behind
-            # The broker is told all the same.
+            # All three are committed although "sick" has a backlog.
             await self._await_committed_without(3)
             failing.clear()
             await streams.restart(sick)
@@ -125,22 +125,22 @@ class KeepingCases(ProducerSuite):
             while True:
                 if condition():
                     return
-                # The runtime tells nobody what has changed there, nor does the broker.
+                # Neither the runtime nor the broker announces the change.
                 await anyio.sleep(0.01)
-        raise AssertionError(f"not within {self.patience_s:g} s")
+        raise AssertionError(f"the condition did not become true within {self.patience_s:g} s")
 
     async def _await_committed_without(self, number: int) -> None:
-        """As `_await_committed`, without a driver."""
+        """Wait until `number` messages of lane 0 are committed, without a driver."""
         with anyio.move_on_after(self.patience_s):
             while True:
                 if await self.committed() == number:
                     return
                 await anyio.sleep(0.01)
-        raise AssertionError(f"not {number}, but {await self.committed()} are committed")
+        raise AssertionError(f"{await self.committed()} messages are committed, not {number}")
 
 
 def _behind(view: HostedView) -> list[Any]:
-    """What a watcher has still to get, of all lanes."""
+    """The messages that are stored for a watcher, in all lanes."""
     return [event for kept in view.behind.values() for event in kept]
 
 
@@ -148,7 +148,7 @@ def _watching(
     producer: SharedStreamProducer, value_of: Callable[[Any], str | None], failing: set[str]
 ) -> type[Any]:
     class Watching(BaseEventTrigger):
-        """An event of each message; the one that is called "sick" fails with some."""
+        """Yields an event for each message. The watcher named "sick" fails at the values in `failing`."""
 
         def __init__(self, name: str) -> None:
             self.name = name
@@ -169,7 +169,7 @@ def _watching(
             async for event in shared_stream:
                 value = value_of(event)
                 if self.name == "sick" and value in failing:
-                    raise RuntimeError(f"cannot take {value}")
+                    raise RuntimeError(f"fails at {value}")
                 if value is not None:
                     yield TriggerEvent(value)
 

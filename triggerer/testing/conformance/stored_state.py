@@ -1,4 +1,4 @@
-"""The producers' conformance suite, as far as a state in the store goes."""
+"""The producers' conformance suite: a producer's state in the store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from triggerer.testing.conformance.suite import ProducerSuite
 from triggerer.testing.memory_state import InMemoryState
 
 
-class RestoringCases(ProducerSuite):
-    """A state passes only what was advanced, and is all that a successor needs; part of `ProducerConformance`."""
+class StoredStateCases(ProducerSuite):
+    """A state passes only advanced messages, and a successor needs nothing else; part of `ProducerConformance`."""
 
     @case(Feature.STATE)
     async def test_a_state_that_is_not_saved_passes_nothing(self) -> None:
         await self._needs_state()
         await self.publish(["a", "b"])
         before: dict[str, str | None] = {}
-        # What is saved before anything is advanced (where to begin, for instance) is left alone.
+        # A producer may save a state before its first advance, for example its starting position.
         async with await self._driving(nothing) as driver:
             await driver.count(2)
         self.state.refusal = StoreError("another instance owns the stream")
@@ -29,11 +29,11 @@ class RestoringCases(ProducerSuite):
         self.state.refusal = None
         async with await self._driving() as driver:
             await driver.advanced_count(2)
-            assert self._keys(driver) == before, "the keys are not the same"
+            assert self._keys(driver) == before, "the messages came again with other keys"
         assert await self.committed() == 2
 
     @case(Feature.STATE)
-    async def test_no_state_passes_what_has_failed_or_is_open(self) -> None:
+    async def test_no_state_passes_a_failed_or_open_message(self) -> None:
         await self._needs_state()
         await self.publish(["a", "b", "c", "d"])
         for resolve, left in ((all_but("c"), {"c"}), (failing("c"), {"c"})):

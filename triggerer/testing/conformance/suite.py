@@ -1,4 +1,4 @@
-"""What the cases for producers have in common: the hooks that a broker's suite implements, and how a case is driven."""
+"""The common part of the producers' cases: the hooks that a broker's suite implements, and the driver."""
 
 from __future__ import annotations
 
@@ -18,64 +18,64 @@ from triggerer.testing.memory_state import InMemoryState
 
 
 class ProducerSuite:
-    """The part of `ProducerConformance` without cases; what they are is said there."""
+    """The hooks of `ProducerConformance` and the helpers of its cases."""
 
     features: ClassVar[Any] = frozenset()
-    """Of `Feature`, or their names."""
+    """Values of `Feature`, or their names."""
     patience_s: ClassVar[float] = 10.0
     quiet_s: ClassVar[float] = 0.1
     max_deliveries: ClassVar[int] = 3
-    """With dead_letter: the limit that producers of `new_producer` keep."""
+    """With dead_letter: the limit of failed deliveries in the source of `setup`."""
     lock_s: ClassVar[float] = 0.2
     """With lock_renewal: how long a lock lasts unless it is renewed."""
     cancel_at: ClassVar[Iterable[int]] = range(1, 100)
-    """At which waits the cases of cancellation cancel; they stop at the first that is not reached."""
+    """The waits at which the cancellation cases cancel. They stop at the first wait that is not reached."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.features = checked_features(cls.__name__, cls.features)
 
     state: InMemoryState
-    """What the producers of the case are handed, if they override `use_state`; hooks may read it."""
+    """The state that the case's producers receive if they override `use_state`. Hooks may read it."""
 
     # Hooks
 
     async def setup(self) -> None:
-        """Before each case: an empty source with at least two lanes, if there are lanes."""
+        """Before each case: make an empty source, with at least two lanes if the suite has lanes."""
 
     async def teardown(self) -> None:
-        """After each case, whatever became of it."""
+        """After each case, whether it passed or failed: delete the source."""
 
     async def new_producer(self) -> SharedStreamProducer:
-        """A new producer on the source of `setup`; the one before has been closed, save with lock_renewal."""
+        """A new producer on the source of `setup`. Except with lock_renewal, the former producer is closed."""
         raise NotImplementedError
 
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
-        """Send messages to a lane, in order. Without lanes it is always 0. Values are unique in a case."""
+        """Send messages to a lane, in order. Without lanes, `lane` is always 0. Values are unique in a case."""
         raise NotImplementedError
 
     async def publish_unordered(self, values: Sequence[str]) -> None:
-        """With queue, if there are such: send messages that have no order with any other."""
+        """With queue, if the source can: send messages without order."""
         raise SkipTest(f"{type(self).__name__} does not override publish_unordered")
 
     async def committed(self, lane: int = 0) -> int:
-        """How many of the messages published to the lane no new producer is given."""
+        """The number of committed messages of the lane. A new producer does not receive them."""
         raise NotImplementedError
 
     def value_of(self, event: Any) -> str | None:
-        """The published value of a raw event; None for an event that is no message."""
+        """The published value of a raw event; None for an event that is not a message."""
         return str(event)
 
     async def dead_letters(self) -> list[str]:
-        """With dead_letter: the values that are at the place for dead letters, in any order."""
+        """With dead_letter: the values of the dead letters, in any order."""
         raise NotImplementedError
 
     async def recreate(self) -> None:
-        """With recreation: delete the source, and create it again under its name, empty; no producer is open."""
+        """With recreation: delete the source and create it again, empty, under its name. No producer is open."""
         raise NotImplementedError
 
     async def seek(self, position: int, lane: int = 0) -> None:
-        """With seek: set the committed position of a lane back; no producer is open."""
+        """With seek: set the committed position of a lane back. No producer is open."""
         raise NotImplementedError
 
     # Running
@@ -95,7 +95,7 @@ class ProducerSuite:
         return self._drive(await self._new_producer(), resolve)
 
     async def _new_producer(self) -> SharedStreamProducer:
-        """A new producer, which has its state."""
+        """A new producer that has received the case's state."""
         producer = await self.new_producer()
         if has_state(type(producer)):
             producer.use_state(self.state)
@@ -113,7 +113,7 @@ class ProducerSuite:
         )
 
     async def _await_committed(self, number: int, driver: Driver) -> None:
-        """Wait until so many messages of lane 0 are committed, and see that no more are."""
+        """Wait until `number` messages of lane 0 are committed; fails if more are."""
         with anyio.move_on_after(self.patience_s):
             while await self.committed() < number:
                 await driver.stay_quiet(0.01)
@@ -127,14 +127,14 @@ class ProducerSuite:
         return feature in self.features
 
     def _check_same(self, delivered: Sequence[str], expected: Sequence[str], what: str) -> None:
-        """In order where there is one; each once in any case."""
+        """Compare the values: in order if the suite has ordering, otherwise each value once."""
         if self._has(Feature.ORDERING):
             assert list(delivered) == list(expected), what
         else:
             assert sorted(delivered) == sorted(expected), what
 
     async def _check_left(self, expected: Sequence[str], what: str) -> None:
-        """A new producer is given exactly `expected`; they stay uncommitted."""
+        """Check that a new producer receives exactly `expected`, and leave them uncommitted."""
         async with await self._driving(nothing) as driver:
             await driver.count(len(expected))
             await driver.stay_quiet(self.quiet_s)

@@ -1,4 +1,4 @@
-"""What a timetable must hold, whoever wrote it."""
+"""The conformance suite for timetables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from triggerer.domain.timetables import (
 
 @contextmanager
 def frozen_clock(moment: datetime) -> Iterator[None]:
-    """Let `triggerer.timetables.now()` return `moment` in the block."""
+    """In the block, `triggerer.timetables.now()` returns `moment`."""
 
     class Frozen(datetime):
         @classmethod
@@ -37,10 +37,9 @@ def frozen_clock(moment: datetime) -> Iterator[None]:
 
 
 class TimetableConformance:
-    """Cases for a timetable: subclass it in a test module as `class TestMine(TimetableConformance)`.
+    """Subclass it in a test module as `class TestMine(TimetableConformance)`, and implement `new_timetable`.
 
-    Implement `new_timetable`. The rest has defaults that suit a timetable whose runs go on for ever, at least one every
-    400 days.
+    The other attributes have defaults for a timetable whose runs never end, with at least one run in 400 days.
     """
 
     moments: ClassVar[Sequence[datetime]] = (
@@ -49,18 +48,18 @@ class TimetableConformance:
         datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
         datetime(2026, 12, 31, 12, tzinfo=UTC),
     )
-    """When the timetable is asked."""
+    """The instants at which the cases ask the timetable."""
     steps: ClassVar[int] = 30
-    """How many runs each case follows."""
+    """The number of runs that each case follows."""
     is_endless: ClassVar[bool] = True
     """Whether there is always a next run."""
     catches_up: ClassVar[bool] = True
-    """Whether it tells what is missed from what is not; `once` and a roll-up do not."""
+    """Whether the timetable can miss runs and catch up; `once` and a roll-up cannot."""
     is_installed: ClassVar[bool] = True
     """Whether an entry point provides it in this environment."""
 
     def new_timetable(self) -> Timetable:
-        """A timetable, the same for each call."""
+        """The timetable under test; an equal one in each call."""
         raise NotImplementedError
 
     # Cases
@@ -85,7 +84,7 @@ class TimetableConformance:
                     assert before.logical_date < after.logical_date, (before, after)
 
     def test_the_same_question_has_the_same_answer(self) -> None:
-        """It depends on what it is asked, and on `triggerer.timetables.now()`, and on nothing else."""
+        """The answer depends only on the arguments and on `triggerer.timetables.now()`."""
         for moment in self.moments:
             for catchup in (False, True):
                 restriction = TimeRestriction(moment - timedelta(days=800), None, catchup)
@@ -108,7 +107,7 @@ class TimetableConformance:
                 )
 
     def test_after_years_without_catch_up_few_runs_lie_in_the_past(self) -> None:
-        """And it is not slow: missed runs are not gone through one by one."""
+        """The answer comes fast, because the timetable does not go through the missed runs one by one."""
         self._needs(self.catches_up, "catches_up")
         for moment in self.moments:
             last = self._ask(moment, None, TimeRestriction(moment, None, catchup=True))
@@ -121,15 +120,15 @@ class TimetableConformance:
                     break
                 interval = info.data_interval
             else:
-                raise AssertionError(f"the third run is still one that was missed: {info}")
+                raise AssertionError(f"the third run is still a missed run: {info}")
 
     def test_with_catch_up_missed_runs_come_one_by_one(self) -> None:
         self._needs(self.catches_up, "catches_up")
         for moment in self.moments:
             start = TimeRestriction(moment - timedelta(days=800), None, catchup=True)
-            backlog_reader = self._runs(moment, start)
-            waited = self._runs(moment - timedelta(days=800), start)
-            assert backlog_reader == waited
+            late = self._runs(moment, start)
+            on_time = self._runs(moment - timedelta(days=800), start)
+            assert late == on_time
 
     def test_a_run_by_hand_has_a_data_interval(self) -> None:
         for moment in self.moments:
@@ -152,12 +151,12 @@ class TimetableConformance:
         timetable = self.new_timetable()
         for text in (timetable.summary, timetable.description):
             assert isinstance(text, str), text
-            assert text.strip(), "summary and description are not empty"
+            assert text.strip(), "summary and description must not be empty"
 
     def test_its_instants_are_the_same_in_both_directions(self) -> None:
         timetable = self.new_timetable()
         if not isinstance(timetable, HasTicks):
-            raise SkipTest(f"{type(timetable).__name__} is not given by instants")
+            raise SkipTest(f"{type(timetable).__name__} has no `after` and `before`")
         for moment in self.moments:
             found, at = [], moment
             for _ in range(self.steps):
@@ -183,7 +182,7 @@ class TimetableConformance:
             )
 
     def _runs(self, now: datetime, restriction: TimeRestriction) -> list[DagRunInfo]:
-        """The runs as a scheduler that waits for each makes them."""
+        """The runs that a scheduler creates if it waits for each."""
         found: list[DagRunInfo] = []
         last: DataInterval | None = None
         for _ in range(self.steps):

@@ -1,4 +1,4 @@
-"""The conformance suite for triggers: what the service relies on when it stores them, makes them again, runs them."""
+"""The conformance suite for triggers: the rules that let the service store, recreate and run them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ print(stream_digest(cls(**arguments).shared_stream_key()))
 class TriggerConformance:
     """Subclass it as `TestMyTrigger` and implement the hooks. Needs no broker.
 
-    What it asks of a filter: it is an async generator; all that derives from a raw event is yielded before the next is
-    pulled; an error of the stream comes out of it; and it ends when it is cancelled.
+    A filter must be an async generator. It yields all events of a raw event before it pulls the next raw event, lets
+    an error of the stream pass, and ends when it is cancelled.
     """
 
     features: ClassVar[frozenset[str]] = frozenset()
@@ -59,24 +59,25 @@ class TriggerConformance:
         """Before each case."""
 
     async def teardown(self) -> None:
-        """After each case, whatever became of it."""
+        """After each case, whether it passed or failed."""
 
     def new_trigger(self) -> BaseEventTrigger:
-        """A trigger of the class under test; each call with the same arguments."""
+        """A trigger of the class under test, with equal arguments in each call."""
         raise NotImplementedError
 
     def siblings(self) -> Sequence[BaseEventTrigger]:
-        """Others that share its stream: other arguments than `new_trigger`'s, an equal key."""
+        """Triggers that share the stream: an equal key, but other arguments."""
         return ()
 
     def strangers(self) -> Sequence[BaseEventTrigger]:
-        """Others that read something else, and so must have another key."""
+        """Triggers that read another upstream, and so must have another key."""
         return ()
 
     def raw_events(self) -> Sequence[tuple[Any, int]]:
-        """Raw events as the stream would yield them, each with the number of `TriggerEvent`s that derive from it.
+        """Raw events as the stream would yield them, each with the number of `TriggerEvent`s that it causes.
 
-        At least one that fires and one that does not, where the trigger has a stream. Called for every run anew.
+        If the trigger has a stream, at least one raw event causes an event and one causes none. Each run of a filter
+        calls this again.
         """
         return ()
 
@@ -91,23 +92,23 @@ class TriggerConformance:
     # Serialisation
 
     @case()
-    async def test_it_serialises_twice_the_same(self) -> None:
+    async def test_it_serialises_the_same_way_each_time(self) -> None:
         trigger = self.new_trigger()
         classpath, arguments = trigger.serialize()
         first = canonical_kwargs(arguments)
         again, more = trigger.serialize()
         assert (again, canonical_kwargs(more)) == (classpath, first)
-        assert canonical_kwargs(self.new_trigger().serialize()[1]) == first, "another of the same"
+        assert canonical_kwargs(self.new_trigger().serialize()[1]) == first, "a second trigger"
 
     @case()
     async def test_its_arguments_survive_json(self) -> None:
         arguments = self.new_trigger().serialize()[1]
         text = canonical_kwargs(arguments)
-        # By text, since a tuple is not equal to the list that it comes back as, and both are the same argument.
+        # Compared as text, because a tuple comes back as a list and the two are not equal.
         assert canonical_kwargs(json.loads(text)) == text
 
     @case()
-    async def test_made_again_from_its_arguments_it_is_the_same(self) -> None:
+    async def test_it_can_be_made_again_from_its_arguments(self) -> None:
         trigger = self.new_trigger()
         again = _made_again(trigger)
         assert _identity(again) == _identity(trigger)
@@ -127,7 +128,7 @@ class TriggerConformance:
 
     @case()
     async def test_equal_triggers_have_equal_keys(self) -> None:
-        # Both are kept until the end: the second must not get the address of the first.
+        # Both stay alive until the end, so that the second does not get the address of the first.
         triggers = [self.new_trigger(), self.new_trigger()]
         one, two = (trigger.shared_stream_key() for trigger in triggers)
         assert one == two
@@ -153,13 +154,11 @@ class TriggerConformance:
             )
 
         async with anyio.create_task_group() as tasks:
-            for seed in ("1", "2"):  # what a set or a dict of the key would be ordered by
+            for seed in ("1", "2"):  # the seed changes the order of a set in the key
                 tasks.start_soon(ask, seed)
         for process in done:
             assert process.returncode == 0, process.stderr.decode()
-            assert process.stdout.decode().strip() == expected, (
-                "a trigger of another process differs"
-            )
+            assert process.stdout.decode().strip() == expected, "the key differs in another process"
 
     @case()
     async def test_siblings_share_its_stream_and_strangers_do_not(self) -> None:
@@ -168,7 +167,7 @@ class TriggerConformance:
         for sibling in self.siblings():
             assert key is not None
             assert sibling.shared_stream_key() == key, sibling.serialize()
-            assert sibling.describe_stream() == name, "one stream has one name"
+            assert sibling.describe_stream() == name, "siblings give their stream two names"
             assert stream_digest(sibling.shared_stream_key()) == stream_digest(key)
         for stranger in self.strangers():
             other = stranger.shared_stream_key()
@@ -177,16 +176,16 @@ class TriggerConformance:
     # The guarantee
 
     @case()
-    async def test_what_it_says_of_its_source_is_understood(self) -> None:
+    async def test_its_description_of_its_source_is_valid(self) -> None:
         try:
             await facts_of(self.new_trigger(), ask=False)
         except ConfigurationError as error:
             raise SkipTest(
-                f"describe_delivery() needs a connection, which install_connections gives: {error}"
+                f"describe_delivery() needs a connection; call install_connections: {error}"
             ) from None
         except BrokerError as error:
             raise AssertionError(
-                f"describe_delivery(ask=False) asked its source: {error}"
+                f"describe_delivery(ask=False) must not ask the source, but it did: {error}"
             ) from error
         except PluginError as error:
             raise AssertionError(str(error)) from error
@@ -194,7 +193,7 @@ class TriggerConformance:
     # Life
 
     @case()
-    async def test_cleanup_of_one_that_never_ran_is_harmless(self) -> None:
+    async def test_cleanup_before_the_first_run_is_harmless(self) -> None:
         await self.new_trigger().cleanup()
 
     @case()
@@ -227,13 +226,13 @@ class TriggerConformance:
                 async with aclosing(events):
                     async for _ in events:
                         pass
-                assert scope.cancel_called, "it returned while its stream was still open"
-        assert not patience.cancelled_caught, "it went on although it was cancelled"
+                assert scope.cancel_called, "the filter returned while its stream was still open"
+        assert not patience.cancelled_caught, "the filter continued although it was cancelled"
 
     # Filter rules
 
     @case()
-    async def test_all_that_derives_from_an_event_is_yielded_before_the_next_is_pulled(
+    async def test_all_events_of_a_raw_event_are_yielded_before_the_next_pull(
         self,
     ) -> None:
         for number, (raw, count) in enumerate(self._raw_events()):
@@ -243,28 +242,28 @@ class TriggerConformance:
         assert [len(one) for one in together] == [count for _, count in self._raw_events()]
 
     @case()
-    async def test_what_it_yields_can_be_stored(self) -> None:
+    async def test_its_events_can_be_stored(self) -> None:
         for one in await self._derive([raw for raw, _ in self._raw_events()]):
             for event in one:
                 assert isinstance(event, TriggerEvent)
                 json.dumps(event.payload, allow_nan=False)
 
     @case()
-    async def test_its_selector_leaves_out_only_what_it_passes(self) -> None:
+    async def test_its_selector_leaves_out_only_events_that_the_filter_ignores(self) -> None:
         trigger = self.new_trigger()
         selector = selector_of(trigger)
         if selector is None:
-            # It is shown everything.
+            # Without a selector the filter sees every raw event.
             return
         for number, (raw, _) in enumerate(self._raw_events()):
             try:
                 is_shown = selector.read(raw) in selector.values
-            except Exception:  # noqa: BLE001  (what cannot be read is shown to all)
+            except Exception:  # noqa: BLE001  (every filter sees an event that cannot be read)
                 is_shown = True
             if not is_shown:
                 runtime = RejectionCount()
                 assert await self._derive([raw], runtime) == [[]], f"raw event {number} fires"
-                assert not runtime.rejections, f"raw event {number} is rejected where it is shown"
+                assert not runtime.rejections, f"the filter would reject raw event {number}"
 
     @case()
     async def test_an_error_of_the_stream_comes_out_of_it(self) -> None:
@@ -280,7 +279,7 @@ class TriggerConformance:
                     ) as events:
                         async for _ in events:
                             pass
-            except Exception as raised:  # noqa: BLE001  (which one is the question)
+            except Exception as raised:  # noqa: BLE001  (checked below)
                 caught = raised
             assert _has_cause(caught, error), f"after {pulled} events: {caught!r}"
 
@@ -310,7 +309,7 @@ class TriggerConformance:
         async with StreamHarness() as streams:
             view = await streams.add(fed(**trigger.serialize()[1]))
             await streams.quiesce()
-            assert view.error is None, f"it ended: {view.error!r}"
+            assert view.error is None, f"the trigger ended: {view.error!r}"
             assert len(view.events) == sum(count for _, count in raws)
         assert [item.broker_payload for item in advanced] == list(range(len(raws)))
         assert not any(item.outcome.failed for item in advanced)
@@ -319,13 +318,13 @@ class TriggerConformance:
         raws = self.raw_events()
         if self.new_trigger().shared_stream_key() is None:
             raise SkipTest(f"the trigger of {type(self).__name__} lacks a shared stream")
-        assert any(count for _, count in raws), "raw_events() holds none that fires"
+        assert any(count for _, count in raws), "no raw event of raw_events() causes an event"
         return raws
 
     async def _derive(
         self, raws: Sequence[Any], runtime: RejectionCount | None = None
     ) -> list[list[TriggerEvent]]:
-        """What a new filter yields while it has each event open; the stream never ends."""
+        """The trigger events that a new filter yields for each raw event, before it pulls the next."""
         trigger = _made_again(self.new_trigger())
         stream = GivenStream(raws)
         derived: list[list[TriggerEvent]] = [[] for _ in raws]
@@ -335,7 +334,7 @@ class TriggerConformance:
                 async def run() -> None:
                     async with aclosing(filtered(trigger, stream)) as events:
                         async for event in events:
-                            assert stream.pulled, "it yielded before it had pulled anything"
+                            assert stream.pulled, "the filter yielded before its first pull"
                             derived[stream.pulled - 1].append(event)
 
                 tasks.start_soon(run)
@@ -354,7 +353,7 @@ def _identity(trigger: BaseEventTrigger) -> tuple[str, str]:
 
 
 def _split(classpath: str) -> tuple[str, str]:
-    """The module and the class; the class may be nested."""
+    """The module and the class name of a class path. The class may be nested."""
     parts = classpath.split(".")
     for length in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:length])
