@@ -14,7 +14,7 @@ import anyio
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from producers.kafka.errors import guarded
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.positions.commits import Commits
 from producers.kafka.positions.leader_epochs import LeaderEpochs
 from producers.kafka.positions.position import CommittedPosition
@@ -49,7 +49,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         revoke_timeout_s: float,
         idle_wait_ms: int,
     ) -> None:
-        self.lanes: dict[TopicPartition, Lane] = {}
+        self.lanes: dict[TopicPartition, LaneInFlight] = {}
         self.topics: dict[str, TopicDescription] = {}
         self.topics_are_suspect = False
         """A broker does not know the id of one: look now."""
@@ -132,7 +132,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         if self._abandoned:
             return
         for partition, position in positions.items():
-            self.lanes[partition] = Lane(partition, membership, position)
+            self.lanes[partition] = LaneInFlight(partition, membership, position)
             self._consumer.seek(partition, position.offset)
             if self._paused:
                 self._consumer.pause(partition)
@@ -183,7 +183,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             else:
                 lane.close()
 
-    def _expired(self, lane: Lane, offset: int, first: int, end: int) -> tuple[Lane, str]:
+    def _expired(
+        self, lane: LaneInFlight, offset: int, first: int, end: int
+    ) -> tuple[LaneInFlight, str]:
         """Go on as `expired_offset` says, which is not at the earliest message.
 
         Raises:
@@ -230,15 +232,17 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         lanes = self.lanes.values()
         now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)
         if delivered != self._delivered or any(
-            lane.in_flight or lane.is_held or lane.paused for lane in lanes
+            lane.in_flight or lane.is_blocked or lane.paused for lane in lanes
         ):
             self._busy_at, self._delivered = now, delivered
         return self._idle_wait_ms if now - self._busy_at >= _IDLE_AFTER_S else usual_ms
 
-    def hold(self, lane: Lane, position: CommittedPosition, delay_s: float) -> None:
+    def redeliver_after(
+        self, lane: LaneInFlight, position: CommittedPosition, delay_s: float
+    ) -> None:
         """Rewind to `position`, and deliver from there after the delay; other partitions go on meanwhile."""
         # Most messages succeed at the second try: what follows the message is delivered again with it. From the second
-        # failure on, the message is delivered alone, see Lane.probing.
+        # failure on, the message is delivered alone, see `LaneInFlight.probing`.
         lane.step_back(position, probing=position.failures > 1)
         if lane.draining or not self._consumer_has(lane):
             return
@@ -249,20 +253,20 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
         self._cluster.wait_long(False)
 
-    def _release(self, lane: Lane) -> None:
+    def _release(self, lane: LaneInFlight) -> None:
         lane.timer = None
         self._wait_as_long_as_possible()
         self._resume(lane)
 
     def _wait_as_long_as_possible(self) -> None:
-        self._cluster.wait_long(not any(other.is_held for other in self.lanes.values()))
+        self._cluster.wait_long(not any(other.is_blocked for other in self.lanes.values()))
 
-    def probe(self, lane: Lane) -> None:
+    def probe(self, lane: LaneInFlight) -> None:
         """Fetch nothing after the lane's next message until that one is advanced."""
         if self._consumer_has(lane):
             self._consumer.pause(lane.partition)
 
-    def end_probe(self, lane: Lane) -> None:
+    def end_probe(self, lane: LaneInFlight) -> None:
         """Deliver what follows the message that had failed; it is advanced now."""
         lane.probing = False
         if self._consumer_has(lane):
@@ -294,16 +298,16 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             lane.paused = False
             self._resume(lane)
 
-    def put_back(self, lane: Lane) -> None:
+    def put_back(self, lane: LaneInFlight) -> None:
         """Fetch again what the consumer has returned and the stream has not yielded."""
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.delivered)
 
-    def _resume(self, lane: Lane) -> None:
+    def _resume(self, lane: LaneInFlight) -> None:
         if not self._paused and lane.may_deliver and self._consumer_has(lane):
             self._consumer.resume(lane.partition)
 
-    def _consumer_has(self, lane: Lane) -> bool:
+    def _consumer_has(self, lane: LaneInFlight) -> bool:
         return not lane.closed and lane.partition in self._consumer.assignment()
 
     def advanced(self) -> None:
@@ -320,7 +324,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self.advanced()
 
 
-def _in_range(lane: Lane, offset: int, first: int, end: int) -> tuple[Lane, str]:
+def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[LaneInFlight, str]:
     """Return the lane that goes on where the client cannot read at `offset`, and why it cannot."""
     parted, lane.parted = lane.parted, None
     if offset >= first and parted is not None:

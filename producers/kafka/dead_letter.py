@@ -96,14 +96,14 @@ class DeadLetters:
                     what,
                 )
         except TimeoutError as error:
-            self._refused.note(topic)
+            self._refused.record(topic)
             raise BrokerRefused(
                 f"{what}: not written within {_WRITE_TIMEOUT_S:.0f} s",
                 hint=f"does the topic {topic!r} exist, and may this user write to it?",
             ) from error
         except BrokerError as error:
             if isinstance(error, BrokerRefused):
-                self._refused.note(topic)
+                self._refused.record(topic)
             if error.hint is None:
                 error.hint = f"does the topic {topic!r} exist, and may this user write to it?"
             raise

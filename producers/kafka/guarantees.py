@@ -122,7 +122,7 @@ class _Told:
             answer = await guarded(client.send(node, DescribeConfigsRequest(wanted)), what)
             for error_code, _, _, name, entries in answer.resources:
                 if sdk.for_code(error_code) is sdk.NoError:
-                    self._note(name, {entry[0]: entry[1] for entry in entries})
+                    self._read_configuration(name, {entry[0]: entry[1] for entry in entries})
             if settings.max_deliveries:
                 dead_letters = sorted({settings.dead_letter_topic_of(name) for name in names})
                 await self._find_dead_letters(client, node, dead_letters, what)
@@ -150,7 +150,7 @@ class _Told:
 
         self._no_dead_letters = sorted(await find_missing(send, node, names))
 
-    def _note(self, name: str, configuration: Mapping[str, str | None]) -> None:
+    def _read_configuration(self, name: str, configuration: Mapping[str, str | None]) -> None:
         policies = (configuration.get(_CLEANUP) or "").split(",")
         if "compact" in policies:
             self._compacted.append(name)

@@ -24,7 +24,7 @@ _CUTS: Final = 8
 """Cuts that are remembered at a time, since a commit's metadata is bounded."""
 
 
-class Lane:
+class LaneInFlight:
     """See the module's docstring."""
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Lane:
         return not self.paused and self.timer is None and not waits_for_probe
 
     @property
-    def is_held(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether a failed message holds up the lane."""
         return self.timer is not None or self.probing
 
@@ -113,7 +113,7 @@ class Lane:
                     return f"{prefix}{offset}+{part.epoch}"
         return f"{prefix}{offset}"
 
-    def after_cut(self, parted: Divergence, fetched_to: int, begin: int) -> Lane:
+    def after_cut(self, parted: Divergence, fetched_to: int, begin: int) -> LaneInFlight:
         """Return the lane that takes this one's place when the log was cut: what it has from the cut on was not read.
 
         It begins at the cut, unless a message before that is still in flight. Another lane, since what this one has
@@ -134,7 +134,7 @@ class Lane:
         )
         used = (*before.used, UsedOffsets(since, below, epoch))[-_CUTS:]
         position = replace(self.position(offset, failures), used=used)
-        lane = Lane(self.partition, self.membership, position)
+        lane = LaneInFlight(self.partition, self.membership, position)
         lane.epochs, lane.paused = self.epochs, self.paused
         return lane
 

@@ -21,7 +21,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from producers.kafka.connection.connecting import connect, stop_consumer
 from producers.kafka.connection.topics import Topics
 from producers.kafka.errors import guarded
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.message import KafkaMessage, Record
 from producers.kafka.positions.position import CommittedPosition, CutTopic, UsedOffsets
 from producers.kafka.positions.start import Start
@@ -55,16 +55,16 @@ class LaneReader:
         settings: KafkaSettings,
         *,
         group: str,
-        group_lane: Callable[[], Lane | None],
+        group_lane: Callable[[], LaneInFlight | None],
     ) -> None:
         self.topics: dict[str, TopicDescription] = {}
-        self.lanes: dict[TopicPartition, Lane] = {}
+        self.lanes: dict[TopicPartition, LaneInFlight] = {}
         self.topics_are_suspect = False
         self._partition = partition
         self._settings = settings
         self._group = group
         self._assigned_lane = group_lane
-        self._committed_lane: Lane | None = None
+        self._committed_lane: LaneInFlight | None = None
         self._used: tuple[UsedOffsets, ...] = ()
         self._what = (
             f"reading of {partition.topic}[{partition.partition}] at {settings.bootstrap_servers}"
@@ -118,13 +118,13 @@ class LaneReader:
                     check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
                     await self._check_topic(cluster)
 
-    def _group_lane(self) -> Lane | None:
+    def _group_lane(self) -> LaneInFlight | None:
         """The group's, as far as it is known, and if it is of this topic and not of a predecessor."""
         found = self._assigned_lane() or self._committed_lane
         topic_id = self.topics[self._partition.topic].topic_id
         return found if found is not None and found.committed.topic_id == topic_id else None
 
-    async def _find_committed(self, cluster: Cluster) -> Lane | None:
+    async def _find_committed(self, cluster: Cluster) -> LaneInFlight | None:
         """The lane as it is when it is assigned; None if the group has committed nothing."""
         timeout_s = self._settings.commit_timeout_s
         try:
@@ -135,7 +135,7 @@ class LaneReader:
                 f"{self._what}: the commit of group {self._group} could not be read in {timeout_s:.0f} s"
             ) from None
         committed = found.get(self._partition)
-        return None if committed is None else Lane(self._partition, _NO_MEMBER, committed)
+        return None if committed is None else LaneInFlight(self._partition, _NO_MEMBER, committed)
 
     async def _begin(
         self, consumer: AIOKafkaConsumer, cluster: Cluster, position: list[Any]
@@ -170,12 +170,12 @@ class LaneReader:
             else group.epochs.before(offset),
             used=self._used,
         )
-        self.lanes[partition] = Lane(partition, _NO_MEMBER, committed)
+        self.lanes[partition] = LaneInFlight(partition, _NO_MEMBER, committed)
         Fetching(consumer, self)
         consumer.assign([partition])
         consumer.seek(partition, offset)
 
-    def _compare(self, lane: Lane, records: Sequence[Record]) -> None:
+    def _compare(self, lane: LaneInFlight, records: Sequence[Record]) -> None:
         """Look whether the group has read the same log, as far as it has read these records.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import orjson
 from aiokafka import TopicPartition
 
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.wire.cluster import Membership
 from triggerer.abc import BrokerMessage
@@ -49,8 +49,8 @@ class _LoadedRecord:
     headers: tuple[tuple[str, bytes], ...]
 
 
-def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPosition) -> Lane:
-    lane = Lane(partition, Membership(-1, ""), position)
+def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPosition) -> LaneInFlight:
+    lane = LaneInFlight(partition, Membership(-1, ""), position)
     lane.close()
     return lane
 
@@ -65,11 +65,11 @@ class KafkaMessage(BrokerMessage):
     __slots__ = ("delivery", "lane", "offset", "record")
 
     record: Record
-    lane: Lane
+    lane: LaneInFlight
     delivery: int
     offset: int
 
-    def __init__(self, record: Record, lane: Lane, delivery: int) -> None:
+    def __init__(self, record: Record, lane: LaneInFlight, delivery: int) -> None:
         store = object.__setattr__
         store(self, "record", record)
         store(self, "lane", lane)

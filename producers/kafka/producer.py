@@ -15,12 +15,12 @@ from producers.kafka.assignment import Assignment
 from producers.kafka.connection.connecting import start_consumer, stop_consumer
 from producers.kafka.connection.topics import Topics
 from producers.kafka.dead_letter import DeadLetters
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.lane_reader import LaneReader, find_positions
 from producers.kafka.message import KafkaMessage, Record
 from producers.kafka.positions.commits import Commits
 from producers.kafka.positions.start import Start
-from producers.kafka.settle import Advancing
+from producers.kafka.settle import Settler
 from producers.kafka.wire.cluster import Cluster
 from producers.kafka.wire.fetching import Fetching
 from producers.kafka.wire.records import OutOfRange, get_records
@@ -75,7 +75,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._start = Start.parse(start)
         self._consumer: AIOKafkaConsumer | None = None
         self._assignment: Assignment | None = None
-        self._advancing: Advancing | None = None
+        self._settler: Settler | None = None
         self._dead_letters = DeadLetters(settings, group)
         self._paused = False
         self._is_unanswered = False
@@ -165,9 +165,9 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             revoke_timeout_s=settings.revoke_timeout_s,
             idle_wait_ms=settings.idle_fetch_wait_ms,
         )
-        self._advancing = Advancing(self._assignment, commits, self._dead_letters, settings)
+        self._settler = Settler(self._assignment, commits, self._dead_letters, settings)
         if self._report_standing is not None:
-            self._advancing.use_standing(self._report_standing)
+            self._settler.use_standing(self._report_standing)
         if self._paused:
             self._assignment.pause()
         await start_consumer(consumer, settings, self._what)
@@ -182,7 +182,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     async def _fetch(
         self, consumer: AIOKafkaConsumer, assignment: Assignment
-    ) -> list[tuple[Lane, int, list[Record]]]:
+    ) -> list[tuple[LaneInFlight, int, list[Record]]]:
         """Return the next records by lane, with their delivery; empty if none came for a while."""
         try:
             batches = await get_records(consumer, self._settings.max_batch, self._what)
@@ -225,8 +225,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
         Cancellation: The commit may have been made or not; what is not committed is delivered again.
         """
-        if self._advancing is not None:
-            await self._advancing.advance(batch)
+        if self._settler is not None:
+            await self._settler.advance(batch)
 
     def use_standing(self, report: ReportStanding) -> None:
         """Have the partitions reported whose message failed too often and that no dead-letter topic takes."""
@@ -236,7 +236,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return broker_payload.lane.partition
 
     def get_idempotency_key(self, broker_payload: KafkaMessage) -> str:
-        """`<topic id>/<partition>/<offset>`, and what was written again after a cut with the epoch, see `Lane.key`.
+        """Return `<topic id>/<partition>/<offset>`; `LaneInFlight.key` says what a cut log adds.
 
         With brokers before Kafka 2.8, which have no topic ids: `<topic>@<message's timestamp>/<partition>/<offset>`.
         In a topic that was created again, the message at the same offset was written later.
@@ -283,7 +283,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """
         partition = _partition(lane)
 
-        def group_lane() -> Lane | None:
+        def group_lane() -> LaneInFlight | None:
             return None if self._assignment is None else self._assignment.lanes.get(partition)
 
         reader = LaneReader(partition, self._settings, group=self._group, group_lane=group_lane)

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 
 from producers.kafka.assignment import Assignment
 from producers.kafka.dead_letter import DeadLetters
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.message import KafkaMessage
 from producers.kafka.positions.commits import Commits
 from producers.kafka.positions.position import CommittedPosition
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Advancing:
+class Settler:
     """Commits resolved batches, and has failed messages redelivered. Different lanes may advance concurrently."""
 
     def __init__(
@@ -41,18 +41,18 @@ class Advancing:
         self._policy = settings.delivery_policy()
         self._standing: set[TopicPartition] = set()
         self._report: ReportStanding = _tell_nobody
-        assignment.on_revoked = self._note_going_on
+        assignment.on_revoked = self._report_moving
 
     def use_standing(self, report: ReportStanding) -> None:
         """See `KafkaSharedStreamProducer.use_standing`."""
         self._report = report
 
-    def _note_standing(self, message: KafkaMessage, error: BrokerError) -> None:
+    def _report_stuck(self, message: KafkaMessage, error: BrokerError) -> None:
         logger.error("message stays where it is, since it cannot be set aside: %s", error)
         self._standing.add(message.lane.partition)
         self._report(message.lane.partition, f"its message cannot be set aside: {error}")
 
-    def _note_going_on(self, partition: TopicPartition) -> None:
+    def _report_moving(self, partition: TopicPartition) -> None:
         if partition in self._standing:
             self._standing.discard(partition)
             self._report(partition, None)
@@ -91,11 +91,11 @@ class Advancing:
             return ()
         if verdict.failed is None or set_aside:
             lane.committed = position
-            self._note_going_on(lane.partition)
+            self._report_moving(lane.partition)
             if lane.probing:
                 self._assignment.end_probe(lane)
             return verdict.rest
-        self._hold(lane, position, verdict)
+        self._redeliver(lane, position, verdict)
         return ()
 
     async def _dead_letter_rejected(self, verdict: Verdict) -> Verdict:
@@ -131,13 +131,13 @@ class Advancing:
         return verdict
 
     @staticmethod
-    def _count(lane: Lane, verdict: Verdict) -> int:
+    def _count(lane: LaneInFlight, verdict: Verdict) -> int:
         """Return how often the failed message has failed. A delivery that nobody saw is no failure of the message."""
         before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
         assert verdict.failed is not None
         return before + (1 if verdict.failed[1].blames_event else 0)
 
-    async def _commit(self, lane: Lane, position: CommittedPosition) -> bool:
+    async def _commit(self, lane: LaneInFlight, position: CommittedPosition) -> bool:
         """Commit the position; return whether it is committed."""
         if lane.closed:
             return False
@@ -154,7 +154,7 @@ class Advancing:
         )
         return False
 
-    def _hold(self, lane: Lane, position: CommittedPosition, verdict: Verdict) -> None:
+    def _redeliver(self, lane: LaneInFlight, position: CommittedPosition, verdict: Verdict) -> None:
         delay = self._policy.delay(position.failures)
         logger.warning(
             "message failed (%d of %s deliveries), delivered again in %.1f s: %s offset %d",
@@ -164,7 +164,7 @@ class Advancing:
             lane.partition,
             verdict.offset,
         )
-        self._assignment.hold(lane, position, delay)
+        self._assignment.redeliver_after(lane, position, delay)
 
     async def _set_aside(self, verdict: Verdict, failures: int) -> bool:
         """Return whether the message went to the dead-letter topic; a commit may pass it then."""
@@ -184,7 +184,7 @@ class Advancing:
             await self._dead_letters.write(message, evidence)
         except BrokerError as error:
             # The message stays failed and its partition waits. The other partitions go on.
-            self._note_standing(message, error)
+            self._report_stuck(message, error)
             return False
         return True
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.message import KafkaMessage
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.pluginkit.delivery import Judgement
@@ -30,7 +30,7 @@ class Verdict:
         rejected: The messages before `offset` that a subscriber rejected, with their outcomes.
     """
 
-    lane: Lane | None
+    lane: LaneInFlight | None
     offset: int
     failed: tuple[KafkaMessage, AdvanceOutcome] | None
     rest: Sequence[AdvanceItem]
@@ -44,7 +44,7 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
     An item that no subscriber saw stops the lane like a failed one (rule 5). One that was rejected, and that nobody
     failed, is passed once it is dead-lettered or set aside.
     """
-    current: Lane | None = None
+    current: LaneInFlight | None = None
     last: KafkaMessage | None = None
     stale = 0
     rejected: list[tuple[KafkaMessage, AdvanceOutcome]] = []

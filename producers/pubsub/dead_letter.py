@@ -74,7 +74,7 @@ class DeadLetters:
             )
         except BrokerError as error:
             if isinstance(error, BrokerRefused):
-                self._refused.note(self.topic)
+                self._refused.record(self.topic)
             error.hint = (
                 f"does the topic {self.topic} exist, and has the account roles/pubsub.publisher?"
             )

@@ -20,7 +20,7 @@ class Failures:
         self._most = most
         self._counts: OrderedDict[str, int] = OrderedDict()
 
-    def note(self, message_id: str) -> int:
+    def count(self, message_id: str) -> int:
         """It has failed once more; how often by now."""
         count = self._counts.pop(message_id, 0) + 1
         self._counts[message_id] = count

@@ -18,12 +18,12 @@ from producers.pubsub.message import GONE, OPEN, READY, Delivery, State
 
 COMES_AGAIN_WITHIN_S: Final = 5.0
 """How long a lane waits for the message that failed. The service may have dead-lettered it: then it never comes."""
-SHORTEST_HOLD_S: Final = 1.0
+SHORTEST_DELAY_S: Final = 1.0
 """Also where more messages fail than may be held, they do not go back and forth without a pause."""
 
 
 @dataclass(slots=True, eq=False)
-class _Hold:
+class _Delayed:
     """A delivery that is given back at a time."""
 
     since: float
@@ -48,7 +48,7 @@ class _Lane:
         return not (self.deliveries or self.early) and self.awaited is None
 
 
-class Hand:
+class InFlight:
     """What a stream holds.
 
     The service counts what failed and is held here against the stream's bounds, too. As many failing messages as there
@@ -61,10 +61,10 @@ class Hand:
         max_held: How many messages that failed may be held.
     """
 
-    def __init__(self, *, max_messages: int, max_bytes: int, max_held: int) -> None:
+    def __init__(self, *, max_messages: int, max_bytes: int, max_delayed: int) -> None:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._max_held = max_held
+        self._max_delayed = max_delayed
         self._extra = 0
         """For what is held, of the stream that is open."""
         self._extra_bytes = 0
@@ -75,11 +75,11 @@ class Hand:
         self._ready: deque[Delivery] = deque()
         self._paused: dict[str, list[Delivery]] = {}
         """By paused lane, what would have been yielded."""
-        self._holds: list[tuple[float, int, _Hold]] = []
-        self._hold_number = 0
+        self._due: list[tuple[float, int, _Delayed]] = []
+        self._due_number = 0
         self._bytes = 0
-        self._held = 0
-        self._held_bytes = 0
+        self._delayed = 0
+        self._delayed_bytes = 0
 
     def __len__(self) -> int:
         return len(self._by_message)
@@ -93,21 +93,21 @@ class Hand:
         """Whether nothing more is to be received."""
         return (
             len(self._by_message) >= self._max_messages + self._extra
-            or self._bytes - self._held_bytes >= self._max_bytes
+            or self._bytes - self._delayed_bytes >= self._max_bytes
         )
 
     @property
     def wants_room(self) -> bool:
         """Whether what is held takes half of the room that the stream has for others."""
-        return self._extra < self._max_held and (
-            self._held > self._extra + self._max_messages // 2
-            or self._held_bytes > self._extra_bytes + self._max_bytes // 2
+        return self._extra < self._max_delayed and (
+            self._delayed > self._extra + self._max_messages // 2
+            or self._delayed_bytes > self._extra_bytes + self._max_bytes // 2
         )
 
     def make_room(self) -> tuple[int, int]:
         """The bounds of a stream that is opened now, in messages and in bytes."""
-        self._extra = min(2 * self._held, self._max_held)
-        self._extra_bytes = 2 * self._held_bytes
+        self._extra = min(2 * self._delayed, self._max_delayed)
+        self._extra_bytes = 2 * self._delayed_bytes
         return self._max_messages + self._extra, self._max_bytes + self._extra_bytes
 
     def find(self, message_id: str) -> Delivery | None:
@@ -155,14 +155,14 @@ class Hand:
     def _hold_back(self, lane: _Lane, delivery: Delivery) -> None:
         delivery.state = State.EARLY
         lane.early[delivery] = None
-        self._count_held(delivery, 1)
+        self._count_delayed(delivery, 1)
 
     def _go_on(self, lane: _Lane, deliveries: list[Delivery]) -> None:
         """What was awaited is there, or will not come: these first, and then what was held back."""
         del self._waiting[lane.key]
         lane.awaited = None
         for delivery in lane.early:
-            self._count_held(delivery, -1)
+            self._count_delayed(delivery, -1)
         deliveries += lane.early
         lane.early.clear()
         for delivery in deliveries:
@@ -170,9 +170,9 @@ class Hand:
             self._make_ready(delivery)
         self._forget_if_empty(lane)
 
-    def _count_held(self, delivery: Delivery, sign: int) -> None:
-        self._held += sign
-        self._held_bytes += sign * delivery.size
+    def _count_delayed(self, delivery: Delivery, sign: int) -> None:
+        self._delayed += sign
+        self._delayed_bytes += sign * delivery.size
 
     def _make_ready(self, delivery: Delivery) -> None:
         delivery.state = READY
@@ -234,11 +234,11 @@ class Hand:
 
     def fail(self, delivery: Delivery, now: float, delay_s: float) -> None:
         """Hold it until `take_due` returns it to be given back, and hold back what came after it in its lane."""
-        delivery.state = State.HELD
-        self._count_held(delivery, 1)
-        self._hold_number += 1
-        hold = _Hold(now, now + delay_s, delivery)
-        heapq.heappush(self._holds, (hold.until, self._hold_number, hold))
+        delivery.state = State.DELAYED
+        self._count_delayed(delivery, 1)
+        self._due_number += 1
+        delayed = _Delayed(now, now + delay_s, delivery)
+        heapq.heappush(self._due, (delayed.until, self._due_number, delayed))
         if not delivery.key:
             return
         lane = self._lanes[delivery.key]
@@ -283,22 +283,26 @@ class Hand:
     def next_at(self) -> float | None:
         """When `take_due` has something to do; None: not until something fails."""
         times = [lane.awaited_until for lane in self._waiting.values()]
-        if self._holds:
+        if self._due:
             times.append(self._first_ends_at())
         at = min(times, default=math.inf)
         return None if at == math.inf else at
 
     def _first_ends_at(self) -> float:
-        until, _, hold = self._holds[0]
-        return min(until, hold.since + SHORTEST_HOLD_S) if self._held > self._max_held else until
+        until, _, delayed = self._due[0]
+        return (
+            min(until, delayed.since + SHORTEST_DELAY_S)
+            if self._delayed > self._max_delayed
+            else until
+        )
 
     def take_due(self, now: float) -> list[Delivery]:
         """What is to be given back now, in order; it leaves the hand. Lanes that waited for too long go on."""
         due: list[Delivery] = []
-        while self._holds and self._first_ends_at() <= now:
-            _, _, hold = heapq.heappop(self._holds)
-            delivery = hold.delivery
-            self._count_held(delivery, -1)
+        while self._due and self._first_ends_at() <= now:
+            _, _, delayed = heapq.heappop(self._due)
+            delivery = delayed.delivery
+            self._count_delayed(delivery, -1)
             if delivery.key:
                 self._lanes[delivery.key].awaited_until = now + COMES_AGAIN_WITHIN_S
             self.remove(delivery)

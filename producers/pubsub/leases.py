@@ -58,7 +58,7 @@ class Due:
     deadline_s: int
 
 
-class HoldTimes:
+class LeaseTimes:
     """How long messages are held, in whole seconds; older ones count less."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Leases:
         self._min_deadline_s = min_deadline_s
         self._max_extension_s = max_extension_s
         self._random = random or Random()
-        self._hold_times = HoldTimes()
+        self._lease_times = LeaseTimes()
         self._leases: dict[str, _Lease] = {}
         self._queue: list[tuple[float, int, _Lease]] = []
         """When to renew which."""
@@ -124,7 +124,7 @@ class Leases:
         if self._fixed_deadline_s is not None:
             return self._fixed_deadline_s
         with self._lock:
-            usual = self._hold_times.percentile_99()
+            usual = self._lease_times.percentile_99()
         return min(max(usual, self._min_deadline_s), LONGEST_DEADLINE_S)
 
     def begin(self, ack_ids: Sequence[str], now: float, deadline_s: int) -> None:
@@ -143,7 +143,7 @@ class Leases:
         last: _Lease | None = None
         count = 0
         with self._lock:
-            pop, add = self._leases.pop, self._hold_times.add
+            pop, add = self._leases.pop, self._lease_times.add
             for ack_id in ack_ids:
                 lease = pop(ack_id, None)
                 if lease is None:

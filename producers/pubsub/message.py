@@ -24,7 +24,7 @@ class State(Enum):
     """Yielded, and not resolved."""
     SETTLING = auto()
     """Its events are durable: it is being acknowledged."""
-    HELD = auto()
+    DELAYED = auto()
     """It failed, and will be given back."""
     GONE = auto()
     """Acknowledged, given back, or held back as another delivery since one before it in its lane has failed."""

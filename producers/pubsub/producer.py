@@ -87,14 +87,14 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         """
         session = self._opened or await self._open()
         while True:
-            taken = 0
+            yielded = 0
             if not self._is_paused:
-                for delivery in session.hand.take_each():
-                    taken += 1
+                for delivery in session.in_flight.take_each():
+                    yielded += 1
                     yield delivery.message, delivery
-                    if taken == _TURN or self._is_paused:
+                    if yielded == _TURN or self._is_paused:
                         break
-            if taken:
+            if yielded:
                 await anyio.lowlevel.checkpoint()
             else:
                 await session.wait_for_messages()
@@ -176,7 +176,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             if delivery.is_stale:
                 stale += 1
             elif await self._is_done(session, delivery, outcome):
-                session.hand.settle(delivery)
+                session.in_flight.settle(delivery)
                 done.append(delivery)
         if stale:
             logger.info(
@@ -198,7 +198,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             # after some of these the subscription's dead-letter policy takes it away.
             return False
         # That nobody has seen it is no fault of the message, and does not count.
-        count = self._failures.note if outcome.blames_event else self._failures.get
+        count = self._failures.count if outcome.blames_event else self._failures.get
         failures = count(delivery.message_id)
         if (
             outcome.blames_event
@@ -217,7 +217,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             delay,
             delivery.message.identity,
         )
-        session.hold(delivery, delay)
+        session.redeliver_after(delivery, delay)
         return False
 
     async def _pass_rejected(
@@ -232,7 +232,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         reason = f"{outcome.rejected} watchers rejected it"
         if await self._set_aside(session, delivery, outcome, reason):
             return True
-        session.hold(delivery, self._policy.delay(1))
+        session.redeliver_after(delivery, self._policy.delay(1))
         return False
 
     async def _set_aside(
@@ -306,11 +306,11 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
     async def pause_lane(self, lane: Any) -> None:
         if self._opened is not None:
-            self._opened.hand.pause_lane(lane)
+            self._opened.in_flight.pause_lane(lane)
 
     async def resume_lane(self, lane: Any) -> None:
         if self._opened is not None:
-            self._opened.hand.resume_lane(lane)
+            self._opened.in_flight.resume_lane(lane)
             self._opened.mark_ready()
 
     async def aclose(self) -> None:

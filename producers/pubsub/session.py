@@ -11,13 +11,13 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from producers.pubsub.dead_letter import DeadLetters
-from producers.pubsub.in_flight import Hand
+from producers.pubsub.in_flight import InFlight
 from producers.pubsub.leases import Leases
 from producers.pubsub.message import Delivery, State, read_delivery
 from producers.pubsub.receiving import Receiving
 from producers.pubsub.renewing import Renewing
 from producers.pubsub.requests import split
-from producers.pubsub.settle import Outgoing
+from producers.pubsub.settle import Settler
 
 if TYPE_CHECKING:
     from producers.pubsub.connecting import Connection
@@ -42,10 +42,10 @@ class Session:
         settings: PubSubSettings,
         dead_letters: DeadLetters,
     ) -> None:
-        self.hand = Hand(
+        self.in_flight = InFlight(
             max_messages=settings.max_outstanding_messages,
             max_bytes=settings.max_outstanding_bytes,
-            max_held=settings.max_held_messages,
+            max_delayed=settings.max_held_messages,
         )
         self.dead_letters = dead_letters
         self._connection = connection
@@ -56,15 +56,15 @@ class Session:
             max_extension_s=settings.max_extension_s,
         )
         client = connection.subscriber
-        self._outgoing = Outgoing(client, subscription, settings)
+        self._settler = Settler(client, subscription, settings)
         self._receiving = Receiving(
             client,
             subscription,
             settings,
             deadline_s=lambda: self._leases.deadline_s,
             take=self._take,
-            is_full=lambda: self.hand.is_full,
-            make_room=self.hand.make_room,
+            is_full=lambda: self.in_flight.is_full,
+            make_room=self.in_flight.make_room,
         )
         self._renewing = Renewing(
             self._leases,
@@ -74,7 +74,7 @@ class Session:
             abort_call=connection.close_blocking,
         )
         self._ready = anyio.Event()
-        self._has_held = anyio.Event()
+        self._has_delayed = anyio.Event()
 
     # The poll's side
 
@@ -87,24 +87,24 @@ class Session:
         self._ready.set()
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """See `Outgoing.ack`. They leave the hand then; those that were not taken are given back at the end."""
+        """See `Settler.ack`. They leave the hand then; those that were not taken are given back at the end."""
         if not deliveries:
             return
         ack_ids = [delivery.ack_id for delivery in deliveries]
-        await self._outgoing.ack(ack_ids, self._leases.release(ack_ids, time.monotonic()))
-        self.hand.remove_all(deliveries)
+        await self._settler.ack(ack_ids, self._leases.release(ack_ids, time.monotonic()))
+        self.in_flight.remove_all(deliveries)
         self._receiving.signal_room()
 
-    def hold(self, delivery: Delivery, delay_s: float) -> None:
+    def redeliver_after(self, delivery: Delivery, delay_s: float) -> None:
         """Give it back after a delay, with what came after it in its lane."""
-        self.hand.fail(delivery, time.monotonic(), delay_s)
-        self._has_held.set()
-        if self.hand.wants_room:
+        self.in_flight.fail(delivery, time.monotonic(), delay_s)
+        self._has_delayed.set()
+        if self.in_flight.wants_room:
             self._receiving.open_anew()
 
     def repeat(self, delivery: Delivery) -> bool:
         """Have it yielded once more, with what came after it in its lane; whether that can be done."""
-        is_done = self.hand.repeat(delivery)
+        is_done = self.in_flight.repeat(delivery)
         self.mark_ready()
         return is_done
 
@@ -119,7 +119,7 @@ class Session:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._renew)
-                tasks.start_soon(self._outgoing.run)
+                tasks.start_soon(self._settler.run)
                 tasks.start_soon(self._give_back)
                 tasks.start_soon(self._receiving.run)
         except BaseExceptionGroup as group:
@@ -147,27 +147,27 @@ class Session:
 
     async def _give_back(self) -> None:
         while True:
-            at = self.hand.next_at()
+            at = self.in_flight.next_at()
             if at is None or at > time.monotonic():
-                self._has_held = anyio.Event()
+                self._has_delayed = anyio.Event()
                 with anyio.move_on_after(None if at is None else at - time.monotonic()):
-                    await self._has_held.wait()
-            due = self.hand.take_due(time.monotonic())
+                    await self._has_delayed.wait()
+            due = self.in_flight.take_due(time.monotonic())
             if due:
                 ack_ids = [delivery.ack_id for delivery in due]
                 self._leases.release(ack_ids, time.monotonic())
-                self._outgoing.nack_nowait(ack_ids)
+                self._settler.nack_nowait(ack_ids)
                 self._receiving.signal_room()
             # A lane that waited may go on.
             self.mark_ready()
 
     def _take(self, received: Sequence[Any], deadline_s: int) -> None:
         now = time.monotonic()
-        hand, subscription = self.hand, self._subscription
+        in_flight, subscription = self.in_flight, self._subscription
         deliveries = [read_delivery(one, subscription) for one in received]
         self._leases.begin([one.ack_id for one in deliveries], now, deadline_s)
         self._renewing.mark_begun()
-        for known, delivery, before in hand.add_all(deliveries):
+        for known, delivery, before in in_flight.add_all(deliveries):
             self._mark_in_flight_again(known, delivery, before, now)
         self.mark_ready()
 
@@ -179,14 +179,14 @@ class Session:
         if known.state is State.SETTLING:
             # Its events are durable; the acknowledgement that is under way may be of no use any more.
             (end,) = self._leases.release([delivery.ack_id], now)
-            self._outgoing.ack_nowait(delivery.ack_id, end)
+            self._settler.ack_nowait(delivery.ack_id, end)
 
     async def aclose(self) -> None:
         """Give back everything in hand, so that it is delivered again at once, and disconnect."""
         try:
             with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-                for part in split([delivery.ack_id for delivery in self.hand]):
-                    await self._outgoing.nack(part)
+                for part in split([delivery.ack_id for delivery in self.in_flight]):
+                    await self._settler.nack(part)
         finally:
             with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                 await self._connection.aclose()

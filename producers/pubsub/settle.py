@@ -45,7 +45,7 @@ class _Waiter:
     done: anyio.Event = field(default_factory=anyio.Event)
     error: BrokerError | None = None
 
-    def note(self, count: int) -> None:
+    def mark_done(self, count: int) -> None:
         self.left -= count
         if self.left <= 0:
             self.done.set()
@@ -67,13 +67,13 @@ class _Acks:
     def mark_done(self, count: int) -> None:
         """So many of them need no request any more."""
         if self.waiter is not None and count:
-            self.waiter.note(count)
+            self.waiter.mark_done(count)
 
     def part(self, start: int, end: int) -> _Acks:
         return _Acks(self.ack_ids[start:end], self.ends[start:end], self.waiter)
 
 
-class Outgoing:
+class Settler:
     """What is to be told to the service; `run` sends it.
 
     A request that failed is repeated with growing delays, for `ack_timeout_s` at most, and an id only while its lease

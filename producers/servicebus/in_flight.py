@@ -11,7 +11,7 @@ _REMEMBERED: Final = 10_000
 """Keys of messages that are done and could not be completed: enough for what can be in flight several times over."""
 
 
-class InHand:
+class InFlight:
     """The messages of one stream that were handed over, and not answered.
 
     A lock may be lost while a watcher still works: the message comes again, and nobody else can settle it but by the
@@ -39,7 +39,7 @@ class InHand:
         if self._by_key.get(delivery.key) is delivery:
             del self._by_key[delivery.key]
 
-    def forget_held_by(self, holder: Holder) -> None:
+    def forget_locked_by(self, holder: Holder) -> None:
         """Its messages are given back, and come again in order, behind one that failed."""
         for delivery in [one for one in self._by_key.values() if one.link is holder]:
             self.forget(delivery)

@@ -15,12 +15,12 @@ from azure.servicebus import exceptions as sdk_errors
 
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.errors import guarded
-from producers.servicebus.in_flight import InHand
+from producers.servicebus.in_flight import InFlight
 from producers.servicebus.locks import MAX_BATCH, MessageLocks, SessionLock, SessionOver
 from producers.servicebus.message import Delivery, delivery_of
 from producers.servicebus.sdk import client as sdk
 from producers.servicebus.sdk.calls import Calls
-from producers.servicebus.settle import Order, Settlement, Settling
+from producers.servicebus.settle import Order, Settlement, Settler
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class LinkContext(Protocol):
 
     entity: EntityPath
     calls: Calls
-    in_hand: InHand
+    in_flight: InFlight
     paused: bool
 
     @property
@@ -45,7 +45,7 @@ class LinkContext(Protocol):
     def hand_over(self, deliveries: Sequence[Delivery]) -> None:
         """Take what has come."""
 
-    def mark_held(self, count: int) -> None:
+    def count_redelivered(self, count: int) -> None:
         """So many have come that are not handed over: the watchers have them, or had."""
 
     def mark_settled(self, count: int) -> None:
@@ -54,7 +54,7 @@ class LinkContext(Protocol):
     def session_idle_s(self) -> float:
         """How long an empty session is kept."""
 
-    def hold_session(self, session_id: str, delay_s: float) -> None:
+    def delay_session(self, session_id: str, delay_s: float) -> None:
         """Deliver nothing of a session for so long, if it is us who accept it next."""
 
 
@@ -72,12 +72,12 @@ class Link:
         self.closed = False
         self.locks = MessageLocks(stream.calls, stream.mark_settled, are_renewed=session_id is None)
         self._session = None if session_id is None else SessionLock(stream.calls)
-        self._settling = Settling(
+        self._settler = Settler(
             stream.calls,
             self.locks,
             self,
-            stream.in_hand,
-            None if session_id is None else partial(stream.hold_session, session_id),
+            stream.in_flight,
+            None if session_id is None else partial(stream.delay_session, session_id),
         )
         self._wait: anyio.CancelScope | None = None
         self.quiet_since = anyio.current_time()
@@ -97,18 +97,18 @@ class Link:
                 order.delivery.link.leave([order])
                 continue
             if order.settlement is not Settlement.COMPLETE:
-                self._stream.in_hand.forget(order.delivery)
+                self._stream.in_flight.forget(order.delivery)
             if self.closed:
-                self._settling.answer(order, is_settled=False)
+                self._settler.answer(order, is_settled=False)
             else:
-                self._settling.add([order])
+                self._settler.add([order])
         self.poke()
 
     def lose(self, delivery: Delivery) -> None:
         """It came again elsewhere."""
-        held = self.locks.of(delivery)
-        if held is not None:
-            self.locks.lose(held)
+        locked = self.locks.of(delivery)
+        if locked is not None:
+            self.locks.lose(locked)
 
     def poke(self) -> None:
         """Interrupt the wait for messages."""
@@ -125,9 +125,9 @@ class Link:
             BrokerUnavailable, BrokerRefused: It broke.
         """
         if self._session is not None:
-            self._session.note(receiver)
+            self._session.mark_renewed(receiver)
         while True:
-            await self._settling.settle(receiver)
+            await self._settler.settle(receiver)
             if self._session is not None:
                 await self._session.renew_if_due(receiver)
             await self.locks.do_what_is_due(receiver)
@@ -138,7 +138,7 @@ class Link:
         with anyio.CancelScope() as scope:
             self._wait = scope
             try:
-                if self._settling:
+                if self._settler:
                     return
                 messages = await guarded(
                     sdk.listen(receiver, credit=credit, wait_s=self._longest_wait()),
@@ -179,29 +179,29 @@ class Link:
         if not messages:
             return
         now = anyio.current_time()
-        in_hand, new = self._stream.in_hand, []
+        in_flight, new = self._stream.in_flight, []
         for received in messages:
             delivery = delivery_of(received, self, self._stream.entity)
-            before = in_hand.find(delivery.key)
+            before = in_flight.find(delivery.key)
             if before is not None:
                 before.link.lose(before)
                 before.come_again(delivery)
                 self.locks.add(before, now)
                 continue
             self.locks.add(delivery, now)
-            if in_hand.is_done(delivery.key):
+            if in_flight.is_done(delivery.key):
                 # Its events are durable; it could not be completed when it was time to.
-                self._settling.add([Order(delivery, Settlement.COMPLETE, _nothing)])
+                self._settler.add([Order(delivery, Settlement.COMPLETE, _nothing)])
                 continue
-            in_hand.add(delivery)
+            in_flight.add(delivery)
             new.append(delivery)
         self.quiet_since = now
-        self._stream.mark_held(len(messages) - len(new))
+        self._stream.count_redelivered(len(messages) - len(new))
         self._stream.hand_over(new)
 
     def _end_if_idle(self) -> None:
         now = anyio.current_time()
-        if self.locks or self._settling or now < self.not_before:
+        if self.locks or self._settler or now < self.not_before:
             return
         if self.paused or self._stream.paused:
             self.quiet_since = now
@@ -213,12 +213,12 @@ class Link:
     def drop_all(self) -> None:
         """Hold nothing any more, and answer all orders: the locks are somebody else's, or nobody's."""
         self.locks.forget_all()
-        self._settling.answer_all()
+        self._settler.answer_all()
 
     def drop_expired(self) -> None:
         """The same for what is locked no more, while there is no connection."""
         self.locks.lose_expired()
-        self._settling.answer_unheld()
+        self._settler.answer_unlocked()
 
     async def let_go(self, receiver: ServiceBusReceiver) -> None:
         """Give back what is held: others get it at once, and no delivery is counted.
@@ -227,8 +227,8 @@ class Link:
         """
         if not self.is_session:
             late = await sdk.drain(receiver)
-            held = [one.delivery.received for one in self.locks]
-            await sdk.release(receiver, [*held, *late])
+            locked = [one.delivery.received for one in self.locks]
+            await sdk.release(receiver, [*locked, *late])
 
 
 def _nothing() -> None:

@@ -37,7 +37,7 @@ class SessionOver(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class LockedMessage:
     """A message whose lock is ours."""
 
     delivery: Delivery
@@ -61,17 +61,17 @@ class MessageLocks:
         self._calls = calls
         self._mark_settled = mark_settled
         self._are_renewed = are_renewed
-        self._held: dict[int, Held] = {}
+        self._locked: dict[int, LockedMessage] = {}
         # What is due when: the renewal of a lock, or what was put off.
-        self._due: list[tuple[float, int, Held, Callable[[], None] | None]] = []
+        self._due: list[tuple[float, int, LockedMessage, Callable[[], None] | None]] = []
         self._numbers = itertools.count()
         self._delayed = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._locked)
 
-    def __iter__(self) -> Iterator[Held]:
-        return iter(list(self._held.values()))
+    def __iter__(self) -> Iterator[LockedMessage]:
+        return iter(list(self._locked.values()))
 
     @property
     def may_delay(self) -> bool:
@@ -83,53 +83,53 @@ class MessageLocks:
         """When `do_what_is_due` has something to do."""
         return self._due[0][0] if self._due else None
 
-    def find(self, sequence_number: int) -> Held | None:
-        return self._held.get(sequence_number)
+    def find(self, sequence_number: int) -> LockedMessage | None:
+        return self._locked.get(sequence_number)
 
-    def of(self, delivery: Delivery) -> Held | None:
+    def of(self, delivery: Delivery) -> LockedMessage | None:
         """The lock of this delivery. A message that was handed over again is held as another delivery."""
-        held = self._held.get(delivery.sequence_number)
-        return held if held is not None and held.delivery is delivery else None
+        locked = self._locked.get(delivery.sequence_number)
+        return locked if locked is not None and locked.delivery is delivery else None
 
     def add(self, delivery: Delivery, now: float) -> None:
         """Hold a message that has come."""
-        before = self._held.get(delivery.sequence_number)
+        before = self._locked.get(delivery.sequence_number)
         if before is not None:
             self.lose(before)
-        held = Held(delivery, now + remaining_s(delivery.received.locked_until_utc))
-        self._held[delivery.sequence_number] = held
+        locked = LockedMessage(delivery, now + remaining_s(delivery.received.locked_until_utc))
+        self._locked[delivery.sequence_number] = locked
         if self._are_renewed:
-            self._record_renewal(held, now)
+            self._record_renewal(locked, now)
 
-    def delay(self, held: Held, delay_s: float, then: Callable[[], None]) -> None:
+    def delay(self, locked: LockedMessage, delay_s: float, then: Callable[[], None]) -> None:
         """Keep the lock of a failed message, and call `then` after the delay if it is still held."""
-        self._push(anyio.current_time() + delay_s, held, then)
-        held.delayed = True
+        self._push(anyio.current_time() + delay_s, locked, then)
+        locked.delayed = True
         self._delayed += 1
         self._mark_settled(1)
 
-    def _record_renewal(self, held: Held, now: float) -> None:
-        self._push(_half_of(held.locked_until, now), held, None)
+    def _record_renewal(self, locked: LockedMessage, now: float) -> None:
+        self._push(_half_of(locked.locked_until, now), locked, None)
 
-    def _push(self, at: float, held: Held, then: Callable[[], None] | None) -> None:
-        heapq.heappush(self._due, (at, next(self._numbers), held, then))
+    def _push(self, at: float, locked: LockedMessage, then: Callable[[], None] | None) -> None:
+        heapq.heappush(self._due, (at, next(self._numbers), locked, then))
 
     async def do_what_is_due(self, receiver: ServiceBusReceiver) -> None:
         """Renew what is due, and do what was put off until now."""
         now = anyio.current_time()
-        due: list[Held] = []
+        due: list[LockedMessage] = []
         while self._due and self._due[0][0] <= now:
-            _, _, held, then = heapq.heappop(self._due)
-            if not self._is_held(held):
+            _, _, locked, then = heapq.heappop(self._due)
+            if not self._is_locked(locked):
                 continue
             if then is None:
-                due.append(held)
+                due.append(locked)
             else:
                 then()
         for start in range(0, len(due), MAX_BATCH):
             await self._renew_together(receiver, due[start : start + MAX_BATCH])
 
-    async def _renew_together(self, receiver: ServiceBusReceiver, due: list[Held]) -> None:
+    async def _renew_together(self, receiver: ServiceBusReceiver, due: list[LockedMessage]) -> None:
         try:
             await self._calls(sdk.renew(receiver, [one.delivery.received for one in due]))
         except sdk_errors.MessageLockLostError:
@@ -144,36 +144,36 @@ class MessageLocks:
             one.locked_until = now + remaining_s(one.delivery.received.locked_until_utc)
             self._record_renewal(one, now)
 
-    def _is_held(self, held: Held) -> bool:
-        return self._held.get(held.delivery.sequence_number) is held
+    def _is_locked(self, locked: LockedMessage) -> bool:
+        return self._locked.get(locked.delivery.sequence_number) is locked
 
-    def lose(self, held: Held) -> None:
+    def lose(self, locked: LockedMessage) -> None:
         """Another receiver may have it now. It comes again; its key absorbs what was stored of it."""
         logger.info(
             "%s: the lock on message %s is lost; it comes again",
             self._calls.what,
-            held.delivery.key,
+            locked.delivery.key,
         )
-        self.forget(held)
+        self.forget(locked)
 
-    def forget(self, held: Held) -> None:
+    def forget(self, locked: LockedMessage) -> None:
         """It is settled, or its lock is ours no more."""
-        if self._is_held(held):
-            del self._held[held.delivery.sequence_number]
-            if held.delayed:
+        if self._is_locked(locked):
+            del self._locked[locked.delivery.sequence_number]
+            if locked.delayed:
                 self._delayed -= 1
             else:
                 self._mark_settled(1)
 
     def forget_all(self) -> None:
-        for held in self:
-            self.forget(held)
+        for locked in self:
+            self.forget(locked)
 
     def lose_expired(self) -> None:
         """Hold no more what is locked no more."""
         now = anyio.current_time()
-        for held in [one for one in self if one.locked_until <= now]:
-            self.lose(held)
+        for locked in [one for one in self if one.locked_until <= now]:
+            self.lose(locked)
 
 
 class SessionLock:
@@ -183,7 +183,7 @@ class SessionLock:
         self._calls = calls
         self.renew_at = 0.0
 
-    def note(self, receiver: ServiceBusReceiver) -> None:
+    def mark_renewed(self, receiver: ServiceBusReceiver) -> None:
         """It was accepted or renewed."""
         now = anyio.current_time()
         self.renew_at = _half_of(now + remaining_s(receiver.session.locked_until_utc), now)
@@ -201,7 +201,7 @@ class SessionLock:
             await self._calls(receiver.session.renew_lock())
         except sdk_errors.SessionLockLostError as error:
             raise SessionOver("its lock is lost") from error
-        self.note(receiver)
+        self.mark_renewed(receiver)
 
 
 def _half_of(locked_until: float, now: float) -> float:

@@ -13,7 +13,7 @@ import anyio
 
 from producers.servicebus.dead_letter import send_to
 from producers.servicebus.message import Delivery, Holder, Lane
-from producers.servicebus.sdk.settled_lanes import Answers
+from producers.servicebus.sdk.settled_lanes import SettledLanes
 from producers.servicebus.sdk.thread import THREAD, Work, join
 from producers.servicebus.settle import Order, Settlement
 from producers.servicebus.stream import Stream
@@ -59,7 +59,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         self._opened = asyncio.Event()
         self._something = asyncio.Event()
         self._paused = False
-        self._held_back: dict[Hashable, deque[Delivery]] = {}
+        self._by_paused_lane: dict[Hashable, deque[Delivery]] = {}
 
     # Receiving
 
@@ -104,10 +104,10 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     def _next(self) -> Delivery | None:
         while self._arrived and not self._paused:
             delivery = self._arrived.popleft()
-            held_back = self._held_back.get(delivery.lane)
-            if held_back is None:
+            waiting = self._by_paused_lane.get(delivery.lane)
+            if waiting is None:
                 return delivery
-            held_back.append(delivery)
+            waiting.append(delivery)
         return None
 
     def _raise_if_ended(self) -> None:
@@ -137,17 +137,17 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
 
         Cancellation: Each message may have been settled or not; what is not settled comes again.
         """
-        answers = Answers(batches)
+        settled_lanes = SettledLanes(batches)
         by_link: dict[Holder, list[Order]] = {}
         for place, batch in enumerate(batches):
-            done = partial(answers.note, place)
+            done = partial(settled_lanes.mark_settled, place)
             for item in batch:
                 order = self._order(item, done)
                 by_link.setdefault(order.delivery.link, []).append(order)
         for link, orders in by_link.items():
             THREAD.call(partial(link.leave, orders))
-        with reporting(report, answers.take_settled):
-            await answers.wait()
+        with reporting(report, settled_lanes.take_settled):
+            await settled_lanes.wait()
 
     def _order(self, item: AdvanceItem, done: Callable[[], None]) -> Order:
         delivery, outcome = item
@@ -258,13 +258,13 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
 
     async def pause_lane(self, lane: Hashable) -> None:
         """Ask for nothing more of a session; the others go on."""
-        self._held_back.setdefault(lane, deque())
+        self._by_paused_lane.setdefault(lane, deque())
         THREAD.call(partial(self._stream.set_lane_paused, lane, True))
 
     async def resume_lane(self, lane: Hashable) -> None:
-        held_back = self._held_back.pop(lane, None)
-        if held_back is not None:
-            self._arrived.extendleft(reversed(held_back))
+        waiting = self._by_paused_lane.pop(lane, None)
+        if waiting is not None:
+            self._arrived.extendleft(reversed(waiting))
         THREAD.call(partial(self._stream.set_lane_paused, lane, False))
         self._something.set()
 

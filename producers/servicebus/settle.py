@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from azure.servicebus import exceptions as sdk_errors
 
-from producers.servicebus.in_flight import InHand
+from producers.servicebus.in_flight import InFlight
 from producers.servicebus.locks import MAX_BATCH, MessageLocks, SessionOver
 from producers.servicebus.message import Delivery, Holder
 from producers.servicebus.sdk import client as sdk
@@ -45,7 +45,7 @@ class Order:
     description: str = ""
 
 
-class Settling:
+class Settler:
     """The orders of one receiver's owner.
 
     Args:
@@ -60,14 +60,14 @@ class Settling:
         calls: Calls,
         locks: MessageLocks,
         holder: Holder,
-        in_hand: InHand,
-        hold_session: Callable[[float], None] | None,
+        in_flight: InFlight,
+        delay_session: Callable[[float], None] | None,
     ) -> None:
         self._calls = calls
         self._locks = locks
         self._holder = holder
-        self._in_hand = in_hand
-        self._hold_session = hold_session
+        self._in_flight = in_flight
+        self._delay_session = delay_session
         self._is_given_back = False
         """Whether a message of the session failed: what is behind it comes again behind it, to the watchers too."""
         self._orders: deque[Order] = deque()
@@ -84,7 +84,7 @@ class Settling:
         for order in orders:
             self.answer(order, is_settled=False)
 
-    def answer_unheld(self) -> None:
+    def answer_unlocked(self) -> None:
         """The same for those whose messages are not held any more."""
         for order in [one for one in self._orders if self._locks.of(one.delivery) is None]:
             self._orders.remove(order)
@@ -96,14 +96,14 @@ class Settling:
             order.delivery.link.leave([order])
             return
         gives_back = order.settlement in (Settlement.ABANDON, Settlement.RELEASE)
-        if gives_back and self._hold_session is not None:
+        if gives_back and self._delay_session is not None:
             self._is_given_back = True
-            self._in_hand.forget_held_by(self._holder)
+            self._in_flight.forget_locked_by(self._holder)
         elif order.settlement is Settlement.COMPLETE:
             if is_settled or not self._is_given_back:
-                self._in_hand.mark_done(order.delivery, is_completed=is_settled)
+                self._in_flight.mark_done(order.delivery, is_completed=is_settled)
             else:
-                self._in_hand.forget(order.delivery)
+                self._in_flight.forget(order.delivery)
         order.done()
 
     async def settle(self, receiver: ServiceBusReceiver) -> None:
@@ -149,26 +149,26 @@ class Settling:
         )
         for order, error in zip(orders, errors, strict=True):
             self._orders.popleft()
-            held = self._locks.of(order.delivery)
-            if held is not None:
+            locked = self._locks.of(order.delivery)
+            if locked is not None:
                 if error is None:
-                    self._locks.forget(held)
+                    self._locks.forget(locked)
                 else:
                     logger.info("%s: %s", self._calls.what, error)
-                    self._locks.lose(held)
+                    self._locks.lose(locked)
             self.answer(order, is_settled=error is None)
 
     def _put_off(self, order: Order) -> None:
         """Keep the lock, and do it later."""
-        held = self._locks.of(order.delivery)
-        if held is not None:
+        locked = self._locks.of(order.delivery)
+        if locked is not None:
             later = replace(order, delay_s=0.0, done=_nothing)
-            self._locks.delay(held, order.delay_s, lambda: self._orders.append(later))
+            self._locks.delay(locked, order.delay_s, lambda: self._orders.append(later))
 
     async def _settle_one(self, receiver: ServiceBusReceiver, order: Order) -> bool:
         """Carry out an order; whether that was possible."""
-        held = self._locks.of(order.delivery)
-        if held is None:
+        locked = self._locks.of(order.delivery)
+        if locked is None:
             return False
         received = order.delivery.received
         try:
@@ -186,17 +186,17 @@ class Settling:
                 case Settlement.RELEASE:
                     await self._calls(sdk.release(receiver, [received]))
         except (sdk_errors.MessageLockLostError, sdk_errors.MessageAlreadySettled):
-            self._locks.lose(held)
+            self._locks.lose(locked)
             return False
         except sdk_errors.SessionLockLostError as error:
             raise SessionOver("its lock is lost") from error
-        self._locks.forget(held)
-        if self._hold_session is not None and order.settlement in (
+        self._locks.forget(locked)
+        if self._delay_session is not None and order.settlement in (
             Settlement.ABANDON,
             Settlement.RELEASE,
         ):
             # What follows it in the session must come after it: all of it is given back, and comes again in order.
-            self._hold_session(order.delay_s)
+            self._delay_session(order.delay_s)
             raise SessionOver("a message of it failed")
         return True
 

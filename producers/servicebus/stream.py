@@ -12,7 +12,7 @@ from azure.servicebus import exceptions as sdk_errors
 
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.errors import RequiresSessions, guarded
-from producers.servicebus.in_flight import InHand
+from producers.servicebus.in_flight import InFlight
 from producers.servicebus.link import Link
 from producers.servicebus.locks import SessionOver
 from producers.servicebus.message import Delivery
@@ -54,15 +54,15 @@ class Stream:
         self.entity = entity
         self.what = f"stream of {entity.described} at {settings.host}"
         self.calls = Calls(self.what, entity, settings.request_timeout_s)
-        self.in_hand = InHand()
+        self.in_flight = InFlight()
         self.paused = False
         self._settings = settings
         self._hand_over = hand_over
-        self._in_flight = 0
+        self._in_flight_count = 0
         self._links: set[Link] = set()
         self._acceptors = 0
         self._waiting = 0
-        self._held_sessions: dict[str, float] = {}
+        self._delayed_sessions: dict[str, float] = {}
         self._paused_lanes: set[Hashable] = set()
 
     async def run(self) -> None:
@@ -189,7 +189,7 @@ class Stream:
         session_id = sdk.session_id_of(receiver)
         link = Link(self, session_id=session_id)
         link.paused = ("session", session_id) in self._paused_lanes
-        link.not_before = self._held_sessions.pop(session_id, 0.0)
+        link.not_before = self._delayed_sessions.pop(session_id, 0.0)
         self._links.add(link)
         try:
             await self._serve(link, receiver)
@@ -203,12 +203,12 @@ class Stream:
         idle_s = self._settings.session_idle_s
         return idle_s if self._waiting else min(idle_s, _IDLE_WHILE_OTHERS_WAIT_S)
 
-    def hold_session(self, session_id: str, delay_s: float) -> None:
+    def delay_session(self, session_id: str, delay_s: float) -> None:
         """Deliver nothing of a session for so long, if it is us who accept it next."""
         now = anyio.current_time()
-        for stale in [name for name, until in self._held_sessions.items() if until <= now]:
-            del self._held_sessions[stale]
-        self._held_sessions[session_id] = now + delay_s
+        for stale in [name for name, until in self._delayed_sessions.items() if until <= now]:
+            del self._delayed_sessions[stale]
+        self._delayed_sessions[session_id] = now + delay_s
 
     # Opening
 
@@ -235,19 +235,19 @@ class Stream:
     @property
     def room(self) -> int:
         """How many more messages may come."""
-        return max(0, self._settings.max_in_flight - self._in_flight)
+        return max(0, self._settings.max_in_flight - self._in_flight_count)
 
     def hand_over(self, deliveries: Sequence[Delivery]) -> None:
         if deliveries:
-            self._in_flight += len(deliveries)
+            self._in_flight_count += len(deliveries)
             self._hand_over(deliveries)
 
-    def mark_held(self, count: int) -> None:
-        self._in_flight += count
+    def count_redelivered(self, count: int) -> None:
+        self._in_flight_count += count
 
     def mark_settled(self, count: int) -> None:
         had_room = self.room > 0
-        self._in_flight -= count
+        self._in_flight_count -= count
         if not had_room:
             for link in self._links:
                 link.poke()
@@ -272,9 +272,9 @@ class Stream:
     def find(self, sequence_number: int, key: str) -> Delivery | None:
         """A message that is locked by us."""
         for link in list(self._links):
-            held = link.locks.find(sequence_number)
-            if held is not None and held.delivery.key == key:
-                return held.delivery
+            locked = link.locks.find(sequence_number)
+            if locked is not None and locked.delivery.key == key:
+                return locked.delivery
         return None
 
 

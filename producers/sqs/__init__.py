@@ -1,8 +1,8 @@
 """Amazon SQS, and what speaks its API.
 
 `producer` has the shared stream's producer; the other modules are its parts. In an open `stream`, `receiving` polls
-(by the names of `attempts`), `in_flight` knows what is held, `visibility` keeps it and gives it back, `deleting` and
-`dead_letter` end it, and `advancing` decides which; `batching` makes their requests. Neither this package nor its
+(by the names of `attempts`), `in_flight` knows what is held, `visibility` keeps it and gives it back, `deletions` and
+`dead_letter` end it, and `settler` decides which; `batching` makes their requests. Neither this package nor its
 producer imports the SDK before a stream opens, since that takes longer than to read a DAG file.
 """
 

@@ -46,7 +46,7 @@ class _Waiter(Generic[T]):
         self.done = anyio.Event()
         self._record_answers = record_answers
 
-    def note(self, pending: Sequence[_Pending[T]]) -> None:
+    def mark_done(self, pending: Sequence[_Pending[T]]) -> None:
         """These are answered, too."""
         self.left -= len(pending)
         if self._record_answers is not None:
@@ -163,7 +163,7 @@ class Batches(Generic[T]):
             self._under_way -= 1
             self._has_changed.set()
             for waiter, answered in groupby(batch, _waiter_of):
-                waiter.note(list(answered))
+                waiter.mark_done(list(answered))
 
     def _record_answer(self, batch: Sequence[_Pending[T]], answer: Mapping[str, Any]) -> None:
         done = {entry["Id"] for entry in answer.get("Successful", ())}

@@ -77,7 +77,7 @@ class DeadLetters:
             url = await self._find()
             await self._send(url, message, evidence, attributes, what)
         except BrokerRefused:
-            self._refused.note("")
+            self._refused.record("")
             raise
         logger.error(
             "message set aside: %s is now in queue %s: %s",

@@ -11,7 +11,7 @@ import anyio
 from producers.sqs.batching import Answer, Batches, Failure
 from producers.sqs.errors import Throttled, asked
 from producers.sqs.in_flight import InFlight
-from producers.sqs.message import Held
+from producers.sqs.message import Delivery
 from producers.sqs.queue import Queue
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from triggerer.pluginkit.backoff import Backoff
@@ -31,12 +31,12 @@ class _Left:
     """
 
     def __init__(self) -> None:
-        self.at_once: list[Held] = []
-        self.later: list[Held] = []
+        self.at_once: list[Delivery] = []
+        self.later: list[Delivery] = []
         self.error: BrokerError | None = None
 
-    def add(self, held: Held, error: BrokerError) -> None:
-        self.later.append(held)
+    def add(self, delivery: Delivery, error: BrokerError) -> None:
+        self.later.append(delivery)
         if self.error is None or _rank(error) > _rank(self.error):
             self.error = error
 
@@ -45,11 +45,11 @@ def _rank(error: BrokerError) -> int:
     return 2 if isinstance(error, BrokerRefused) else int(isinstance(error, Throttled))
 
 
-def _nothing(messages: Sequence[Held]) -> None:
+def _nothing(messages: Sequence[Delivery]) -> None:
     """Nobody wants to know before all are."""
 
 
-class Deleting:
+class Deletions:
     """Deletes with the newest receipt handle; what fails is repeated, or made up for when the message returns."""
 
     def __init__(
@@ -59,14 +59,16 @@ class Deleting:
         self._queue = queue
         self._in_flight = in_flight
         self._unavailable_after_s = unavailable_after_s
-        self._batches: Batches[Held] = Batches(self._send, concurrency=_CONCURRENCY)
+        self._batches: Batches[Delivery] = Batches(self._send, concurrency=_CONCURRENCY)
 
     async def run(self) -> None:
         """Send what is to be deleted, until cancelled."""
         await self._batches.run()
 
     async def delete(
-        self, messages: Sequence[Held], mark_gone: Callable[[Sequence[Held]], None] = _nothing
+        self,
+        messages: Sequence[Delivery],
+        mark_gone: Callable[[Sequence[Delivery]], None] = _nothing,
     ) -> None:
         """Delete messages; they are kept invisible meanwhile. Returns when each is deleted, or cannot be.
 
@@ -84,8 +86,14 @@ class Deleting:
         while messages:
             left = _Left()
 
-            def record_answers(answers: Sequence[tuple[Held, Answer]], left: _Left = left) -> None:
-                gone = [held for held, answer in answers if self._take_answer(held, answer, left)]
+            def record_answers(
+                answers: Sequence[tuple[Delivery, Answer]], left: _Left = left
+            ) -> None:
+                gone = [
+                    delivery
+                    for delivery, answer in answers
+                    if self._take_answer(delivery, answer, left)
+                ]
                 if gone:
                     mark_gone(gone)
 
@@ -101,42 +109,44 @@ class Deleting:
                 raise left.error
             await anyio.sleep(backoff.next_delay())
 
-    def _take_answer(self, held: Held, answer: Answer, left: _Left) -> bool:
+    def _take_answer(self, delivery: Delivery, answer: Answer, left: _Left) -> bool:
         """Return whether it is deleted, or cannot be now; else it is among those that are left."""
         if isinstance(answer, BrokerError):
-            left.add(held, answer)
-        elif held.handle != held.asked_with:
+            left.add(delivery, answer)
+        elif delivery.handle != delivery.asked_with:
             # It was delivered again meanwhile; the service may have taken the old handle, to no effect.
-            left.at_once.append(held)
+            left.at_once.append(delivery)
         elif answer is None:
-            self._in_flight.forget_done(held)
-            self._in_flight.remove(held)
+            self._in_flight.forget_done(delivery)
+            self._in_flight.remove(delivery)
             return True
         elif answer.is_ours:
-            self._mark_void(held, answer)
+            self._mark_void(delivery, answer)
             return True
         else:
             error = BrokerUnavailable(
-                f"{held!r} could not be deleted: {answer.text}",
+                f"{delivery!r} could not be deleted: {answer.text}",
                 hint="it is done, and would be delivered again",
             )
-            left.add(held, error)
+            left.add(delivery, error)
         return False
 
-    def _mark_void(self, held: Held, failure: Failure) -> None:
-        logger.warning("%r cannot be deleted now, but is if it comes again: %s", held, failure.text)
-        self._in_flight.mark_done(held)
+    def _mark_void(self, delivery: Delivery, failure: Failure) -> None:
+        logger.warning(
+            "%r cannot be deleted now, but is if it comes again: %s", delivery, failure.text
+        )
+        self._in_flight.mark_done(delivery)
 
-    async def _send(self, batch: Sequence[Held]) -> Mapping[str, Any]:
-        for held in batch:
-            held.asked_with = held.handle
+    async def _send(self, batch: Sequence[Delivery]) -> Mapping[str, Any]:
+        for delivery in batch:
+            delivery.asked_with = delivery.handle
         answer: Mapping[str, Any] = await asked(
             self._client.delete_message_batch(
                 QueueUrl=self._queue.url,
                 # The ids are places, not the messages': no two may be equal.
                 Entries=[
-                    {"Id": str(index), "ReceiptHandle": held.handle}
-                    for index, held in enumerate(batch)
+                    {"Id": str(index), "ReceiptHandle": delivery.handle}
+                    for index, delivery in enumerate(batch)
                 ],
             ),
             f"deleting {len(batch)} messages of queue {self._queue.name!r}",

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from producers.sqs.message import Held, State
+from producers.sqs.message import Delivery, State
 from producers.sqs.queue import LONGEST_VISIBILITY_S, Queue
 
 _REMEMBERED: Final = 10_000
@@ -24,133 +24,135 @@ class InFlight:
     def __init__(self, queue: Queue, *, on_removed: Callable[[], None]) -> None:
         self._queue = queue
         self._on_removed = on_removed
-        self._held: dict[str, Held] = {}
-        self._by_group: dict[str, dict[Held, None]] = {}
+        self._by_id: dict[str, Delivery] = {}
+        self._by_group: dict[str, dict[Delivery, None]] = {}
         self._done: OrderedDict[str, None] = OrderedDict()
         self._spared: OrderedDict[str, int] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._by_id)
 
-    def __iter__(self) -> Iterator[Held]:
-        return iter(self._held.values())
+    def __iter__(self) -> Iterator[Delivery]:
+        return iter(self._by_id.values())
 
     # Receiving
 
-    def take(self, raws: Iterable[Mapping[str, Any]], now: float) -> tuple[list[Held], list[Held]]:
+    def take(
+        self, raws: Iterable[Mapping[str, Any]], now: float
+    ) -> tuple[list[Delivery], list[Delivery]]:
         """Note what was received; return what is new, in order, and what only has to be deleted."""
         new, done = [], []
         for raw in raws:
-            held = self._held.get(raw["MessageId"])
-            if held is None:
-                held = Held(raw, self._queue, now)
-                self._held[held.id] = held
-                if held.id in self._done:
+            delivery = self._by_id.get(raw["MessageId"])
+            if delivery is None:
+                delivery = Delivery(raw, self._queue, now)
+                self._by_id[delivery.id] = delivery
+                if delivery.id in self._done:
                     # All that derives from it is durable; it could not be deleted when it was time to.
-                    held.state = State.OUT
-                    done.append(held)
+                    delivery.state = State.OUT
+                    done.append(delivery)
                 else:
                     if self._queue.is_fifo:
-                        self._by_group.setdefault(held.lane, {})[held] = None
-                    new.append(held)
+                        self._by_group.setdefault(delivery.lane, {})[delivery] = None
+                    new.append(delivery)
             else:
-                held.record_redelivery(raw)
-                held.received_at = now
-            self._extend(held, now, self._queue.lease_s)
+                delivery.record_redelivery(raw)
+                delivery.received_at = now
+            self._extend(delivery, now, self._queue.lease_s)
         return new, done
 
     # Keeping invisible
 
-    def due(self, now: float) -> list[Held]:
+    def due(self, now: float) -> list[Delivery]:
         """What is to be renewed now, the most urgent first, and with it what would be soon."""
         soon = now + self._queue.visibility_s / 8
-        if not any(held.renew_at <= now for held in self._held.values()):
+        if not any(delivery.renew_at <= now for delivery in self._by_id.values()):
             return []
-        due = [held for held in self._held.values() if held.renew_at <= soon]
+        due = [delivery for delivery in self._by_id.values() if delivery.renew_at <= soon]
         return sorted(due, key=_by_expiry)
 
     def next_due(self) -> float:
         """When the next one is to be renewed; infinity where none is."""
-        return min((held.renew_at for held in self._held.values()), default=math.inf)
+        return min((delivery.renew_at for delivery in self._by_id.values()), default=math.inf)
 
-    def extension(self, held: Held, now: float) -> int:
+    def extension(self, delivery: Delivery, now: float) -> int:
         """For how many seconds from now a message can be kept; 0: no longer."""
-        left = held.received_at + LONGEST_VISIBILITY_S - now
+        left = delivery.received_at + LONGEST_VISIBILITY_S - now
         return max(0, min(self._queue.lease_s, int(left) - 1))
 
-    def mark_renewed(self, held: Held, sent_at: float, seconds: int) -> None:
+    def mark_renewed(self, delivery: Delivery, sent_at: float, seconds: int) -> None:
         """It was renewed by a request that was sent at `sent_at`."""
-        self._extend(held, sent_at, seconds)
+        self._extend(delivery, sent_at, seconds)
 
-    def mark_not_renewed(self, held: Held, now: float) -> None:
+    def mark_not_renewed(self, delivery: Delivery, now: float) -> None:
         """It could not be asked for: try again soon."""
-        held.renew_at = now + self._queue.visibility_s / 8
+        delivery.renew_at = now + self._queue.visibility_s / 8
 
-    def mark_lost(self, held: Held) -> None:
+    def mark_lost(self, delivery: Delivery) -> None:
         """Others can see it again, or nobody has it any more: there is nothing to renew."""
-        held.is_lost = True
-        held.renew_at = math.inf
+        delivery.is_lost = True
+        delivery.renew_at = math.inf
 
-    def _extend(self, held: Held, since: float, seconds: int) -> None:
-        held.expires_at = since + seconds
-        held.renew_at = since + min(seconds, self._queue.visibility_s) / _RENEWALS_PER_PERIOD
+    def _extend(self, delivery: Delivery, since: float, seconds: int) -> None:
+        delivery.expires_at = since + seconds
+        delivery.renew_at = since + min(seconds, self._queue.visibility_s) / _RENEWALS_PER_PERIOD
 
     # What becomes of it
 
-    def is_held(self, held: Held) -> bool:
-        return self._held.get(held.id) is held
+    def has(self, delivery: Delivery) -> bool:
+        return self._by_id.get(delivery.id) is delivery
 
-    def remove(self, held: Held) -> None:
+    def remove(self, delivery: Delivery) -> None:
         """It was deleted, or is given back."""
-        if self._held.get(held.id) is held:
-            del self._held[held.id]
-        if (group := self._by_group.get(held.lane)) is not None:
-            group.pop(held, None)
+        if self._by_id.get(delivery.id) is delivery:
+            del self._by_id[delivery.id]
+        if (group := self._by_group.get(delivery.lane)) is not None:
+            group.pop(delivery, None)
             if not group:
-                del self._by_group[held.lane]
-        held.state = State.GONE
+                del self._by_group[delivery.lane]
+        delivery.state = State.GONE
         self._on_removed()
 
-    def behind(self, held: Held) -> Sequence[Held]:
+    def behind(self, delivery: Delivery) -> Sequence[Delivery]:
         """What came after it in its message group, in order."""
-        group = list(self._by_group.get(held.lane, ()))
-        return group[group.index(held) + 1 :] if held in group else ()
+        group = list(self._by_group.get(delivery.lane, ()))
+        return group[group.index(delivery) + 1 :] if delivery in group else ()
 
-    def repeat(self, held: Held) -> list[Held]:
+    def repeat(self, delivery: Delivery) -> list[Delivery]:
         """Make new payloads of a message and of what came after it in its group, in order.
 
         What is told of the former ones means nothing any more. All stay invisible to others, and the service counts no
         delivery.
         """
-        again = {one: one.repeated() for one in (held, *self.behind(held))}
+        again = {one: one.repeated() for one in (delivery, *self.behind(delivery))}
         for before, after in again.items():
             before.state = State.GONE
-            self._held[after.id] = after
-        if (group := self._by_group.get(held.lane)) is not None:
-            self._by_group[held.lane] = {again.get(one, one): None for one in group}
+            self._by_id[after.id] = after
+        if (group := self._by_group.get(delivery.lane)) is not None:
+            self._by_group[delivery.lane] = {again.get(one, one): None for one in group}
         return list(again.values())
 
-    def mark_done(self, held: Held) -> None:
+    def mark_done(self, delivery: Delivery) -> None:
         """It is done, and could not be deleted: when it comes again, it only has to be deleted."""
-        _remember(self._done, held.id, None)
-        self.remove(held)
+        _remember(self._done, delivery.id, None)
+        self.remove(delivery)
 
-    def forget_done(self, held: Held) -> None:
-        self._done.pop(held.id, None)
+    def forget_done(self, delivery: Delivery) -> None:
+        self._done.pop(delivery.id, None)
 
     # Counting
 
-    def spare(self, held: Held) -> None:
+    def spare(self, delivery: Delivery) -> None:
         """This delivery is no failure of the message."""
-        _remember(self._spared, held.id, self._spared.pop(held.id, 0) + 1)
+        _remember(self._spared, delivery.id, self._spared.pop(delivery.id, 0) + 1)
 
-    def failures(self, held: Held) -> int:
+    def failures(self, delivery: Delivery) -> int:
         """How often the message has failed, now included, by the service's count of deliveries."""
-        return max(1, held.deliveries - self._spared.get(held.id, 0))
+        return max(1, delivery.deliveries - self._spared.get(delivery.id, 0))
 
 
-def _by_expiry(held: Held) -> float:
-    return held.expires_at
+def _by_expiry(delivery: Delivery) -> float:
+    return delivery.expires_at
 
 
 def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:

@@ -34,7 +34,7 @@ class State(Enum):
     """Deleted, or given back: what is still told of it means nothing."""
 
 
-class Held:
+class Delivery:
     """One message that the service keeps invisible for us; the broker payload.
 
     Told apart by identity: one that was given back and came again is another.
@@ -86,7 +86,7 @@ class Held:
         self.deliveries = int(raw.get("Attributes", {}).get("ApproximateReceiveCount", 1))
         self.is_lost = False
 
-    def repeated(self) -> Held:
+    def repeated(self) -> Delivery:
         """The same delivery as another payload, to be given to the watchers once more."""
         other = copy.copy(self)
         other.state = State.WAITING

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import anyio
 from anyio import to_thread
 
-from producers.sqs.message import Held
+from producers.sqs.message import Delivery
 from producers.sqs.queue import name_of
-from producers.sqs.received import Backlog
+from producers.sqs.received import ReceivedMessages
 from triggerer.abc import AdvanceItem, BrokerMessage, ReportAdvanced, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
 from triggerer.pluginkit.dumping import dump_message, load_message
@@ -43,12 +43,12 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     def __init__(self, queue: str, *, settings: SqsSettings) -> None:
         self._name = queue
         self._settings = settings
-        self._backlog = Backlog()
+        self._received = ReceivedMessages()
         self._open: OpenStream | None = None
         self._is_open = anyio.Event()
         self._stack = AsyncExitStack()
 
-    async def open_stream(self) -> AsyncIterator[tuple[BrokerMessage, Held]]:
+    async def open_stream(self) -> AsyncIterator[tuple[BrokerMessage, Delivery]]:
         """Yield messages; in order within each message group.
 
         Raises:
@@ -58,12 +58,12 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         # The SDK takes a third of a second to import.
         stream = await to_thread.run_sync(importlib.import_module, "producers.sqs.stream")
         self._open = await self._stack.enter_async_context(
-            stream.open_queue(self._name, self._settings, self._backlog)
+            stream.open_queue(self._name, self._settings, self._received)
         )
         self._is_open.set()
         while True:
-            held = await self._backlog.get()
-            yield held.message, held
+            delivery = await self._received.get()
+            yield delivery.message, delivery
 
     async def run(self) -> None:
         """Receive and renew.
@@ -95,12 +95,12 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         Cancellation: What is to be deleted may be or not; what is not comes again, under the same key.
         """
         if self._open is not None:
-            await self._open.advancing.advance(batches, report)
+            await self._open.settler.advance(batches, report)
 
-    def get_advance_lane(self, broker_payload: Held) -> str:
+    def get_advance_lane(self, broker_payload: Delivery) -> str:
         return broker_payload.lane
 
-    def get_idempotency_key(self, broker_payload: Held) -> str:
+    def get_idempotency_key(self, broker_payload: Delivery) -> str:
         """`<queue>/<message id>`.
 
         The service makes the ids, and gives none twice: a queue that is deleted and made again has others. What is sent
@@ -108,11 +108,11 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         """
         return f"{name_of(self._name)}/{broker_payload.id}"
 
-    def dead_letters_rejected(self, broker_payload: Held) -> bool:
+    def dead_letters_rejected(self, broker_payload: Delivery) -> bool:
         """Whether the connection or the queue's redrive policy names a dead-letter queue, and it takes messages."""
         return self._open is not None and self._open.dead_letters.take
 
-    def get_size(self, broker_payload: Held) -> int:
+    def get_size(self, broker_payload: Delivery) -> int:
         """The length of body and attributes."""
         return broker_payload.size
 
@@ -140,21 +140,21 @@ class SqsSharedStreamProducer(SharedStreamProducer):
 
     async def pause(self) -> None:
         """Begin no further poll, and yield nothing; what is held stays so."""
-        self._backlog.pause()
+        self._received.pause()
         if self._open is not None:
             self._open.receiving.pause()
 
     async def resume(self) -> None:
-        self._backlog.resume()
+        self._received.resume()
         if self._open is not None:
             self._open.receiving.resume()
 
     async def pause_lane(self, lane: Hashable) -> None:
         """Yield nothing more of a group. The service gives no more of it while some of it is held."""
-        self._backlog.pause_lane(lane)
+        self._received.pause_lane(lane)
 
     async def resume_lane(self, lane: Hashable) -> None:
-        self._backlog.resume_lane(lane)
+        self._received.resume_lane(lane)
 
     async def aclose(self) -> None:
         """Give back what is held, and close the connections."""

@@ -8,17 +8,17 @@ from collections.abc import Hashable, Iterable
 
 import anyio
 
-from producers.sqs.message import Held, State
+from producers.sqs.message import Delivery, State
 
 
-class Backlog:
+class ReceivedMessages:
     """A queue with a pause, as a whole and by lane. It is bounded by whoever fills it."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Held] = deque()
-        self._stashed: dict[Hashable, list[Held]] = {}
+        self._waiting: deque[Delivery] = deque()
+        self._stashed: dict[Hashable, list[Delivery]] = {}
         """By paused lane, what has come of it, in order."""
-        self._later: deque[tuple[float, list[Held]]] = deque()
+        self._later: deque[tuple[float, list[Delivery]]] = deque()
         """What waits for a time, by the event loop's clock; the earliest need not be first."""
         self._is_paused = False
         self._has_changed = anyio.Event()
@@ -27,22 +27,22 @@ class Backlog:
     def is_paused(self) -> bool:
         return self._is_paused
 
-    def put(self, messages: Iterable[Held]) -> None:
+    def put(self, messages: Iterable[Delivery]) -> None:
         self._waiting.extend(messages)
         self._has_changed.set()
 
-    def put_later(self, messages: list[Held], at: float) -> None:
+    def put_later(self, messages: list[Delivery], at: float) -> None:
         """Put messages at a time."""
         self._later.append((at, messages))
         self._has_changed.set()
 
-    async def get(self) -> Held:
+    async def get(self) -> Delivery:
         """The next message, which is out then; waits until there is one."""
         while True:
             next_at = self._put_due() if self._later else math.inf
-            if not self._is_paused and (held := self._next()) is not None:
-                held.state = State.OUT
-                return held
+            if not self._is_paused and (delivery := self._next()) is not None:
+                delivery.state = State.OUT
+                return delivery
             self._has_changed = anyio.Event()
             with anyio.CancelScope(deadline=next_at):
                 await self._has_changed.wait()
@@ -58,15 +58,15 @@ class Backlog:
                 self._waiting.extend(messages)
         return min((at for at, _ in self._later), default=math.inf)
 
-    def _next(self) -> Held | None:
+    def _next(self) -> Delivery | None:
         while self._waiting:
-            held = self._waiting.popleft()
-            if held.state is not State.WAITING:
+            delivery = self._waiting.popleft()
+            if delivery.state is not State.WAITING:
                 # It was given back meanwhile.
                 continue
-            if (stashed := self._stashed.get(held.lane)) is None:
-                return held
-            stashed.append(held)
+            if (stashed := self._stashed.get(delivery.lane)) is None:
+                return delivery
+            stashed.append(delivery)
         return None
 
     def pause(self) -> None:

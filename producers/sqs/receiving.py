@@ -13,7 +13,7 @@ from producers.sqs.attempts import Attempts
 from producers.sqs.batching import BATCH
 from producers.sqs.errors import Throttled, asked
 from producers.sqs.in_flight import InFlight
-from producers.sqs.message import SYSTEM_ATTRIBUTES, Held
+from producers.sqs.message import SYSTEM_ATTRIBUTES, Delivery
 from producers.sqs.queue import Queue
 from triggerer.errors import BrokerUnavailable
 from triggerer.pluginkit.backoff import Backoff, is_worth_a_line
@@ -43,7 +43,7 @@ class Receiving:
         in_flight: InFlight,
         settings: SqsSettings,
         *,
-        on_received: Callable[[list[Held], list[Held]], None],
+        on_received: Callable[[list[Delivery], list[Delivery]], None],
     ) -> None:
         self._client = client
         self._queue = queue

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from producers.sqs.dead_letter import DeadLetters
-from producers.sqs.deletions import Deleting
+from producers.sqs.deletions import Deletions
 from producers.sqs.in_flight import InFlight
-from producers.sqs.message import Held, State
+from producers.sqs.message import Delivery, State
 from producers.sqs.visibility import Visibility
 from triggerer.abc import AdvanceItem, AdvanceOutcome, ReportAdvanced
 from triggerer.errors import BrokerError
@@ -41,13 +41,13 @@ class _Progress:
 
     def __init__(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
         self._batches = batches
-        self._places: dict[Held, int] | None = None
+        self._places: dict[Delivery, int] | None = None
         self._left: dict[int, int] = {}
-        self.to_delete: list[Held] = []
-        self._gone: list[Held] = []
+        self.to_delete: list[Delivery] = []
+        self._gone: list[Delivery] = []
         self.done: list[int] = []
 
-    def mark_gone(self, messages: Sequence[Held]) -> None:
+    def mark_gone(self, messages: Sequence[Delivery]) -> None:
         self._gone += messages
 
     def take_done(self) -> list[int]:
@@ -58,36 +58,36 @@ class _Progress:
             # Only now: most calls are over before they are asked.
             together = set(self.to_delete)
             self._places = {
-                held: place
+                delivery: place
                 for place, batch in enumerate(self._batches)
-                for held, _ in batch
-                if held in together
+                for delivery, _ in batch
+                if delivery in together
             }
             self._left = Counter(self._places.values())
-        for held in gone:
-            place = self._places[held]
+        for delivery in gone:
+            place = self._places[delivery]
             self._left[place] -= 1
             if not self._left[place]:
                 done.append(place)
         return done
 
 
-class Advancing:
+class Settler:
     """Deletes what is done, and has what failed delivered again. Different lanes may advance side by side."""
 
     def __init__(
         self,
         in_flight: InFlight,
         visibility: Visibility,
-        deleting: Deleting,
+        deletions: Deletions,
         dead_letters: DeadLetters,
         settings: SqsSettings,
         *,
-        give_again: Callable[[list[Held], float], None],
+        give_again: Callable[[list[Delivery], float], None],
     ) -> None:
         self._in_flight = in_flight
         self._visibility = visibility
-        self._deleting = deleting
+        self._deletions = deletions
         self._dead_letters = dead_letters
         self._policy = settings.delivery_policy()
         self._give_again = give_again
@@ -99,15 +99,17 @@ class Advancing:
         progress = _Progress(batches)
         others: list[int] = []
         for place, batch in enumerate(batches):
-            if all(outcome.is_clean and held.state is not State.GONE for held, outcome in batch):
-                progress.to_delete += [held for held, _ in batch]
+            if all(
+                outcome.is_clean and delivery.state is not State.GONE for delivery, outcome in batch
+            ):
+                progress.to_delete += [delivery for delivery, _ in batch]
             else:
                 others.append(place)
         with reporting(report, progress.take_done):
             if others:
                 await self._advance_all(batches, others, progress)
             else:
-                await self._deleting.delete(progress.to_delete, progress.mark_gone)
+                await self._deletions.delete(progress.to_delete, progress.mark_gone)
 
     async def _advance_all(
         self, batches: Sequence[Sequence[AdvanceItem]], others: Sequence[int], progress: _Progress
@@ -127,7 +129,7 @@ class Advancing:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
-                record_error, self._deleting.delete, progress.to_delete, progress.mark_gone
+                record_error, self._deletions.delete, progress.to_delete, progress.mark_gone
             )
             for place in others:
                 tasks.start_soon(record_error, advance_other, place)
@@ -136,33 +138,33 @@ class Advancing:
 
     async def _advance_one_by_one(self, batch: Sequence[AdvanceItem]) -> None:
         """Of one lane, in order."""
-        done: list[Held] = []
+        done: list[Delivery] = []
         stale = 0
-        for held, outcome in batch:
-            if held.state is State.GONE:
+        for delivery, outcome in batch:
+            if delivery.state is State.GONE:
                 # It was given back, with one before it in its group that failed.
                 stale += 1
                 continue
             judgement = judge(outcome)
-            if judgement is Judgement.ACK or await self._is_set_aside(held, outcome, judgement):
-                done.append(held)
+            if judgement is Judgement.ACK or await self._is_set_aside(delivery, outcome, judgement):
+                done.append(delivery)
             else:
-                await self._deleting.delete(done)
+                await self._deletions.delete(done)
                 done = []
-                await self._hold(held, outcome)
-        await self._deleting.delete(done)
+                await self._redeliver(delivery, outcome)
+        await self._deletions.delete(done)
         if stale:
             logger.info("%d messages come again, behind one of their group that failed", stale)
 
     async def _is_set_aside(
-        self, held: Held, outcome: AdvanceOutcome, judgement: Judgement
+        self, delivery: Delivery, outcome: AdvanceOutcome, judgement: Judgement
     ) -> bool:
         """Whether the message may be deleted, since it was rejected, or is where dead letters are kept."""
-        failures = self._in_flight.failures(held)
+        failures = self._in_flight.failures(delivery)
         if judgement is Judgement.REJECT:
             if not self._dead_letters.exist:
                 # The runtime cannot set it aside either.
-                logger.warning("message rejected by a watcher, and passed: %r", held)
+                logger.warning("message rejected by a watcher, and passed: %r", delivery)
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"
         elif outcome.blames_event and self._is_exhausted(failures):
@@ -179,7 +181,7 @@ class Advancing:
             "rejected": outcome.rejected,
         }
         try:
-            await self._dead_letters.write(held.message, evidence, held.attributes)
+            await self._dead_letters.write(delivery.message, evidence, delivery.attributes)
         except BrokerError as error:
             # It stays in its queue, and is delivered again. The others go on.
             logger.error("message stays where it is, since it cannot be set aside: %s", error)
@@ -190,32 +192,32 @@ class Advancing:
         limit = self._dead_letters.limit
         return self._policy.is_exhausted(failures) or (limit is not None and failures >= limit)
 
-    async def _hold(self, held: Held, outcome: AdvanceOutcome) -> None:
+    async def _redeliver(self, delivery: Delivery, outcome: AdvanceOutcome) -> None:
         """Have it come again after a delay, and what is behind it in its group after it."""
         in_flight = self._in_flight
-        if outcome.failed and not outcome.blames_event and not held.is_lost:
+        if outcome.failed and not outcome.blames_event and not delivery.is_lost:
             # Its watchers failed at another one, and have not looked at it. To give it back would cost a delivery, and
             # after some of these the queue's redrive policy takes it away.
-            self._give_again(in_flight.repeat(held), self._policy.delay(1))
+            self._give_again(in_flight.repeat(delivery), self._policy.delay(1))
             return
-        failures = in_flight.failures(held)
+        failures = in_flight.failures(delivery)
         delay_s = round(self._policy.delay(failures))
         if not outcome.blames_event:
             # Nobody has seen it, or it was rejected and could not be set aside.
-            in_flight.spare(held)
-        behind = in_flight.behind(held)
+            in_flight.spare(delivery)
+        behind = in_flight.behind(delivery)
         logger.warning(
             "message failed (%d of %s deliveries), delivered again in %d s%s: %r",
             failures,
             self._policy.max_deliveries or "any number of",
             delay_s,
             f" before {len(behind)} others of its group" if behind else "",
-            held,
+            delivery,
         )
         for other in behind:
             in_flight.spare(other)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._visibility.give_back, held, delay_s)
+            tasks.start_soon(self._visibility.give_back, delivery, delay_s)
             for other in behind:
                 tasks.start_soon(self._visibility.give_back, other, delay_s + _BEHIND_S)
 

@@ -12,16 +12,16 @@ import anyio
 
 from producers.sqs.connecting import find_queue, open_client
 from producers.sqs.dead_letter import DeadLetters
-from producers.sqs.deletions import Deleting
+from producers.sqs.deletions import Deletions
 from producers.sqs.in_flight import InFlight
 from producers.sqs.queue import Queue, canonical
 from producers.sqs.receiving import Receiving
-from producers.sqs.settle import Advancing
+from producers.sqs.settle import Settler
 from producers.sqs.visibility import Visibility
 
 if TYPE_CHECKING:
-    from producers.sqs.message import Held
-    from producers.sqs.received import Backlog
+    from producers.sqs.message import Delivery
+    from producers.sqs.received import ReceivedMessages
     from producers.sqs.settings import SqsSettings
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _streams: Final[Counter[str]] = Counter()
 
 @asynccontextmanager
 async def open_queue(
-    name: str, settings: SqsSettings, backlog: Backlog
+    name: str, settings: SqsSettings, received: ReceivedMessages
 ) -> AsyncIterator[OpenStream]:
     """Connect and find the queue; nothing is received before `OpenStream.run`.
 
@@ -42,7 +42,7 @@ async def open_queue(
     async with open_client(settings, name) as client:
         queue = await find_queue(client, name, settings)
         with _reading(queue):
-            yield OpenStream(client, queue, settings, backlog)
+            yield OpenStream(client, queue, settings, received)
 
 
 @contextmanager
@@ -65,21 +65,23 @@ def _reading(queue: Queue) -> Iterator[None]:
 class OpenStream:
     """Receives into a backlog, and keeps, deletes and gives back what is in flight."""
 
-    def __init__(self, client: Any, queue: Queue, settings: SqsSettings, backlog: Backlog) -> None:
-        self._backlog = backlog
+    def __init__(
+        self, client: Any, queue: Queue, settings: SqsSettings, received: ReceivedMessages
+    ) -> None:
+        self._received = received
         in_flight = InFlight(queue, on_removed=self._mark_removed)
         self.visibility = Visibility(client, queue, in_flight)
-        self.deleting = Deleting(
+        self.deletions = Deletions(
             client, queue, in_flight, unavailable_after_s=settings.unavailable_after_s
         )
         self.receiving = Receiving(
             client, queue, in_flight, settings, on_received=self._mark_received
         )
         self.dead_letters = DeadLetters(client, queue, settings)
-        self.advancing = Advancing(
+        self.settler = Settler(
             in_flight,
             self.visibility,
-            self.deleting,
+            self.deletions,
             self.dead_letters,
             settings,
             give_again=self._give_again,
@@ -92,24 +94,24 @@ class OpenStream:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 tasks.start_soon(self.visibility.run)
-                tasks.start_soon(self.deleting.run)
-                if self._backlog.is_paused:
+                tasks.start_soon(self.deletions.run)
+                if self._received.is_paused:
                     self.receiving.pause()
                 await self.receiving.run()
         except ExceptionGroup as group:
             raise _first(group) from group
 
-    def _mark_received(self, new: list[Held], done: list[Held]) -> None:
+    def _mark_received(self, new: list[Delivery], done: list[Delivery]) -> None:
         if not (new or done):
             return
-        self.visibility.mark_taken()
-        self._backlog.put(new)
+        self.visibility.mark_received()
+        self._received.put(new)
         assert self._tasks is not None
         if done:
-            self._tasks.start_soon(self.deleting.delete, done)
+            self._tasks.start_soon(self.deletions.delete, done)
 
-    def _give_again(self, messages: list[Held], delay_s: float) -> None:
-        self._backlog.put_later(messages, anyio.current_time() + delay_s)
+    def _give_again(self, messages: list[Delivery], delay_s: float) -> None:
+        self._received.put_later(messages, anyio.current_time() + delay_s)
 
     def _mark_removed(self) -> None:
         self.receiving.signal_room()

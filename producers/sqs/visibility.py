@@ -12,7 +12,7 @@ import anyio
 from producers.sqs.batching import BATCH, Batches
 from producers.sqs.errors import asked
 from producers.sqs.in_flight import InFlight
-from producers.sqs.message import Held
+from producers.sqs.message import Delivery
 from producers.sqs.queue import Queue
 from triggerer.errors import BrokerError
 from triggerer.pluginkit.backoff import is_worth_a_line
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _CONCURRENCY: Final = 4
 _SHORTEST_WAIT_S: Final = 0.01
 
-Entry = tuple[Held, int]
+Entry = tuple[Delivery, int]
 
 
 class Visibility:
@@ -33,13 +33,13 @@ class Visibility:
         self._queue = queue
         self._in_flight = in_flight
         self._batches: Batches[Entry] = Batches(self._send, concurrency=_CONCURRENCY)
-        self._has_taken = anyio.Event()
+        self._has_received = anyio.Event()
         self._failures = 0
         """How often a message could not be kept since one could."""
 
-    def mark_taken(self) -> None:
+    def mark_received(self) -> None:
         """Something was received: there may have been nothing to renew before."""
-        self._has_taken.set()
+        self._has_received.set()
 
     async def run(self) -> None:
         """Renew, until cancelled."""
@@ -47,82 +47,86 @@ class Visibility:
             tasks.start_soon(self._batches.run)
             while True:
                 now = anyio.current_time()
-                for held in self._in_flight.due(now):
+                for delivery in self._in_flight.due(now):
                     # Until that is answered it is not due.
-                    self._in_flight.mark_not_renewed(held, now)
-                    if held.renewing is None:
-                        held.renewing = anyio.Event()
-                        tasks.start_soon(self._renew, held)
+                    self._in_flight.mark_not_renewed(delivery, now)
+                    if delivery.renewing is None:
+                        delivery.renewing = anyio.Event()
+                        tasks.start_soon(self._renew, delivery)
                 next_due = self._in_flight.next_due()
                 if next_due == math.inf:
-                    self._has_taken = anyio.Event()
-                    await self._has_taken.wait()
+                    self._has_received = anyio.Event()
+                    await self._has_received.wait()
                 else:
                     # What is received meanwhile is due later than all that is held.
                     await anyio.sleep(max(_SHORTEST_WAIT_S, next_due - now))
 
-    async def _renew(self, held: Held) -> None:
+    async def _renew(self, delivery: Delivery) -> None:
         in_flight = self._in_flight
         sent_at = anyio.current_time()
-        seconds = in_flight.extension(held, sent_at)
+        seconds = in_flight.extension(delivery, sent_at)
         try:
             if not seconds:
-                logger.warning("%r cannot be kept any longer: it comes again", held)
-                in_flight.mark_lost(held)
+                logger.warning("%r cannot be kept any longer: it comes again", delivery)
+                in_flight.mark_lost(delivery)
                 return
-            failure = await self._batches.add((held, seconds))
+            failure = await self._batches.add((delivery, seconds))
             if failure is None:
                 self._failures = 0
-                in_flight.mark_renewed(held, sent_at, seconds)
+                in_flight.mark_renewed(delivery, sent_at, seconds)
             elif failure.is_ours:
-                if in_flight.is_held(held):
+                if in_flight.has(delivery):
                     logger.warning(
-                        "%r was not kept in time, and comes again: %s", held, failure.text
+                        "%r was not kept in time, and comes again: %s", delivery, failure.text
                     )
-                in_flight.mark_lost(held)
+                in_flight.mark_lost(delivery)
             else:
-                in_flight.mark_not_renewed(held, anyio.current_time())
+                in_flight.mark_not_renewed(delivery, anyio.current_time())
         except BrokerError as error:
-            in_flight.mark_not_renewed(held, anyio.current_time())
-            if in_flight.is_held(held) and anyio.current_time() > held.expires_at:
+            in_flight.mark_not_renewed(delivery, anyio.current_time())
+            if in_flight.has(delivery) and anyio.current_time() > delivery.expires_at:
                 # Each message of each attempt would be a line.
                 self._failures += 1
                 say = logger.warning if is_worth_a_line(self._failures) else logger.debug
-                say("%r could not be kept, and may come again: %s", held, error)
+                say("%r could not be kept, and may come again: %s", delivery, error)
         finally:
-            assert held.renewing is not None
-            held.renewing.set()
-            held.renewing = None
+            assert delivery.renewing is not None
+            delivery.renewing.set()
+            delivery.renewing = None
 
-    async def give_back(self, held: Held, delay_s: int) -> None:
+    async def give_back(self, delivery: Delivery, delay_s: int) -> None:
         """Let a message come again after a delay, to whoever polls then. It is not held from the start of the call."""
-        self._in_flight.remove(held)
-        if held.renewing is not None:
+        self._in_flight.remove(delivery)
+        if delivery.renewing is not None:
             # Or the renewal might be the last that the service hears of.
-            await held.renewing.wait()
-        if held.is_lost:
+            await delivery.renewing.wait()
+        if delivery.is_lost:
             return
         try:
-            failure = await self._batches.add((held, delay_s))
+            failure = await self._batches.add((delivery, delay_s))
         except BrokerError as error:
-            logger.info("%r comes again later than it should: %s", held, error)
+            logger.info("%r comes again later than it should: %s", delivery, error)
             return
         if failure is not None:
-            logger.info("%r comes again when it is its time: %s", held, failure.text)
+            logger.info("%r comes again when it is its time: %s", delivery, failure.text)
 
     async def give_back_all(self) -> None:
         """Give back all that is held, without `run`; for the end of the stream, when nobody polls any more."""
         now = anyio.current_time()
         # What others may have received meanwhile is theirs.
-        left = [held for held in self._in_flight if not held.is_lost and held.expires_at > now]
-        for held in list(self._in_flight):
-            self._in_flight.remove(held)
+        left = [
+            delivery
+            for delivery in self._in_flight
+            if not delivery.is_lost and delivery.expires_at > now
+        ]
+        for delivery in list(self._in_flight):
+            self._in_flight.remove(delivery)
         limiter = anyio.CapacityLimiter(_CONCURRENCY)
 
-        async def give(batch: Sequence[Held]) -> None:
+        async def give(batch: Sequence[Delivery]) -> None:
             async with limiter:
                 try:
-                    await self._send([(held, 0) for held in batch])
+                    await self._send([(delivery, 0) for delivery in batch])
                 except BrokerError as error:
                     logger.info(
                         "%d messages come again later than they should: %s", len(batch), error
@@ -139,10 +143,10 @@ class Visibility:
                 Entries=[
                     {
                         "Id": str(index),
-                        "ReceiptHandle": held.handle,
+                        "ReceiptHandle": delivery.handle,
                         "VisibilityTimeout": seconds,
                     }
-                    for index, (held, seconds) in enumerate(entries)
+                    for index, (delivery, seconds) in enumerate(entries)
                 ],
             ),
             f"changing the visibility of {len(entries)} messages of queue {self._queue.name!r}",

@@ -11,12 +11,12 @@ import pytest
 from aiokafka import TopicPartition
 from google.pubsub_v1.types import PubsubMessage, ReceivedMessage
 
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.message import KafkaMessage
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.wire.cluster import Membership
 from producers.pubsub.message import read_delivery
-from tests.unit.producers.test_lanes import Record
+from tests.unit.producers.test_kafka_in_flight import Record
 from triggerer.abc import BrokerMessage
 
 FIELDS = ("value", "key", "attributes", "position", "published_at", "deliveries")
@@ -28,7 +28,7 @@ def message() -> BrokerMessage:
 
 
 def of_kafka() -> KafkaMessage:
-    lane = Lane(TopicPartition("orders", 0), Membership(1, ""), CommittedPosition(0))
+    lane = LaneInFlight(TopicPartition("orders", 0), Membership(1, ""), CommittedPosition(0))
     return KafkaMessage(Record(3, value=b'{"n": 1}'), lane, 0)
 
 

@@ -43,7 +43,7 @@ class RecentRefusals:
         self._clock = clock
         self._refused_at: dict[str, float] = {}
 
-    def note(self, place: str) -> None:
+    def record(self, place: str) -> None:
         """The place has just refused a message."""
         self._refused_at[place] = self._clock()
 

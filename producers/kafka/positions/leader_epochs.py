@@ -26,7 +26,7 @@ class LeaderEpochs:
         """`epoch`: of the message before `offset`, if it is known."""
         self._starts = [] if epoch is None else [(offset - 1, epoch)]
 
-    def note(self, batches: bytes | None) -> None:
+    def learn(self, batches: bytes | None) -> None:
         """Learn from the batches that a broker returned."""
         if not batches:
             return

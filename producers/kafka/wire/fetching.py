@@ -24,7 +24,7 @@ from producers.kafka.wire.fetch_request import (
 )
 
 if TYPE_CHECKING:
-    from producers.kafka.in_flight import Lane
+    from producers.kafka.in_flight import LaneInFlight
     from producers.kafka.wire.cluster import TopicDescription
 
 _OF_ANOTHER_TOPIC: Final = (100, 103)
@@ -51,7 +51,7 @@ class Reader(Protocol):
     @property
     def topics(self) -> dict[str, TopicDescription]: ...
     @property
-    def lanes(self) -> dict[TopicPartition, Lane]: ...
+    def lanes(self) -> dict[TopicPartition, LaneInFlight]: ...
     def fetch_wait_ms(self, usual_ms: int) -> int:
         """How long a broker may hold the next fetch back while it has nothing."""
 
@@ -105,7 +105,7 @@ class Fetching:
         return found
 
     async def _answer(
-        self, response: Any, names: dict[bytes, str], lanes: dict[TopicPartition, Lane]
+        self, response: Any, names: dict[bytes, str], lanes: dict[TopicPartition, LaneInFlight]
     ) -> _Answer:
         is_unknown = False
         topics: list[tuple[str, list[tuple[Any, ...]]]] = []
@@ -134,7 +134,7 @@ class Fetching:
 
 
 def _wanted(
-    request: Any, names: dict[bytes, str], lanes: dict[TopicPartition, Lane]
+    request: Any, names: dict[bytes, str], lanes: dict[TopicPartition, LaneInFlight]
 ) -> WantedTopics:
     """Return the partitions of a request by topic id, without those that have no lane yet.
 
@@ -157,10 +157,10 @@ def _wanted(
     return topics
 
 
-def _look(lane: Lane, error: int, batches: bytes | None, tags: dict[int, bytes]) -> int:
+def _look(lane: LaneInFlight, error: int, batches: bytes | None, tags: dict[int, bytes]) -> int:
     """Note what an answer says of the partition's leaders; return the error that aiokafka is to see."""
     if tags and (parted := divergence(tags)) is not None:
         lane.parted = parted
         return int(sdk.OffsetOutOfRangeError.errno)
-    lane.epochs.note(batches)
+    lane.epochs.learn(batches)
     return error

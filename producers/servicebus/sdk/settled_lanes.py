@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from triggerer.abc import AdvanceItem
 
 
-class Answers:
+class SettledLanes:
     """What is still to be answered of one call. Made on the event loop, where it is waited for.
 
     Args:
@@ -26,7 +26,7 @@ class Answers:
         if not self._lanes_left:
             self._is_over.set()
 
-    def note(self, place: int) -> None:
+    def mark_settled(self, place: int) -> None:
         """One message of this batch is settled, or cannot be any more; in the SDK's thread, where all are answered."""
         self._left[place] -= 1
         if self._left[place]:

@@ -38,7 +38,7 @@ class Driver:
         self.error: BaseException | None = None
         self._changed = asyncio.Event()
         self._lanes: dict[Any, list[KafkaMessage]] = {}
-        self._advancing: set[Any] = set()
+        self._lanes_advancing: set[Any] = set()
 
     @property
     def values(self) -> list[str]:
@@ -93,8 +93,8 @@ class Driver:
                 tg.cancel_scope.cancel()
 
     def go_on(self, tg: Any, lane: Any) -> None:
-        if lane not in self._advancing:
-            self._advancing.add(lane)
+        if lane not in self._lanes_advancing:
+            self._lanes_advancing.add(lane)
             tg.start_soon(self._advance, lane)
 
     async def _advance(self, lane: Any) -> None:
@@ -117,9 +117,9 @@ class Driver:
             self.error = error
             self.note()
         finally:
-            self._advancing.discard(lane)
+            self._lanes_advancing.discard(lane)
 
-    async def advance_held(self) -> None:
+    async def advance_waiting(self) -> None:
         """Look again at what `resolve` left open."""
         async with anyio.create_task_group() as tg:
             for lane in list(self._lanes):

@@ -98,7 +98,7 @@ async def test_the_group_does_not_wait_for_one_that_was_closed_while_it_joined(
         async with driving(joins):
             await _is_drained(member)
         member.resolve = lambda _: ACKED
-        await member.advance_held()
+        await member.advance_waiting()
         for partition in (0, 1):
             kafka_server.produce(topic, [f"later {partition}"], partition=partition)
         with anyio.fail_after(10):

@@ -12,7 +12,7 @@ from aiokafka.producer.message_accumulator import MessageAccumulator
 
 from producers.kafka import KafkaMessage
 from producers.kafka.dead_letter import DeadLetters
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.settings import KafkaSettings
 from producers.kafka.wire.cluster import Membership
@@ -223,7 +223,7 @@ async def test_where_the_topic_takes_nothing_the_message_comes_again_to_be_set_a
 
 def message_of(topic: str, value: bytes | None, key: bytes | None = None) -> KafkaMessage:
     partition = TopicPartition(topic, 0)
-    lane = Lane(partition, Membership(1, "me"), CommittedPosition(7, failures=3))
+    lane = LaneInFlight(partition, Membership(1, "me"), CommittedPosition(7, failures=3))
     record = ConsumerRecord(topic, 0, 7, 1, 0, key, value, None, 0, 0, ())
     return KafkaMessage(record, lane, 0)
 

@@ -45,7 +45,7 @@ async def test_a_commit_waits_for_a_broker_that_is_away(
         await anyio.to_thread.run_sync(kafka_server.stop)
         async with anyio.create_task_group() as tg:
             go_on = True
-            tg.start_soon(driver.advance_held)
+            tg.start_soon(driver.advance_waiting)
             await anyio.sleep(0.5)
             assert driver.advanced == []
             await anyio.to_thread.run_sync(kafka_server.start)

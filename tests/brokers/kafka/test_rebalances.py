@@ -98,7 +98,7 @@ async def test_what_is_in_flight_may_be_advanced_while_the_partition_goes(
         async with driving(producer_on(servers, topic, topic)) as two:
             await until(lambda: all(m.lane.draining for m in one.seen))
             may_finish = True
-            await one.advance_held()
+            await one.advance_waiting()
             await until(lambda: all_committed(kafka_server, topic))
             await until(lambda: len(kafka_server.committed_offsets(topic, topic)) == PARTITIONS)
             await until(lambda: len(lanes(two)) > 0)

@@ -8,7 +8,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from producers.kafka.assignment import Assignment
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.positions.start import Start
 from producers.kafka.positions.starting_positions import names_of
@@ -61,8 +61,8 @@ def assignment_of(cluster: Any) -> Assignment:
 async def test_requests_wait_long_again_when_a_partition_goes_that_was_held() -> None:
     cluster = Cluster()
     assignment = assignment_of(cluster)
-    lane = assignment.lanes[PARTITION] = Lane(PARTITION, ME, CommittedPosition(0))
-    assignment.hold(lane, CommittedPosition(0, failures=1), 60.0)
+    lane = assignment.lanes[PARTITION] = LaneInFlight(PARTITION, ME, CommittedPosition(0))
+    assignment.redeliver_after(lane, CommittedPosition(0, failures=1), 60.0)
     assert not cluster.waits_long
     await assignment.on_partitions_revoked([PARTITION])
     assert cluster.waits_long
@@ -74,7 +74,7 @@ async def test_a_broker_may_hold_a_fetch_back_for_longer_once_nothing_has_come_f
     now = 0.0
     monkeypatch.setattr("anyio.current_time", lambda: now)
     assignment = assignment_of(Cluster())
-    lane = assignment.lanes[PARTITION] = Lane(PARTITION, ME, CommittedPosition(0))
+    lane = assignment.lanes[PARTITION] = LaneInFlight(PARTITION, ME, CommittedPosition(0))
 
     def wait_after(seconds: float) -> int:
         nonlocal now
@@ -92,7 +92,7 @@ async def test_a_broker_may_hold_a_fetch_back_for_longer_once_nothing_has_come_f
     assert [wait_after(one) for one in (9, 2)] == [500, 2500]
     lane.delivered, lane.committed = 2, CommittedPosition(2)
     assert [wait_after(one) for one in (0, 9, 2)] == [500, 500, 2500], "a message came and went"
-    assignment.hold(lane, CommittedPosition(0, failures=1), 60.0)
+    assignment.redeliver_after(lane, CommittedPosition(0, failures=1), 60.0)
     assert [wait_after(one) for one in (0, 100)] == [500, 500]
     lane.close()
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 from aiokafka import TopicPartition
 
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.positions.leader_epochs import LeaderEpochs
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.wire.cluster import Membership
@@ -18,15 +18,15 @@ def batch(base: int, epoch: int, format_: int = 2, size: int = 20) -> bytes:
     return struct.pack(">qiib", base, size, epoch, format_) + bytes(size - 5)
 
 
-def lane_at(committed: CommittedPosition, *, delivered: int) -> Lane:
-    lane = Lane(TopicPartition("t", 0), Membership(1, "me"), committed)
+def lane_at(committed: CommittedPosition, *, delivered: int) -> LaneInFlight:
+    lane = LaneInFlight(TopicPartition("t", 0), Membership(1, "me"), committed)
     lane.delivered = delivered
     return lane
 
 
 def test_the_epoch_before_an_offset_is_that_of_the_batch_that_ends_there() -> None:
     epochs = LeaderEpochs(10, 3)
-    epochs.note(batch(10, 3) + batch(12, 4) + batch(15, 4) + batch(20, 7) + batch(25, 9)[:15])
+    epochs.learn(batch(10, 3) + batch(12, 4) + batch(15, 4) + batch(20, 7) + batch(25, 9)[:15])
     assert [epochs.before(offset) for offset in (9, 10, 12, 13, 20, 21, 99)] == [
         None, 3, 3, 4, 4, 7, 7,
     ]  # fmt: skip
@@ -36,8 +36,8 @@ def test_the_epoch_before_an_offset_is_that_of_the_batch_that_ends_there() -> No
 
 def test_batches_of_an_old_format_have_no_epoch() -> None:
     epochs = LeaderEpochs(0, None)
-    epochs.note(batch(0, 1234, format_=1))
-    epochs.note(None)
+    epochs.learn(batch(0, 1234, format_=1))
+    epochs.learn(None)
     assert epochs.before(99) is None
 
 
@@ -74,7 +74,7 @@ def test_the_position_after_a_cut_survives_a_restart_and_a_second_cut() -> None:
     position = lane.after_cut(Divergence(2, 15), 20, begin=0).committed
     again = lane_at(CommittedPosition.parse(position.offset, position.metadata), delivered=15)
     assert again.committed == position
-    again.epochs.note(batch(15, 4))
+    again.epochs.learn(batch(15, 4))
     again.delivered = 30
     again.committed = again.position(30)
     second = again.after_cut(Divergence(4, 25), 30, begin=0)

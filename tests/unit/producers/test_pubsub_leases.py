@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from producers.pubsub.leases import HoldTimes, Leases
+from producers.pubsub.leases import Leases, LeaseTimes
 from producers.pubsub.requests import MOST_BYTES, MOST_IDS, split
 
 
@@ -30,107 +30,107 @@ def test_nothing_is_due_while_nothing_is_leased() -> None:
 
 
 def test_a_lease_is_extended_around_its_half() -> None:
-    held = leases()
-    held.begin(["a"], 100.0, 60)
-    at = held.next_at()
+    leased = leases()
+    leased.begin(["a"], 100.0, 60)
+    at = leased.next_at()
     assert at is not None
     assert 124.0 <= at <= 136.0
-    assert held.take_due(at - 4.0).extend == []
-    assert list(held.take_due(at).extend) == ["a"]
+    assert leased.take_due(at - 4.0).extend == []
+    assert list(leased.take_due(at).extend) == ["a"]
 
 
 def test_leases_that_began_together_are_not_extended_at_one_moment_nor_one_by_one() -> None:
-    held = leases()
-    held.begin([f"m{number}" for number in range(1_000)], 0.0, 60)
+    leased = leases()
+    leased.begin([f"m{number}" for number in range(1_000)], 0.0, 60)
     now, requests = 0.0, []
     while sum(requests) < 1_000:
-        at = held.next_at()
+        at = leased.next_at()
         assert at is not None
         assert at < 40.0
         now = max(now, at)
-        requests.append(len(held.take_due(now).extend))
+        requests.append(len(leased.take_due(now).extend))
     assert 2 <= len(requests) <= 10
 
 
 def test_what_was_extended_is_extended_again_from_when_it_was_asked_for() -> None:
-    held = leases()
-    held.begin(["a"], 0.0, 60)
-    assert list(held.take_due(40.0).extend) == ["a"]
-    held.extended(["a"], 40.0, 60)
-    at = held.next_at()
+    leased = leases()
+    leased.begin(["a"], 0.0, 60)
+    assert list(leased.take_due(40.0).extend) == ["a"]
+    leased.extended(["a"], 40.0, 60)
+    at = leased.next_at()
     assert at is not None
     assert 64.0 <= at <= 76.0
-    assert held.release(["a"], 50.0) == [100.0]
+    assert leased.release(["a"], 50.0) == [100.0]
 
 
 def test_what_could_not_be_extended_is_tried_again_before_the_lease_is_over() -> None:
-    held = leases()
-    held.begin(["a"], 0.0, 60)
-    held.take_due(36.0)
-    held.put_off(["a"], 40.0)
-    assert held.next_at() == 40.0
-    assert list(held.take_due(40.0).extend) == ["a"]
+    leased = leases()
+    leased.begin(["a"], 0.0, 60)
+    leased.take_due(36.0)
+    leased.put_off(["a"], 40.0)
+    assert leased.next_at() == 40.0
+    assert list(leased.take_due(40.0).extend) == ["a"]
 
 
 def test_what_nobody_reported_on_is_tried_again() -> None:
-    held = leases()
-    held.begin(["a"], 0.0, 60)
-    assert list(held.take_due(36.0).extend) == ["a"]
-    assert held.take_due(37.0).extend == []
-    assert list(held.take_due(80.0).extend) == ["a"]
+    leased = leases()
+    leased.begin(["a"], 0.0, 60)
+    assert list(leased.take_due(36.0).extend) == ["a"]
+    assert leased.take_due(37.0).extend == []
+    assert list(leased.take_due(80.0).extend) == ["a"]
 
 
 @pytest.mark.rule(
     "exactly-once: an ack is refused for good after the events are durable; its id goes on being renewed"
 )
 def test_an_id_that_was_released_is_extended_no_more_even_if_a_late_answer_names_it() -> None:
-    held = leases()
-    held.begin(["a", "b"], 0.0, 60)
-    assert sorted(held.take_due(36.0).extend) == ["a", "b"]
-    held.release(["a"], 36.5)
-    held.extended(["a", "b"], 36.0, 60)
-    held.put_off(["a"], 37.0)
-    assert list(held.take_due(75.0).extend) == ["b"]
-    assert "a" not in held
+    leased = leases()
+    leased.begin(["a", "b"], 0.0, 60)
+    assert sorted(leased.take_due(36.0).extend) == ["a", "b"]
+    leased.release(["a"], 36.5)
+    leased.extended(["a", "b"], 36.0, 60)
+    leased.put_off(["a"], 37.0)
+    assert list(leased.take_due(75.0).extend) == ["b"]
+    assert "a" not in leased
 
 
 @pytest.mark.rule(
     "a lease passes its maximum while a watcher works; the late ack meets a key that was dropped"
 )
 def test_a_lease_is_given_up_at_its_maximum() -> None:
-    held = leases(max_extension_s=100.0)
-    held.begin(["a"], 0.0, 60)
+    leased = leases(max_extension_s=100.0)
+    leased.begin(["a"], 0.0, 60)
     for now in (36.0, 72.0):
-        assert list(held.take_due(now).extend) == ["a"]
-        held.extended(["a"], now, 60)
-    due = held.take_due(110.0)
+        assert list(leased.take_due(now).extend) == ["a"]
+        leased.extended(["a"], now, 60)
+    due = leased.take_due(110.0)
     assert (list(due.extend), list(due.given_up)) == ([], ["a"])
-    assert held.next_at() is None
+    assert leased.next_at() is None
 
 
 def test_a_lease_that_the_service_took_back_is_extended_no_more() -> None:
-    held = leases()
-    held.begin(["a"], 0.0, 60)
-    held.lose(["a"])
-    assert held.next_at() is None
-    assert held.release(["a"], 7.0) == [7.0]
+    leased = leases()
+    leased.begin(["a"], 0.0, 60)
+    leased.lose(["a"])
+    assert leased.next_at() is None
+    assert leased.release(["a"], 7.0) == [7.0]
 
 
 def test_the_deadline_follows_how_long_messages_are_held() -> None:
-    held = leases(fixed_deadline_s=None, min_deadline_s=20)
-    assert held.deadline_s == 20
-    held.begin([f"m{number}" for number in range(100)], 0.0, 20)
-    held.release([f"m{number}" for number in range(98)], 1.0)
-    assert held.deadline_s == 20
-    held.release(["m98", "m99"], 90.0)
-    assert held.deadline_s == 91
-    held.begin([f"n{number}" for number in range(50)], 0.0, 20)
-    held.release([f"n{number}" for number in range(50)], 10_000.0)
-    assert held.deadline_s == 600
+    leased = leases(fixed_deadline_s=None, min_deadline_s=20)
+    assert leased.deadline_s == 20
+    leased.begin([f"m{number}" for number in range(100)], 0.0, 20)
+    leased.release([f"m{number}" for number in range(98)], 1.0)
+    assert leased.deadline_s == 20
+    leased.release(["m98", "m99"], 90.0)
+    assert leased.deadline_s == 91
+    leased.begin([f"n{number}" for number in range(50)], 0.0, 20)
+    leased.release([f"n{number}" for number in range(50)], 10_000.0)
+    assert leased.deadline_s == 600
 
 
 def test_old_hold_times_count_less() -> None:
-    times = HoldTimes()
+    times = LeaseTimes()
     for _ in range(200):
         times.add(500.0)
     for _ in range(60_000):

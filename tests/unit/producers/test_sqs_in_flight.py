@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from producers.sqs.in_flight import InFlight
-from producers.sqs.message import Held, State
+from producers.sqs.message import Delivery, State
 from producers.sqs.queue import Queue, describe, name_of
 from triggerer.pluginkit.dumping import dump_message, load_message
 
@@ -32,8 +32,8 @@ def in_flight(queue: Queue = STANDARD) -> InFlight:
     return InFlight(queue, on_removed=lambda: None)
 
 
-def take(held: InFlight, *raws: dict[str, Any], now: float = 0.0) -> list[Held]:
-    return held.take(raws, now)[0]
+def take(delivery: InFlight, *raws: dict[str, Any], now: float = 0.0) -> list[Delivery]:
+    return delivery.take(raws, now)[0]
 
 
 def test_a_message_that_comes_again_while_it_is_held_is_the_same_with_a_newer_handle() -> None:
@@ -52,7 +52,7 @@ def test_one_that_was_given_back_is_another_when_it_comes_again() -> None:
     assert again is not first
     assert first.state is State.GONE
     messages.remove(first)
-    assert messages.is_held(again), "what is told of the first does not touch the second"
+    assert messages.has(again), "what is told of the first does not touch the second"
 
 
 def test_one_that_is_done_is_only_to_be_deleted_when_it_comes_again() -> None:
@@ -86,13 +86,13 @@ def test_behind_a_message_is_what_came_after_it_in_its_group() -> None:
 
 def test_messages_are_renewed_at_half_a_period_and_kept_for_two() -> None:
     messages = in_flight()
-    (held,) = take(messages, raw("a"), now=100.0)
-    assert held.expires_at == 160.0
+    (delivery,) = take(messages, raw("a"), now=100.0)
+    assert delivery.expires_at == 160.0
     assert messages.next_due() == 115.0
     assert messages.due(114.0) == []
-    assert messages.due(115.0) == [held]
-    messages.mark_renewed(held, 115.0, messages.extension(held, 115.0))
-    assert (held.expires_at, messages.next_due()) == (175.0, 130.0)
+    assert messages.due(115.0) == [delivery]
+    messages.mark_renewed(delivery, 115.0, messages.extension(delivery, 115.0))
+    assert (delivery.expires_at, messages.next_due()) == (175.0, 130.0)
 
 
 def test_what_is_due_soon_is_renewed_with_what_is_due_now() -> None:
@@ -105,36 +105,36 @@ def test_what_is_due_soon_is_renewed_with_what_is_due_now() -> None:
 
 def test_what_is_lost_is_not_renewed_until_it_comes_again() -> None:
     messages = in_flight()
-    (held,) = take(messages, raw("a"))
-    messages.mark_lost(held)
+    (delivery,) = take(messages, raw("a"))
+    messages.mark_lost(delivery)
     assert messages.next_due() == float("inf")
     take(messages, raw("a", deliveries=2), now=70.0)
     assert messages.next_due() == 85.0
-    assert not held.is_lost
+    assert not delivery.is_lost
 
 
 def test_nothing_is_kept_beyond_the_twelve_hours_that_the_service_allows() -> None:
     messages = in_flight()
-    (held,) = take(messages, raw("a"))
-    assert messages.extension(held, 3600.0) == 60
-    assert messages.extension(held, 12 * 3600 - 31.0) == 30
-    assert messages.extension(held, 12 * 3600.0) == 0
+    (delivery,) = take(messages, raw("a"))
+    assert messages.extension(delivery, 3600.0) == 60
+    assert messages.extension(delivery, 12 * 3600 - 31.0) == 30
+    assert messages.extension(delivery, 12 * 3600.0) == 0
 
 
 def test_deliveries_that_were_no_failure_are_taken_off_the_count() -> None:
     messages = in_flight()
-    (held,) = take(messages, raw("a", deliveries=4))
-    assert messages.failures(held) == 4
-    messages.spare(held)
-    messages.spare(held)
-    assert messages.failures(held) == 2
+    (delivery,) = take(messages, raw("a", deliveries=4))
+    assert messages.failures(delivery) == 4
+    messages.spare(delivery)
+    messages.spare(delivery)
+    assert messages.failures(delivery) == 2
 
 
 def test_what_is_remembered_is_bounded() -> None:
     messages = in_flight()
     for number in range(10_050):
-        (held,) = take(messages, raw(f"m{number}"))
-        messages.mark_done(held)
+        (delivery,) = take(messages, raw(f"m{number}"))
+        messages.mark_done(delivery)
     assert len(messages) == 0
     new, done = messages.take([raw("m0"), raw("m10049")], 0.0)
     assert ([one.id for one in new], [one.id for one in done]) == (["m0"], ["m10049"])

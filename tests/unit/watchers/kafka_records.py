@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from aiokafka import TopicPartition
 
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.wire.cluster import Membership
 
-LANE = Lane(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
+LANE = LaneInFlight(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from producers.kafka import KafkaMessage
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.positions.position import CommittedPosition
 from producers.kafka.wire.cluster import Membership
 from tests.unit.watchers.kafka_records import LANE, Record
@@ -115,7 +115,7 @@ def test_a_value_is_decoded_once_for_all_subscribers() -> None:
 
 
 def test_a_message_reaches_a_filter_in_another_process_without_its_assignment() -> None:
-    lane = Lane(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
+    lane = LaneInFlight(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
     record = Record(b'{"a": 1}', headers=(("h", b"v"),))
     message = KafkaMessage(record, lane, 2)
     message.json()

@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from producers.sqs.deletions import Deleting
+from producers.sqs.deletions import Deletions
 from producers.sqs.errors import Throttled
 from producers.sqs.in_flight import InFlight
-from producers.sqs.message import Held
+from producers.sqs.message import Delivery
 from producers.sqs.queue import Queue
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 
@@ -43,14 +43,14 @@ class Client:
         return answer
 
 
-def take(in_flight: InFlight, count: int) -> list[Held]:
+def take(in_flight: InFlight, count: int) -> list[Delivery]:
     raws = [{"MessageId": f"m{n}", "ReceiptHandle": f"h{n}", "Body": ""} for n in range(count)]
     return in_flight.take(raws, anyio.current_time())[0]
 
 
 @asynccontextmanager
-async def deleting(client: Client, in_flight: InFlight) -> AsyncIterator[Deleting]:
-    made = Deleting(client, QUEUE, in_flight, unavailable_after_s=0.3)
+async def deletions(client: Client, in_flight: InFlight) -> AsyncIterator[Deletions]:
+    made = Deletions(client, QUEUE, in_flight, unavailable_after_s=0.3)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made.run)
         yield made
@@ -65,9 +65,9 @@ def in_flight() -> InFlight:
 async def test_only_what_failed_is_asked_for_again(in_flight: InFlight) -> None:
     client = Client()
     client.failing["h3"] = {"Code": "InternalError", "Message": "odd", "SenderFault": False}
-    held = take(in_flight, 25)
-    async with deleting(client, in_flight) as made:
-        await made.delete(held)
+    delivery = take(in_flight, 25)
+    async with deletions(client, in_flight) as made:
+        await made.delete(delivery)
     assert sorted(map(len, client.requests)) == [1, 5, 10, 10]
     assert client.requests[-1] == ["h3"]
     assert len(in_flight) == 0
@@ -78,9 +78,9 @@ async def test_one_whose_handle_is_void_is_over_and_the_others_are_deleted(
 ) -> None:
     client = Client()
     client.failing["h1"] = {"Code": "ReceiptHandleIsInvalid", "SenderFault": True}
-    held = take(in_flight, 3)
-    async with deleting(client, in_flight) as made:
-        await made.delete(held)
+    delivery = take(in_flight, 3)
+    async with deletions(client, in_flight) as made:
+        await made.delete(delivery)
     assert client.requests == [["h0", "h1", "h2"]]
     # Only the void one is to be deleted if it comes again.
     new, done = in_flight.take(
@@ -94,7 +94,7 @@ async def test_one_that_was_received_again_meanwhile_is_asked_for_by_its_new_han
     in_flight: InFlight,
 ) -> None:
     client = Client()
-    held = take(in_flight, 2)
+    delivery = take(in_flight, 2)
     plain = client.delete_message_batch
 
     async def receive_again(**request: Any) -> Mapping[str, Any]:
@@ -104,8 +104,8 @@ async def test_one_that_was_received_again_meanwhile_is_asked_for_by_its_new_han
         return answer
 
     client.delete_message_batch = receive_again  # type: ignore[method-assign]
-    async with deleting(client, in_flight) as made:
-        await made.delete(held)
+    async with deletions(client, in_flight) as made:
+        await made.delete(delivery)
     assert client.requests == [["h0", "h1"], ["new"]]
 
 
@@ -114,10 +114,10 @@ async def test_a_refusal_of_one_request_is_raised_and_what_others_deleted_is_gon
 ) -> None:
     client = Client()
     client.errors = [BrokerRefused("no right to delete")]
-    held = take(in_flight, 20)
-    async with deleting(client, in_flight) as made:
+    delivery = take(in_flight, 20)
+    async with deletions(client, in_flight) as made:
         with pytest.raises(BrokerRefused, match="no right"):
-            await made.delete(held)
+            await made.delete(delivery)
     assert len(client.requests) == 2
     assert len(in_flight) == 10
 
@@ -126,12 +126,12 @@ async def test_a_service_that_is_away_for_too_long_is_raised_and_one_that_thrott
     in_flight: InFlight,
 ) -> None:
     client = Client()
-    held = take(in_flight, 2)
-    async with deleting(client, in_flight) as made:
+    delivery = take(in_flight, 2)
+    async with deletions(client, in_flight) as made:
         client.errors = [Throttled("slowly")] * 4
         with anyio.fail_after(10):
-            await made.delete(held[:1])
+            await made.delete(delivery[:1])
         client.errors = [BrokerUnavailable("away")] * 40
         with anyio.fail_after(10), pytest.raises(BrokerUnavailable, match="away"):
-            await made.delete(held[1:])
+            await made.delete(delivery[1:])
     assert len(in_flight) == 1

@@ -16,10 +16,10 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
-from producers.pubsub import settle as outgoing
+from producers.pubsub import settle as settle
 from producers.pubsub.requests import MOST_IDS
 from producers.pubsub.settings import PubSubSettings
-from producers.pubsub.settle import Outgoing
+from producers.pubsub.settle import Settler
 from triggerer.errors import BrokerRefused
 
 _Answer = Callable[[Sequence[str]], None]
@@ -45,17 +45,17 @@ class Client:
 
 
 @asynccontextmanager
-async def sending(client: Client) -> AsyncIterator[Outgoing]:
+async def sending(client: Client) -> AsyncIterator[Settler]:
     settings = PubSubSettings.from_mapping("test", {"emulator_host": "h:1", "project": "p"})
     one: Any = client
-    out = Outgoing(one, "projects/p/subscriptions/s", settings)
+    out = Settler(one, "projects/p/subscriptions/s", settings)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(out.run)
         yield out
         tasks.cancel_scope.cancel()
 
 
-async def ack(out: Outgoing, *ack_ids: str, leased_s: float = 60.0) -> None:
+async def ack(out: Settler, *ack_ids: str, leased_s: float = 60.0) -> None:
     with anyio.fail_after(5):
         await out.ack(ack_ids, [time.monotonic() + leased_s] * len(ack_ids))
 
@@ -72,7 +72,7 @@ def refusal(reasons: dict[str, str]) -> ServiceUnavailable:
 
 @pytest.fixture(autouse=True)
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "_RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(settle, "_RETRY_FIRST_S", 0.001)
 
 
 async def test_what_several_wait_for_goes_in_one_request() -> None:
@@ -153,7 +153,7 @@ async def test_all_who_wait_are_told_of_a_refusal() -> None:
 
     client: Any = Client(answer)
     settings = PubSubSettings.from_mapping("test", {"emulator_host": "h:1", "project": "p"})
-    out = Outgoing(client, "projects/p/subscriptions/s", settings)
+    out = Settler(client, "projects/p/subscriptions/s", settings)
 
     async def run() -> None:
         with pytest.RaisesGroup(BrokerRefused):
@@ -188,7 +188,7 @@ async def test_few_wait_for_a_request_to_return_and_many_do_not() -> None:
             tasks.start_soon(ack, out, name)
             await anyio.wait_all_tasks_blocked()
         assert client.requests == [["a"], ["b"]]
-        many = [str(number) for number in range(outgoing._MANY)]
+        many = [str(number) for number in range(settle._MANY)]
         tasks.start_soon(partial(ack, out, *many))
         await anyio.wait_all_tasks_blocked()
         assert client.requests[2:] == [["c", "d", *many]]
@@ -198,7 +198,7 @@ async def test_few_wait_for_a_request_to_return_and_many_do_not() -> None:
 async def test_requests_that_are_to_be_repeated_keep_no_other_from_being_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outgoing.Backoff, "next_delay", lambda _: 60.0)
+    monkeypatch.setattr(settle.Backoff, "next_delay", lambda _: 60.0)
 
     def refuse(ack_ids: Sequence[str]) -> None:
         if ack_ids != ["well"]:
@@ -206,9 +206,9 @@ async def test_requests_that_are_to_be_repeated_keep_no_other_from_being_sent(
 
     client = Client(refuse)
     async with sending(client) as out, anyio.create_task_group() as tasks:
-        for number in range(outgoing._AT_MOST):
+        for number in range(settle._AT_MOST):
             tasks.start_soon(out.ack, [f"{number}"], [time.monotonic() + 60])
             await anyio.wait_all_tasks_blocked()
-        assert len(client.requests) == outgoing._AT_MOST
+        assert len(client.requests) == settle._AT_MOST
         await ack(out, "well")
         tasks.cancel_scope.cancel()

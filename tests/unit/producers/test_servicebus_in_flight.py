@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from producers.servicebus import in_flight as in_hand
-from producers.servicebus.in_flight import InHand
+from producers.servicebus import in_flight as in_flight_module
+from producers.servicebus.in_flight import InFlight
 from producers.servicebus.link import Link
 from producers.servicebus.message import Delivery
 from producers.servicebus.settle import Order, Settlement
@@ -38,10 +38,13 @@ def delivery_by(link: Any, number: int = 1) -> Delivery:
     )
 
 
-def make_link(session_id: str | None = None) -> tuple[Link, InHand]:
-    known = InHand()
+def make_link(session_id: str | None = None) -> tuple[Link, InFlight]:
+    known = InFlight()
     stream: Any = SimpleNamespace(
-        calls=None, in_hand=known, mark_settled=lambda _: None, hold_session=lambda *_: None
+        calls=None,
+        in_flight=known,
+        mark_settled=lambda _: None,
+        delay_session=lambda *_: None,
     )
     return Link(stream, session_id=session_id), known
 
@@ -97,8 +100,8 @@ async def test_what_is_behind_a_failed_message_of_a_session_is_given_again_behin
 
 
 def test_what_was_done_is_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_hand, "_REMEMBERED", 2)
-    known, link = InHand(), Elsewhere()
+    monkeypatch.setattr(in_flight_module, "_REMEMBERED", 2)
+    known, link = InFlight(), Elsewhere()
     first, second, third = (delivery_by(link, number) for number in (1, 2, 3))
     for delivery in (first, second, third):
         known.mark_done(delivery, is_completed=False)

@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.kafka.in_flight import Lane
+from producers.kafka.in_flight import LaneInFlight
 from producers.kafka.message import KafkaMessage
 from producers.kafka.positions.position import CommittedPosition, UsedOffsets
 from producers.kafka.producer import KafkaSharedStreamProducer
@@ -28,13 +28,13 @@ class Record:
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-def make_lane(offset: int = 0, failures: int = 0) -> Lane:
-    return Lane(
+def make_lane(offset: int = 0, failures: int = 0) -> LaneInFlight:
+    return LaneInFlight(
         TopicPartition("t", 0), Membership(1, "me"), CommittedPosition(offset, failures, "id", 1)
     )
 
 
-def batch(lane: Lane, *outcomes: tuple[int, int, int], start: int = 0) -> list[AdvanceItem]:
+def batch(lane: LaneInFlight, *outcomes: tuple[int, int, int], start: int = 0) -> list[AdvanceItem]:
     return [
         AdvanceItem(
             KafkaMessage(Record(start + place), lane, lane.delivery), AdvanceOutcome(*outcome)
@@ -142,7 +142,7 @@ def test_a_value_for_whose_decoding_there_is_no_memory_is_not_taken_for_one_that
     code = """if True:
         import resource
         from pathlib import Path
-        from tests.unit.producers.test_lanes import KafkaMessage, Record, make_lane
+        from tests.unit.producers.test_kafka_in_flight import KafkaMessage, Record, make_lane
 
         value = b'{"pad":"' + b'x' * 8_000_000 + b'"}'
         message = KafkaMessage(Record(0, value=value), make_lane(), 0)
@@ -162,7 +162,7 @@ def test_a_value_for_whose_decoding_there_is_no_memory_is_not_taken_for_one_that
 
 def test_a_message_that_is_kept_after_the_commit_has_passed_a_cut_has_its_key() -> None:
     used = (UsedOffsets(since=5, below=10, epoch=3),)
-    lane = Lane(
+    lane = LaneInFlight(
         TopicPartition("t", 0), Membership(1, "me"), CommittedPosition(7, topic_id="id", used=used)
     )
     message = KafkaMessage(Record(7), lane, lane.delivery)
