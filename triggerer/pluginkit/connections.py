@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from triggerer.abc import get_connection
 from triggerer.errors import ConfigurationError, UnknownConnection
-from triggerer.nearest import hint
+from triggerer.nearest import hint, nearest
 from triggerer.pluginkit.delivery import DeliveryPolicy
 
 __all__ = [
@@ -84,7 +84,11 @@ class ConnectionSettings:
         }
         for key in values:
             if key not in known:
-                raise ConfigurationError(f"unknown key {key!r} in {where}", hint=hint(key, known))
+                # A section with many keys names the nearest one, however far it is: the list would fill the screen.
+                closest = f"the nearest key is {nearest(key, known, cutoff=0)!r}"
+                raise ConfigurationError(
+                    f"unknown key {key!r} in {where}", hint=hint(key, known) or closest
+                )
         try:
             adapter: TypeAdapter[Self] = TypeAdapter(cls)
             self = adapter.validate_python(values)
