@@ -125,7 +125,7 @@ async def test_who_was_not_set_back_is_shown_with_the_reason(
     await declare(database, "one", upstream, classpath="OfAQueue")
     async with hosting_queues(database):
         async with database.transaction() as session:
-            await ask_for_replay(session, "one", "w", start=None, again=False)
+            await ask_for_replay(session, "one", "w", start=None, reemit=False)
 
         async def is_shown() -> bool:
             state, error, _ = (await watchers(database))["one"]

@@ -125,7 +125,7 @@ async def test_a_watcher_that_is_behind_or_reads_again_keeps_its_events(settled:
                 since=NOW,
             )
         )
-        await ask_for_replay(session, "refunds", "w", start=None, again=False)
+        await ask_for_replay(session, "refunds", "w", start=None, reemit=False)
     found = await cleaned(settled)
     assert found.kept_events == {"watcher": 2, "newest": 2}
     reasons = [one.reason for one in found.kept_watchers]
@@ -139,7 +139,7 @@ async def test_a_replay_that_is_asked_for_meanwhile_finds_its_events(
 
     async def and_ask(session: Any) -> int:
         async with settled.transaction() as writing:
-            await ask_for_replay(writing, "orders", "w", start=None, again=False)
+            await ask_for_replay(writing, "orders", "w", start=None, reemit=False)
         return await highest_event(session)
 
     monkeypatch.setattr(cleaning, "highest_event", and_ask)
@@ -151,15 +151,15 @@ async def test_a_replay_that_is_asked_for_meanwhile_finds_its_events(
 async def test_no_replay_makes_events_again_whose_keys_were_deleted(settled: Database) -> None:
     found = await cleaned(settled)
 
-    async def ask(start: datetime | None, *, again: bool = False) -> None:
+    async def ask(start: datetime | None, *, reemit: bool = False) -> None:
         async with settled.transaction() as session:
-            await ask_for_replay(session, "orders", "w", start=start, again=again)
+            await ask_for_replay(session, "orders", "w", start=start, reemit=reemit)
 
     for start in (None, found.before - timedelta(seconds=1)):
         with pytest.raises(TriggererError, match="the keys that tell a repeat"):
             await ask(start)
     await ask(found.before)
-    await ask(None, again=True)
+    await ask(None, reemit=True)
 
 
 async def test_a_watcher_without_old_events_may_still_have_the_history(settled: Database) -> None:
@@ -171,7 +171,7 @@ async def test_a_watcher_without_old_events_may_still_have_the_history(settled: 
         )
     assert (await cleaned(settled)).asset_events == 1
     async with settled.transaction() as session:
-        await ask_for_replay(session, "refunds", "w", start=None, again=False)
+        await ask_for_replay(session, "refunds", "w", start=None, reemit=False)
 
 
 async def test_the_event_of_a_message_that_is_set_aside_stays(settled: Database) -> None:

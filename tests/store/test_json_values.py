@@ -81,8 +81,8 @@ OTHERS = {
     "dag_run.params",
     "dag_run.again",
     "watcher_position.position",
-    "watcher_position.again",
-    "watcher_position.set_back_to",
+    "watcher_position.reemit",
+    "watcher_position.rewound_to",
 }
 
 
@@ -121,15 +121,15 @@ async def test_the_columns_of_runs_and_positions_give_back_what_was_stored(
         session.add(
             WatcherPosition(
                 watcher_id=1, lane="0", stream_digest="stream", since=NOW,
-                position=NUMBERS, again=NUMBERS, set_back_to=NUMBERS,
+                position=NUMBERS, reemit=NUMBERS, rewound_to=NUMBERS,
             )
         )  # fmt: skip
     for model, column in (
         (DagRun, "params"),
         (DagRun, "again"),
         (WatcherPosition, "position"),
-        (WatcherPosition, "again"),
-        (WatcherPosition, "set_back_to"),
+        (WatcherPosition, "reemit"),
+        (WatcherPosition, "rewound_to"),
     ):
         await _check(watched, model, column)
 

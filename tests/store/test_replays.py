@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream, until
 from triggerer.domain.events import Fence
-from triggerer.domain.watchers.lane_positions import Again, PositionChange, ReplayEnd
+from triggerer.domain.watchers.lane_positions import PositionChange, Reemission, ReplayEnd
 from triggerer.errors import LeaseLost, RowRefused, TriggererError
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
@@ -44,20 +44,20 @@ async def watched(database: Database) -> Database:
     return database
 
 
-async def ask(database: Database, start: datetime | None = None, *, again: bool = False) -> int:
+async def ask(database: Database, start: datetime | None = None, *, reemit: bool = False) -> int:
     async with database.transaction() as session:
-        return (await ask_for_replay(session, "orders", "w", start=start, again=again)).id
+        return (await ask_for_replay(session, "orders", "w", start=start, reemit=reemit)).id
 
 
 async def test_a_request_wakes_the_owner_and_is_read_with_the_trigger(watched: Database) -> None:
     with watched.wakeups.subscribe(Signal.STREAMS_CHANGED) as woken:
         first = await ask(watched, NOW)
-        second = await ask(watched, again=True)
+        second = await ask(watched, reemit=True)
         announced = await woken.wait(timedelta(seconds=10))
     assert announced == {Signal.STREAMS_CHANGED: {FENCE.stream_digest}}
     async with watched.reading() as session:
         (row,) = await load_triggers(session, [FENCE.stream_digest])
-    assert [(one.id, one.watcher_id, one.start, one.again) for one in row.replays] == [
+    assert [(one.id, one.watcher_id, one.start, one.reemit) for one in row.replays] == [
         (first, 1, NOW, False),
         (second, 1, None, True),
     ]
@@ -77,20 +77,20 @@ async def test_what_cannot_be_done_is_refused_at_once(
 ) -> None:
     with pytest.raises(TriggererError, match=said):
         async with watched.transaction() as session:
-            await ask_for_replay(session, asset, name, start=start, again=False)
+            await ask_for_replay(session, asset, name, start=start, reemit=False)
     async with watched.reading() as session:
         assert (await session.scalars(select(WatcherReplay))).all() == []
 
 
 async def test_the_owner_stores_what_is_made_again_and_ends_the_request(watched: Database) -> None:
-    number = await ask(watched, again=True)
+    number = await ask(watched, reemit=True)
     answers: list[Exception | None] = []
-    again = Again(number, ["topic", 3], ["topic", 9])
+    reemit = Reemission(number, ["topic", 3], ["topic", 9])
     async with anyio.create_task_group() as tasks:
         writer = PositionWriter(watched, on_fenced=lambda _: None)
         tasks.start_soon(writer.run)
         change = PositionChange(
-            FENCE, 1, "0", ["topic", 3], NOW, 9, 0, answers.append, again, ["topic", 3]
+            FENCE, 1, "0", ["topic", 3], NOW, 9, 0, answers.append, reemit, ["topic", 3]
         )
         writer.submit_nowait(change)
         # Somebody who owns the stream no more ends nothing.
@@ -101,7 +101,7 @@ async def test_the_owner_stores_what_is_made_again_and_ends_the_request(watched:
         async with watched.reading() as session:
             (row,) = await load_triggers(session, [FENCE.stream_digest])
         (position,) = row.positions
-        assert (position.again, position.set_back_to) == (again, ["topic", 3])
+        assert (position.reemit, position.rewound_to) == (reemit, ["topic", 3])
         assert len(row.replays) == 1
         writer.end_replay_nowait(ReplayEnd(FENCE, 1, number, answers.append))
         await until(lambda: len(answers) == 3)

@@ -349,7 +349,7 @@ class TriggerHost:
             self._states.note(one)
         for row in difference.replayed:
             if (asked := self._roster.find(row)) is not None:
-                self._manager.set_back(asked.member, row.replays)
+                self._manager.rewind(asked.member, row.replays)
 
     def _may_start(self, row: TriggerRow) -> bool:
         return row.stream_digest not in self._unwritten and self._preparation.is_ready(row)

@@ -301,18 +301,18 @@ class StreamHarness:
         self._manager.restart(view.member)
 
     async def replay(
-        self, view: HostedView, start: datetime | None = None, *, again: bool = False
+        self, view: HostedView, start: datetime | None = None, *, reemit: bool = False
     ) -> None:
         """Let a trigger read its log again (`catch_up=True`), as `triggerer watchers replay` does.
 
         Args:
             start: Read messages that were published at this instant or later; None: from the earliest message.
-            again: Create events again that exist already. The harness stores no keys, so it shows every event anyway.
+            reemit: Create events again that exist already. The harness stores no keys, so it shows every event anyway.
         """
         self._replays += 1
         watcher_id = view.member.source.watchers[0].watcher_id
-        request = ReplayRequest(self._replays, watcher_id, start, again)
-        self._manager.set_back(view.member, [request])
+        request = ReplayRequest(self._replays, watcher_id, start, reemit)
+        self._manager.rewind(view.member, [request])
 
     async def remove(self, view: HostedView) -> None:
         """Unsubscribe, as for a watcher that was deleted on purpose."""

@@ -247,7 +247,7 @@ async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_o
         scene.publish("a", "b")
         await sink.until(lambda: sink.in_flight(1) == sink.in_flight(2) == ["a", "b"])
         sink.held = []
-        manager.set_back(sick, [ReplayRequest(7, 1, None, True)])
+        manager.rewind(sick, [ReplayRequest(7, 1, None, True)])
         await sink.until(lambda: bool(sink.held))
         scene.gates["well", "c"] = slow = anyio.Event()
         scene.publish("c")

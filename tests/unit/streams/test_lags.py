@@ -97,10 +97,10 @@ def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is()
     sink = Sink()
     backlogs = Backlogs(sink)
     source = EventSource((WATCHER,), FENCE)
-    backlogs.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 5], NOW, set_back_to=["log", 5]))
+    backlogs.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 5], NOW, rewound_to=["log", 5]))
     assert backlogs.are_stored(source, 0)
     (backlog,) = backlogs.all()
-    backlogs.set_back_from(backlog, ["log", 2], None, NOW)
+    backlogs.rewind_from(backlog, ["log", 2], None, NOW)
     assert not backlogs.are_stored(source, 0)
     assert backlogs.to_catch_up(1) == []
     sink.changes[-1].on_done(None)
@@ -153,7 +153,7 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
     assert lane is not None
     lane.take(1, lambda _, outcome: outcome)
     state.failed_in[0], state.redelivered_before[0] = ["log", 8], 3
-    backlogs.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 11], NOW, set_back_to=["log", 11]))
+    backlogs.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 11], NOW, rewound_to=["log", 11]))
     state.mark_advanced(lane.take(2, lambda _, outcome: outcome))
     lanes.append(0, 3, 8, now=0.0)
     state.keep_lane_tail(None, 8, 0)

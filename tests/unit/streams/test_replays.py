@@ -16,9 +16,9 @@ from tests.unit.streams.test_catching_up import in_flight
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import (
-    Again,
     LanePosition,
     PositionChange,
+    Reemission,
     ReplayEnd,
     ReplayRequest,
 )
@@ -74,22 +74,22 @@ async def test_it_is_set_back_to_a_time(scene: Scene) -> None:
 
 
 @pytest.mark.rule("a replay of nothing leaves “replaying” set")
-@pytest.mark.parametrize("again", [False, True])
-async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene, again: bool) -> None:
+@pytest.mark.parametrize("reemit", [False, True])
+async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene, reemit: bool) -> None:
     """kurrent-io/KurrentDB#1438: it left "replaying" set."""
     async with StreamHarness(catch_up=True) as streams:
         one = await streams.add(scene.watcher("one"))
-        await streams.replay(one, again=again)
+        await streams.replay(one, reemit=reemit)
         await streams.quiesce()
         assert one.behind == {}
         scene.publish(*range(3))
         await streams.quiesce()
-        await streams.replay(one, datetime.now(UTC) + timedelta(days=1), again=again)
+        await streams.replay(one, datetime.now(UTC) + timedelta(days=1), reemit=reemit)
         await streams.quiesce()
         assert one.behind == {}
         assert one.error is None
         assert in_flight(one) == [0, 1, 2]
-        await streams.replay(one, again=again)
+        await streams.replay(one, reemit=reemit)
         await streams.quiesce()
         assert in_flight(one) == [0, 1, 2, 0, 1, 2]
 
@@ -199,8 +199,8 @@ class Kept(Sink):
                     change.position,
                     change.since,
                     change.failures,
-                    change.again,
-                    change.set_back_to,
+                    change.reemit,
+                    change.rewound_to,
                 )
         super().submit_nowait(*given)
 
@@ -244,7 +244,7 @@ async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_on
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 3)
         sink.held = []
-        manager.set_back(member, [AGAIN])
+        manager.rewind(member, [AGAIN])
         await sink.until(lambda: bool(sink.held))
         # It is live until its place is durable, and has this one. It was not in the log at that moment.
         scene.publish(3)
@@ -266,7 +266,7 @@ async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_
         scene.publish(*range(6))
         await sink.until(lambda: len(sink.events) == 6)
         scene.fails["one"] = lambda event: event == 3
-        manager.set_back(member, [AGAIN])
+        manager.rewind(member, [AGAIN])
         await sink.until(lambda: len(sink.events) == 9)
         await sink.until(lambda: sink.ended == {7})
     scene.fails.clear()
@@ -277,8 +277,8 @@ async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_
         await sink.until(lambda: len(sink.events) == 13)
         scene.publish(7)
         await sink.until(lambda: len(sink.events) == 14 and not sink.rows)
-    again = [f"{number}#r7" for number in range(6)]
-    assert sink.keys(scene) == sorted([*again, *map(str, range(8))])
+    reemitted = [f"{number}#r7" for number in range(6)]
+    assert sink.keys(scene) == sorted([*reemitted, *map(str, range(8))])
 
 
 @pytest.mark.rule("18: with `--again` each event is made again, through crashes too")
@@ -291,17 +291,17 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
     async with hosting(scene, sink) as (manager, member):
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 3)
-        manager.set_back(member, [AGAIN])
+        manager.rewind(member, [AGAIN])
         await sink.until(lambda: bool(sink.rows))
         scene.publish(3)
-        await sink.until(lambda: sink.rows["0"].again is not None)
+        await sink.until(lambda: sink.rows["0"].reemit is not None)
         # Nothing is read again before the request has ended.
         assert len(sink.events) == 3
     sink.ends_are_lost = False
     async with hosting(scene, sink) as (manager, member):
-        manager.set_back(member, [AGAIN])
+        manager.rewind(member, [AGAIN])
         await sink.until(lambda: len(sink.events) == 7)
-        manager.set_back(member, [AGAIN])
+        manager.rewind(member, [AGAIN])
         scene.publish(4)
         await sink.until(lambda: len(sink.events) == 8 and not sink.rows)
         assert sink.ended == {7}
@@ -319,7 +319,7 @@ async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_plac
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 6)
         sink.held = []
-        manager.set_back(member, [AGAIN])
+        manager.rewind(member, [AGAIN])
         await sink.until(lambda: bool(sink.held))
         scene.fails["one"] = lambda event: event == 3
         scene.publish(3)
@@ -331,7 +331,7 @@ async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_plac
         assert not sink.ended
     scene.fails.clear()
     async with hosting(scene, sink) as (manager, member):
-        manager.set_back(member, [AGAIN])
+        manager.rewind(member, [AGAIN])
         await sink.until(lambda: sink.ended == {7})
         scene.publish(4)
         await sink.until(lambda: (1, f"{scene.broker.identity}/0/4", 0) in sink.events)
@@ -340,9 +340,9 @@ async def test_a_request_is_carried_out_again_if_its_stream_ends_before_its_plac
     assert {f"{begins}{number}#r7" for number in range(3)} < set(made)
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("reemit", [False, True])
 async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_it_read_again(
-    scene: Scene, again: bool
+    scene: Scene, reemit: bool
 ) -> None:
     sink = Kept()
     async with hosting(scene, sink) as (manager, member):
@@ -352,7 +352,7 @@ async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_i
         # The broker is not advanced past what the other one has open.
         await sink.until(lambda: len(sink.events) == 7)
         scene.gates["one", 3] = reading = anyio.Event()
-        manager.set_back(member, [ReplayRequest(7, 1, None, again)])
+        manager.rewind(member, [ReplayRequest(7, 1, None, reemit)])
         await sink.until(lambda: sink.ended == {7})
         slow.set()
         await sink.until(lambda: scene.broker.committed() == 5)
@@ -360,7 +360,7 @@ async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_i
         reading.set()
         # Nobody may come for a long time with whose message the row could go.
         await sink.until(lambda: not sink.rows)
-        assert len(sink.events) == (15 if again else 10)
+        assert len(sink.events) == (15 if reemit else 10)
 
 
 class Fragile(InMemoryProducer):
@@ -397,7 +397,7 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
     scene.fails["one"] = lambda event: event == 3
     async with hosting(scene, sink) as (manager, member):
         manager.add([_spec(scene, "other", 2, sink)])
-        manager.set_back(member, [ReplayRequest(7, 1, datetime.fromtimestamp(8_000, UTC), False)])
+        manager.rewind(member, [ReplayRequest(7, 1, datetime.fromtimestamp(8_000, UTC), False)])
         await sink.until(lambda: bool(sink.held))
         may_raise.set()
         await sink.until(lambda: ("one", 3) in scene.opened)
@@ -415,14 +415,14 @@ async def test_a_replay_behind_what_an_earlier_one_has_made_again_is_carried_out
 ) -> None:
     """It stands at 5. What the earlier one had made again ends at 3."""
     sink, log = Kept(), scene.broker.identity
-    again = Again(1, [log, 0], [log, 3])
-    sink.rows["0"] = LanePosition(1, "0", [log, 5], datetime.now(UTC), 0, again)
+    reemit = Reemission(1, [log, 0], [log, 3])
+    sink.rows["0"] = LanePosition(1, "0", [log, 5], datetime.now(UTC), 0, reemit)
     scene.publish(*range(8))
     scene.broker.logs()[0].published_at[:] = [1_000.0 * n for n in range(8)]
     scene.gates["one", 5] = slow = anyio.Event()
     async with hosting(scene, sink) as (manager, member):
         await sink.until(lambda: ("one", 5) in scene.opened)
-        manager.set_back(member, [ReplayRequest(2, 1, datetime.fromtimestamp(6_000, UTC), True)])
+        manager.rewind(member, [ReplayRequest(2, 1, datetime.fromtimestamp(6_000, UTC), True)])
         await sink.until(lambda: sink.ended == {2})
         slow.set()
         await sink.until(lambda: len(sink.events) == 3)
@@ -435,7 +435,7 @@ async def test_without_again_nothing_is_made_twice(scene: Scene) -> None:
     async with hosting(scene, sink) as (manager, member):
         scene.publish(*range(3))
         await sink.until(lambda: len(sink.events) == 3)
-        manager.set_back(member, [ReplayRequest(1, 1, None, False)])
+        manager.rewind(member, [ReplayRequest(1, 1, None, False)])
         await sink.until(lambda: sink.ended == {1})
         scene.publish(3)
         await sink.until(lambda: len(sink.events) == 4 and not sink.rows)

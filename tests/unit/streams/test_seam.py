@@ -229,7 +229,7 @@ async def test_what_is_made_again_ends_at_places_without_a_message() -> None:
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.in_flight(SICK) == ["a", "b"])
         scene.gates["sick", "b"] = anyio.Event()
-        manager.set_back(sick, [ReplayRequest(1, SICK, None, again=True)])
+        manager.rewind(sick, [ReplayRequest(1, SICK, None, reemit=True)])
         await sink.until(lambda: scene.opened.count(("sick", "b")) == 2)
         scene.gates["well", "a"].set()
         await sink.until(lambda: sink.in_flight(WELL) == ["a", "b", "c"])

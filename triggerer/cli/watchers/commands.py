@@ -194,7 +194,7 @@ def replay(
     async def change(session: AsyncSession) -> ReplayView:
         from triggerer.store.watchers.replays import ask_for_replay
 
-        return await ask_for_replay(session, asset, name, start=instant, again=again)
+        return await ask_for_replay(session, asset, name, start=instant, reemit=again)
 
     asked = write(config, change)
     if json:

@@ -14,7 +14,7 @@ Position = list[Any]
 """`[incarnation, number]`, as `SharedStreamProducer.get_position` gives it."""
 
 
-class Again(NamedTuple):
+class Reemission(NamedTuple):
     """Messages of a lane whose events are made again, under keys of their own."""
 
     request: int
@@ -40,8 +40,8 @@ class LanePosition(NamedTuple):
     since: datetime
     failures: int = 0
     """How often it has failed with that message open."""
-    again: Again | None = None
-    set_back_to: Position | None = None
+    reemit: Reemission | None = None
+    rewound_to: Position | None = None
     """As in `PositionChange`."""
 
 
@@ -54,7 +54,7 @@ class ReplayRequest:
     watcher_id: int
     start: datetime | None
     """From the first message on that was published then or later. None: from the earliest."""
-    again: bool
+    reemit: bool
     """Whether events that exist are made once more."""
 
 
@@ -85,8 +85,8 @@ class PositionChange:
     """How often it has failed with the message at `position` open."""
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: None when it is durable. Must not raise."""
-    again: Again | None = None
-    set_back_to: Position | None = None
+    reemit: Reemission | None = None
+    rewound_to: Position | None = None
     """To where it was set back, until the broker was advanced to there: what is broadcast may lie before."""
 
 

@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.events import Fence
 from triggerer.domain.json_text import dump_json
 from triggerer.domain.watchers.lane_positions import (
-    Again,
     LanePosition,
     PositionChange,
+    Reemission,
     ReplayEnd,
     ReplayRequest,
 )
@@ -25,14 +25,14 @@ from triggerer.store.streams.fences import held_fences
 # Not of a watcher that was deleted meanwhile, or whose trigger has moved to another stream.
 SAVE: Final = Statement(
     "INSERT INTO watcher_position "
-    "(watcher_id, lane, stream_digest, position, since, head, failures, again, set_back_to) "
-    "SELECT g.watcher_id, g.lane, g.digest, g.position, g.since, g.head, g.failures, g.again, g.set_back_to "
+    "(watcher_id, lane, stream_digest, position, since, head, failures, reemit, rewound_to) "
+    "SELECT g.watcher_id, g.lane, g.digest, g.position, g.since, g.head, g.failures, g.reemit, g.rewound_to "
     "FROM {POSITIONS} g "
     "JOIN watcher w ON w.id = g.watcher_id "
     "JOIN trigger t ON t.id = w.trigger_id AND t.stream_digest = g.digest "
     "WHERE true ON CONFLICT (watcher_id, lane) DO UPDATE SET stream_digest = excluded.stream_digest, "
     "position = excluded.position, since = excluded.since, head = excluded.head, "
-    "failures = excluded.failures, again = excluded.again, set_back_to = excluded.set_back_to",
+    "failures = excluded.failures, reemit = excluded.reemit, rewound_to = excluded.rewound_to",
     POSITIONS=parameter_rows(
         watcher_id="bigint",
         lane="text",
@@ -41,8 +41,8 @@ SAVE: Final = Statement(
         since="timestamptz",
         head="bigint",
         failures="integer",
-        again="json",
-        set_back_to="json",
+        reemit="json",
+        rewound_to="json",
     ),
 )
 # Not where it stands in the other stream: its owner may know sooner that the watcher has moved.
@@ -76,8 +76,8 @@ def write_positions(
             change.since,
             change.head,
             change.failures,
-            _json(change.again),
-            _json(change.set_back_to),
+            _json(change.reemit),
+            _json(change.rewound_to),
         )
         for change in changes
         if change.position is not None and change.fence in held
@@ -123,9 +123,9 @@ async def load_positions(
     )
     found: dict[int, list[LanePosition]] = {}
     for row in rows:
-        again = None if row.again is None else Again(*row.again)
+        reemit = None if row.reemit is None else Reemission(*row.reemit)
         position = LanePosition(
-            row.watcher_id, row.lane, row.position, row.since, row.failures, again, row.set_back_to
+            row.watcher_id, row.lane, row.position, row.since, row.failures, reemit, row.rewound_to
         )
         found.setdefault(row.watcher_id, []).append(position)
     return found
@@ -144,7 +144,7 @@ async def load_replays(
     )
     found: dict[int, list[ReplayRequest]] = {}
     for row in rows:
-        request = ReplayRequest(row.id, row.watcher_id, row.start, row.again)
+        request = ReplayRequest(row.id, row.watcher_id, row.start, row.reemit)
         found.setdefault(row.watcher_id, []).append(request)
     return found
 

@@ -33,17 +33,17 @@ class ReplayView:
 
 
 async def ask_for_replay(
-    session: AsyncSession, asset: str, name: str, *, start: datetime | None, again: bool
+    session: AsyncSession, asset: str, name: str, *, start: datetime | None, reemit: bool
 ) -> ReplayView:
     """Store a request; the owner of the watcher's stream carries it out, or shows why it cannot be done.
 
     Args:
         asset: Its name or its URI.
         start: From what was published then or later; None: from the earliest message.
-        again: Whether events that exist are made once more.
+        reemit: Whether messages that already have events get events again, under new keys.
     Raises:
         TriggererError: There is no such watcher, it has no shared stream, the time is still to come, or, without
-            `again`, it lies before that of events that were deleted with their keys.
+            `reemit`, it lies before that of events that were deleted with their keys.
     """
     rows = await session.execute(
         select(Watcher, Asset.name, Trigger.stream_digest)
@@ -65,14 +65,14 @@ async def ask_for_replay(
     if start is not None and start > now:
         raise TriggererError(f"{readable(start)} is still to come: it is {readable(now)} now")
     cleaned = watcher.cleaned_before
-    if cleaned is not None and not again and (start is None or start < cleaned):
+    if cleaned is not None and not reemit and (start is None or start < cleaned):
         raise TriggererError(
             f"{asset_name}/{name}: events from before {readable(cleaned)} were deleted, and with them the keys that "
             "tell a repeat",
             hint=f"--from {cleaned.isoformat()} or later; or --again, which makes all events once more",
         )
-    request = WatcherReplay(watcher_id=watcher.id, start=start, again=again, requested_at=now)
+    request = WatcherReplay(watcher_id=watcher.id, start=start, reemit=reemit, requested_at=now)
     session.add(request)
     await session.flush()
     announce(session, Signal.STREAMS_CHANGED, stream_digest)
-    return ReplayView(request.id, asset_name, name, start, again, now)
+    return ReplayView(request.id, asset_name, name, start, reemit, now)

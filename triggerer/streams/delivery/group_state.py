@@ -192,7 +192,7 @@ class GroupState:
                 position[0]
             ):
                 mark_cut(self.backlogs, lane, position[0], self.now())
-            if lane in self.backlogs.set_back:
+            if lane in self.backlogs.rewound:
                 self.backlogs.record_broadcast(lane, position, self.now())
             self.lane_tail_of(lane).append(Message(position, event, payload), size_bytes)
 
@@ -334,7 +334,7 @@ class GroupState:
             return False
         newest = self.lane_tail_of(backlog.lane).newest
         if newest is None:
-            return backlog.set_back_to is not None and backlog.again is None
+            return backlog.rewound_to is not None and backlog.reemit is None
         failed = self.failed_in.get(backlog.lane)
         if failed is not None and is_before(failed, end):
             # It comes again: if it had passed since, it would be known that the broker was advanced so far.

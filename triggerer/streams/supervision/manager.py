@@ -115,7 +115,7 @@ class Manager:
         else:
             member.replace_source(source, name=name)
 
-    def set_back(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
+    def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
         """Set watchers of a trigger back, as soon as its stream is open; see `Member.replay_errors`.
 
         May be called with the same requests again.
@@ -125,7 +125,7 @@ class Manager:
         member.replays = requests
         stream = self._stream_of(member)
         if stream is not None:
-            stream.behind.set_back(member, requests)
+            stream.behind.rewind(member, requests)
         elif member.is_keyed and member.key is None:
             self._refuse_replays(member, new)
 

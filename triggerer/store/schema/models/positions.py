@@ -33,9 +33,9 @@ class WatcherPosition(Base):
     Where nothing is left it is that of `position`: places in between hold no message."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     """How often the watcher has failed with the message at `position` open, since it is behind."""
-    again: Mapped[list[Any] | None] = mapped_column(Json)
+    reemit: Mapped[list[Any] | None] = mapped_column(Json)
     """`[replay, start, until]`: between the two positions events are made again, under keys with the replay's id."""
-    set_back_to: Mapped[list[Any] | None] = mapped_column(Json)
+    rewound_to: Mapped[list[Any] | None] = mapped_column(Json)
     """Where a replay began, until the broker was advanced to there: what is broadcast may lie before."""
 
 
@@ -50,6 +50,6 @@ class WatcherReplay(Base):
     watcher_id: Mapped[int] = mapped_column(BigId, ForeignKey("watcher.id"), index=True)
     start: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """From what was published then or later; None: from the earliest message."""
-    again: Mapped[bool] = mapped_column(Boolean)
+    reemit: Mapped[bool] = mapped_column(Boolean)
     """Whether events that exist are made once more."""
     requested_at: Mapped[datetime] = mapped_column(UtcDateTime)

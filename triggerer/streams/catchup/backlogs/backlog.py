@@ -10,7 +10,7 @@ from typing import Protocol
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import Fence, WatcherRef
-from triggerer.domain.watchers.lane_positions import Again, Position, is_before
+from triggerer.domain.watchers.lane_positions import Position, Reemission, is_before
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 
 
@@ -67,9 +67,9 @@ class Backlog:
     is_being_written: bool = False
     is_dirty: bool = False
     """Whether its position has moved since it was last given to the sink."""
-    again: Again | None = None
+    reemit: Reemission | None = None
     """What it makes again, if it was set back for that."""
-    set_back_to: Position | None = None
+    rewound_to: Position | None = None
     """Where it was set back to, until the broker was advanced to there: it may have missed what lies before.
 
     If that is broadcast, it is set back further: who asked for a replay knew nothing of the group's place."""
@@ -83,9 +83,9 @@ class Backlog:
     """Where the source is a queue: its positions are `[None, number of the event in the group]`, and are not stored."""
 
     @property
-    def is_making_again(self) -> bool:
+    def is_reemitting(self) -> bool:
         """Whether it has not read to the end of what it makes again."""
-        return self.again is not None and is_before(self.cursor, self.again.until)
+        return self.reemit is not None and is_before(self.cursor, self.reemit.until)
 
     @property
     def last_end(self) -> Position:

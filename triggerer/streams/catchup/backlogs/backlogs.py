@@ -9,11 +9,11 @@ from typing import Any
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import (
-    Again,
     LanePosition,
     Position,
     PositionChange,
     PositionSink,
+    Reemission,
     ReplayEnd,
     decode_lane,
     encode_lane,
@@ -60,8 +60,8 @@ class Backlogs:
         """By lane of these how far the broker was advanced since the first of them is there, if it was."""
         self.live: dict[Hashable, dict[Backlog, None]] = {}
         """By lane those that have caught up, and whose rows are still to go."""
-        self.set_back: dict[Hashable, dict[Backlog, None]] = {}
-        """By lane those that have `Backlog.set_back_to`."""
+        self.rewound: dict[Hashable, dict[Backlog, None]] = {}
+        """By lane those that have `Backlog.rewound_to`."""
         self.held: set[int] = set()
         """Watchers that are being set back: until that is durable they read nothing again."""
         self._by_watcher: dict[int, dict[Hashable, Backlog]] = {}
@@ -126,8 +126,8 @@ class Backlogs:
                     row.position,
                     row.failures,
                     is_stored=True,
-                    again=row.again,
-                    set_back_to=row.set_back_to,
+                    reemit=row.reemit,
+                    rewound_to=row.rewound_to,
                 )
             )
 
@@ -245,11 +245,11 @@ class Backlogs:
     def all(self) -> list[Backlog]:
         return [backlog for backlogs in self.by_lane.values() for backlog in backlogs.values()]
 
-    def set_back_from(
+    def rewind_from(
         self,
         backlog: Backlog,
         position: Position,
-        again: Again | None,
+        reemit: Reemission | None,
         now: datetime,
         on_stored: Callable[[Exception | None], None] = _ignore,
     ) -> None:
@@ -258,28 +258,28 @@ class Backlogs:
         Args:
             on_stored: Called once that is durable, or will not be. Before, no less is durable than was.
         """
-        if backlog.set_back_to is not None and is_before(position, backlog.position):
+        if backlog.rewound_to is not None and is_before(position, backlog.position):
             # What lies before that it may have missed, and nothing of it is durable.
             backlog.is_stored = False
         place = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._begin_again(
-            backlog, position, now, again=again, set_back_to=place or backlog.set_back_to
+            backlog, position, now, reemit=reemit, rewound_to=place or backlog.rewound_to
         )
         self._store(new, on_stored)
 
     def record_broadcast(self, lane: Hashable, position: Position, now: datetime) -> None:
         """Set back further whoever was set back and may have missed this message, which is about to be broadcast."""
-        for backlog in list(self.set_back.get(lane, ())):
-            if backlog.set_back_to is not None and is_before(position, backlog.set_back_to):
-                self.set_back_from(backlog, position, backlog.again, now)
+        for backlog in list(self.rewound.get(lane, ())):
+            if backlog.rewound_to is not None and is_before(position, backlog.rewound_to):
+                self.rewind_from(backlog, position, backlog.reemit, now)
 
     def mark_advanced(self, lane: Hashable, reached: Position) -> None:
         """The broker was advanced to there, in a lane in which somebody is behind, or was."""
         before = self.advanced_to.get(lane)
         if before is None or not is_before(reached, before):
             self.advanced_to[lane] = reached
-        for backlog in list(self.set_back.get(lane, ())):
-            if backlog.set_back_to is not None and not is_before(reached, backlog.set_back_to):
+        for backlog in list(self.rewound.get(lane, ())):
+            if backlog.rewound_to is not None and not is_before(reached, backlog.rewound_to):
                 self._unwatch(backlog)
 
     def submit_end(self, end: ReplayEnd) -> None:
@@ -288,11 +288,11 @@ class Backlogs:
         self._sink.end_replay_nowait(end)
 
     def _unwatch(self, backlog: Backlog) -> None:
-        backlog.set_back_to = None
-        watched = self.set_back.get(backlog.lane, {})
+        backlog.rewound_to = None
+        watched = self.rewound.get(backlog.lane, {})
         watched.pop(backlog, None)
         if not watched:
-            self.set_back.pop(backlog.lane, None)
+            self.rewound.pop(backlog.lane, None)
 
     def leave_live(self, backlog: Backlog) -> None:
         """Take a lag out of those that have caught up: it is behind again, or forgotten."""
@@ -373,8 +373,8 @@ class Backlogs:
         self.by_lane.setdefault(backlog.lane, {})[backlog.watcher.watcher_id] = backlog
         self._by_watcher.setdefault(backlog.watcher.watcher_id, {})[backlog.lane] = backlog
         self._record_position(backlog)
-        if backlog.set_back_to is not None:
-            self.set_back.setdefault(backlog.lane, {})[backlog] = None
+        if backlog.rewound_to is not None:
+            self.rewound.setdefault(backlog.lane, {})[backlog] = None
 
     def record_change(self, backlog: Backlog) -> None:
         """Tell those who were handed in that something of a lag has changed."""
@@ -412,8 +412,8 @@ class Backlogs:
                 backlog.stored_head,
                 backlog.failures if position == backlog.cursor else 0,
                 on_done,
-                backlog.again,
-                backlog.set_back_to,
+                backlog.reemit,
+                backlog.rewound_to,
             )
         )
 

@@ -114,7 +114,7 @@ class Replays:
         if not self._lags.are_kept or not state.reads_log:
             raise not_a_log()
         assert state.producer is not None
-        if not request.again and not _gives_keys(type(state.producer)):
+        if not request.reemit and not _gives_keys(type(state.producer)):
             raise ConfigurationError(
                 "its messages have no idempotency keys, so events that exist would be made once more",
                 hint="ask for that with --again",
@@ -129,9 +129,9 @@ class Replays:
             state.producer, state.clock, after=state.clock.monotonic()
         )
         if request.id in self._open and state.may_act:
-            self._set_back(state, request, starts, ends)
+            self._rewind(state, request, starts, ends)
 
-    def _set_back(
+    def _rewind(
         self,
         state: GroupState,
         request: ReplayRequest,
@@ -166,7 +166,7 @@ class Replays:
             "a watcher is set back",
             watcher=watcher.watcher_id,
             start=None if request.start is None else request.start.isoformat(),
-            again=request.again,
+            reemit=request.reemit,
             lanes=len(lanes),
         )
         note(None)

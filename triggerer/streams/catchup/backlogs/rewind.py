@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable
 
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import (
-    Again,
     Position,
+    Reemission,
     ReplayRequest,
     encode_lane,
     is_before,
@@ -65,9 +65,9 @@ class Rewind:
         if aim is None:
             self._on_stored(None)
             return
-        position, again = aim
+        position, reemit = aim
         backlog.head = self._end[1]
-        backlogs.set_back_from(backlog, position, again, self._state.now(), self._on_stored)
+        backlogs.rewind_from(backlog, position, reemit, self._state.now(), self._on_stored)
 
     def _make(self) -> Backlog:
         stored_as = encode_lane(self._lane)
@@ -82,15 +82,15 @@ class Rewind:
             place,
             place,
             head=self._end[1],
-            again=self._again,
-            set_back_to=place,
+            reemit=self._reemission,
+            rewound_to=place,
         )
 
     @property
-    def _again(self) -> Again | None:
-        if not self._request.again:
+    def _reemission(self) -> Reemission | None:
+        if not self._request.reemit:
             return None
-        return Again(self._request.id, self._start, self._end)
+        return Reemission(self._request.id, self._start, self._end)
 
     def _place(self, backlog: Backlog | None) -> Position:
         """Return the position for a watcher that is live: none of what it has open or not durable is passed over."""
@@ -101,27 +101,27 @@ class Rewind:
                 place = other
         return place
 
-    def _aim(self, backlog: Backlog) -> tuple[Position, Again | None] | None:
+    def _aim(self, backlog: Backlog) -> tuple[Position, Reemission | None] | None:
         """Return the position for one with a lag in the lane, and what it makes again; None: the lag stays as it is."""
-        again, known = self._again, backlog.again
+        reemit, known = self._reemission, backlog.reemit
         if backlog.is_caught_up:
-            return self._place(backlog), again
+            return self._place(backlog), reemit
         if not is_same_log(backlog.position, self._start):
             # The lane was made anew: all of it is still to be read.
             return None
-        if again is not None and known is not None and known.request == again.request:
+        if reemit is not None and known is not None and known.request == reemit.request:
             # The owner before died in the middle of this.
             return None
         if not is_before(self._start, backlog.position):
             # It stays where it is. What it is going to make again already, it makes again once.
-            if again is None or (
+            if reemit is None or (
                 known is not None
                 and not is_before(self._start, known.start)
                 and is_before(backlog.position, known.until)
             ):
                 return None
-            return backlog.position, again
-        return self._start, again or known
+            return backlog.position, reemit
+        return self._start, reemit or known
 
     def _enter(self, new: Backlog, error: Exception | None) -> None:
         """Count the watcher as behind: its position is durable."""

@@ -31,4 +31,4 @@ def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime
         else:
             cut = backlog.position
         backlog.blocked = None
-        backlogs.set_back_from(backlog, cut, backlog.again, now)
+        backlogs.rewind_from(backlog, cut, backlog.reemit, now)

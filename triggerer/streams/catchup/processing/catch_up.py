@@ -328,10 +328,14 @@ class CatchUp:
         key_of = producer.get_idempotency_key
         while self._has_work():
             kept = self._kept
-            if kept is not None and kept.are_waiting and (again := await kept.next()) is not None:
-                self._open(again)
-                yield again.event
-                self._resolve(again)
+            if (
+                kept is not None
+                and kept.are_waiting
+                and (replayed := await kept.next()) is not None
+            ):
+                self._open(replayed)
+                yield replayed.event
+                self._resolve(replayed)
             backlog = await self._next_lane()
             if backlog is None:
                 continue

@@ -67,7 +67,7 @@ class CatchUpTasks:
         self._hosts.update(dict.fromkeys(member.source.watchers, member))
         self._load_lags(member)
         self._try_now(member.source.watchers)
-        self.set_back(member, member.replays)
+        self.rewind(member, member.replays)
 
     def _load_lags(self, member: Member) -> None:
         with_kept = {one.watcher_id for one in member.spec.kept}
@@ -206,7 +206,7 @@ class CatchUpTasks:
             for backlog in self.backlogs.behind(watcher.watcher_id):
                 backlog.try_now()
 
-    def set_back(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
+    def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
         """Set watchers of the member back as it is asked; a request that is known already changes nothing."""
         self._replays.ask(member, requests)
         self.start_replaying()

@@ -72,11 +72,11 @@ class LaneMessageInFlight(_InFlight):
 
     @property
     def key(self) -> str | None:
-        message, again = self.message, self.backlog.again
+        message, reemit = self.message, self.backlog.reemit
         if isinstance(message, QueueMessage):
             return message.key
         key = self._key_of(message.payload)
-        return key if again is None else again.key_of(message.position, key)
+        return key if reemit is None else reemit.key_of(message.position, key)
 
     @property
     def fence(self) -> Fence:

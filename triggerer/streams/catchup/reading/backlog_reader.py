@@ -236,7 +236,7 @@ class BacklogReader:
         if backlog.kept is not None:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
-        if following is None or (backlog.is_making_again and not following):
+        if following is None or (backlog.is_reemitting and not following):
             # What is to be made again ends behind that: only the log tells whether there is a message.
             return self._read(backlog)
         return self._from_memory(backlog)

@@ -160,7 +160,7 @@ class Handover:
         backlog.end = None
         backlog.blocked = None
         backlog.failures = 0
-        backlog.again = None
+        backlog.reemit = None
 
     def go_live_if_caught_up(self, backlog: Backlog) -> bool:
         """Let the live filter have what is broadcast from now on, if nothing lies between. Synchronous."""
@@ -202,7 +202,7 @@ class Handover:
         if backlog.kept is not None:
             return self._has_nothing_left(backlog, backlog.kept)
         lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
-        if backlog.is_making_again:
+        if backlog.is_reemitting:
             # What is made again is made so by one filter: after a crash the keys are the same.
             return False
         if lane_tail.newest is not None:

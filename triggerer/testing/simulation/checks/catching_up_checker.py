@@ -94,7 +94,7 @@ class CatchingUpChecker:
                 )
                 return
         row = self.rows.get((watcher, message.lane))
-        if row is None or row.topic != message.topic or row.set_back_to is not None:
+        if row is None or row.topic != message.topic or row.rewound_to is not None:
             # One that is set back is live until it knows.
             return
         for earlier in self._between(row, message.offset):
@@ -213,7 +213,7 @@ class CatchingUpChecker:
                 )
                 return
         row = self.rows.get((watcher, int(lane)))
-        if row is None or row.topic != topic or row.set_back_to is not None:
+        if row is None or row.topic != topic or row.rewound_to is not None:
             return
         if (watcher, key) in self._replayed:
             # Its lane has gone on without it.
@@ -234,9 +234,9 @@ class CatchingUpChecker:
         self, watcher: int, lane: int, before: PositionRow | None, after: PositionRow | None
     ) -> None:
         """The row of a watcher was written; None: there is none."""
-        if after is not None and (before is None or after.set_back_to == after.position):
+        if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._count()
-        if before is None or (before.set_back_to is not None and self.is_asked(watcher)):
+        if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
             # Its owner counts it as set back when all is durable that was asked, or the next one does it again.
             return
         messages = self.lanes(before.topic)[lane].messages
@@ -259,7 +259,7 @@ class CatchingUpChecker:
                     "S13", f"watcher {watcher} is to see {message.key}, and its position goes"
                 )
         told = self._told.get((before.topic, lane), set())
-        if before.set_back_to is not None:
+        if before.rewound_to is not None:
             # It was not behind: what comes again it has, and keys absorb it.
             return
         # What has failed and comes again it is not done with.

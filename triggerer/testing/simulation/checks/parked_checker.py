@@ -175,5 +175,5 @@ class ParkedChecker:
         """Two rows for one message are right only where its events were to be made again under another key."""
         for other in self.rows.values():
             is_same = other.watcher == row.watcher and other.message == row.message
-            if is_same and other.key != row.key and not (other.is_again or row.is_again):
+            if is_same and other.key != row.key and not (other.is_reemitted or row.is_reemitted):
                 self._fail("S13", f"{row.message} is parked twice for watcher {row.watcher}")

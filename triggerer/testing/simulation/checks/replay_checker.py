@@ -44,9 +44,9 @@ class ReplayChecker:
         """By watcher and message, when a filter was given it last, in the order of what is noted here."""
         self._made: dict[tuple[int, str], int] = {}
         """By watcher and message, when an event was made again last."""
-        self._set_back: dict[tuple[int, str, int], tuple[int, int, int]] = {}
+        self._rewound: dict[tuple[int, str, int], tuple[int, int, int]] = {}
         """By watcher, topic and lane: to where it was set back furthest, where the lane ended then, and when."""
-        self._again: dict[tuple[int, str, int, int, int, int], int] = {}
+        self._reemissions: dict[tuple[int, str, int, int, int, int], int] = {}
         """By watcher, topic, lane, request, first and last offset of what is to be made again, since when."""
 
     def _count(self) -> int:
@@ -56,9 +56,9 @@ class ReplayChecker:
     def is_read_again(self, watcher: int, row: PositionRow) -> bool:
         """Whether the watcher was set back, and its place lies before where the lane ended then."""
         at = watcher, row.topic, row.lane
-        ends = [asked[5] for asked in self._again if asked[:3] == at]
-        if at in self._set_back:
-            ends.append(self._set_back[at][1])
+        ends = [asked[5] for asked in self._reemissions if asked[:3] == at]
+        if at in self._rewound:
+            ends.append(self._rewound[at][1])
         return row.offset < max(ends, default=0)
 
     def on_given(self, watcher: int, message: Message) -> None:
@@ -68,16 +68,16 @@ class ReplayChecker:
     def on_row(self, watcher: int, row: PositionRow) -> None:
         """Its place was stored."""
         at = watcher, row.topic, row.lane
-        if row.set_back_to is not None and row.position == row.set_back_to:
-            known, begin = self._set_back.get(at), self._asked_from(watcher, row)
+        if row.rewound_to is not None and row.position == row.rewound_to:
+            known, begin = self._rewound.get(at), self._asked_from(watcher, row)
             if known is None or (begin is not None and begin < known[0]):
                 end = len(self.lanes(row.topic)[row.lane].messages)
-                self._set_back[at] = row.offset if begin is None else begin, end, self._count()
-        if row.again is not None:
-            request, start, until = row.again
+                self._rewound[at] = row.offset if begin is None else begin, end, self._count()
+        if row.reemit is not None:
+            request, start, until = row.reemit
             lane = self.lanes(row.topic)[row.lane]
             asked = request, offset_of(lane, start), offset_of(lane, until)
-            self._again.setdefault((*at, *asked), self._count())
+            self._reemissions.setdefault((*at, *asked), self._count())
 
     def _asked_from(self, watcher: int, row: PositionRow) -> int | None:
         """From which offset on it is to be given what lies behind its place; None: its request is done.
@@ -104,7 +104,7 @@ class ReplayChecker:
         self._made[watcher, plain] = self._count()
         self._made_again.add((watcher, plain, ordinal))
 
-    def _may_derive(self, watcher: int, key: str, again: str) -> bool:
+    def _may_derive(self, watcher: int, key: str, reemit: str) -> bool:
         """Whether there is a message with this key, and, if it has another besides, somebody has asked for that."""
         topic, *place = key.rsplit("/", 2)
         if len(place) != 2 or not all(map(str.isdigit, place)):
@@ -112,23 +112,23 @@ class ReplayChecker:
         lane, offset = map(int, place)
         if offset >= len(self.lanes(topic)[lane].messages):
             return False
-        return not again or any(
+        return not reemit or any(
             asked[:3] == (watcher, topic, lane)
-            and again == f"#r{asked[3]}"
+            and reemit == f"#r{asked[3]}"
             and asked[4] <= offset < asked[5]
-            for asked in self._again
+            for asked in self._reemissions
         )
 
     def find_missed(self, deleted: set[int]) -> str | None:
         """What was to be read or made again, and was not; None: nothing."""
-        for (watcher, topic, lane), (offset, end, since) in self._set_back.items():
+        for (watcher, topic, lane), (offset, end, since) in self._rewound.items():
             for message in self._read(watcher, topic, lane)[offset:end]:
                 is_given = self._given.get((watcher, message.key), 0) >= since
                 is_left_out = self._lagging.is_left_out(watcher, message)
                 is_excused = self._lagging.is_excused(watcher, message.key)
                 if watcher not in deleted and not (is_given or is_left_out or is_excused):
                     return f"watcher {watcher} was set back, and is not given {message.key} again"
-        for (watcher, topic, lane, _, start, until), since in self._again.items():
+        for (watcher, topic, lane, _, start, until), since in self._reemissions.items():
             for message in self._read(watcher, topic, lane)[start:until]:
                 is_made = self._made.get((watcher, message.key), 0) >= since
                 if watcher not in deleted and not is_made and self._is_due(watcher, message):

@@ -56,7 +56,7 @@ class RestChecker:
 
     def on_row(self, watcher: int, before: PositionRow | None, row: PositionRow) -> None:
         """The row of a watcher was written: the failures that it counts are those of the message at which it stands."""
-        if before is None or before.again != row.again:
+        if before is None or before.reemit != row.reemit:
             self._begun[watcher, row.lane] = self._counted
         key = f"{row.topic}/{row.lane}/{row.offset}"
         if row.failures > self._given[watcher, key]:

@@ -135,8 +135,8 @@ class SimulatedHostingQueries:
                 standing.position,
                 standing.since,
                 standing.failures,
-                standing.again,
-                standing.set_back_to,
+                standing.reemit,
+                standing.rewound_to,
             )
             positions[watcher] = (*positions.get(watcher, ()), row)
         return [

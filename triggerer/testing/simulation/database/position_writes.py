@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from triggerer.domain.watchers.lane_positions import Again
+from triggerer.domain.watchers.lane_positions import Reemission
 from triggerer.store.streams.fences import HELD
 from triggerer.store.watchers.positions import DROP, END, SAVE
 from triggerer.testing.simulation.kernel.delivery import PositionRow, offset_of
@@ -61,7 +61,7 @@ class PositionWrites:
         for watcher, lane, *saved in rows:
             standing = None
             if statement is SAVE:
-                digest, text, since, _, failures, again, set_back_to = saved
+                digest, text, since, _, failures, reemit, rewound_to = saved
                 position = orjson.loads(text)
                 found = session.store.checker.catching_up_draws.lanes(digest)[int(lane)]
                 standing = PositionRow(
@@ -71,8 +71,8 @@ class PositionWrites:
                     position,
                     since,
                     failures,
-                    None if again is None else Again(*orjson.loads(again)),
-                    None if set_back_to is None else orjson.loads(set_back_to),
+                    None if reemit is None else Reemission(*orjson.loads(reemit)),
+                    None if rewound_to is None else orjson.loads(rewound_to),
                 )
             self._standings[watcher, int(lane)] = standing
         return []

@@ -302,11 +302,11 @@ class Transaction:
         announce(cast("Any", self), Signal.STREAMS_CHANGED, *sorted(digests))
 
     async def ask_for_replay(
-        self, digest: str, watcher: int, start: datetime | None, *, again: bool
+        self, digest: str, watcher: int, start: datetime | None, *, reemit: bool
     ) -> None:
         """As `triggerer watchers replay`."""
         await self.store.faults.delay()
-        self._asked.append(ReplayRequest(self.store.next_id(), watcher, start, again))
+        self._asked.append(ReplayRequest(self.store.next_id(), watcher, start, reemit))
         announce(cast("Any", self), Signal.STREAMS_CHANGED, digest)
 
     # What the hosts ask

@@ -54,12 +54,12 @@ class Replaying:
             published = [at for lane in stream.broker.lanes for at in lane.published]
             # From the earliest message, or from the time of one of them.
             start = random.choice((None, *published))
-            is_again = random.random() < self._again_share
+            is_reemitted = random.random() < self._again_share
             self._asked += 1
-            world.trace("replay", watcher=watcher, start=start, again=is_again)
+            world.trace("replay", watcher=watcher, start=start, reemit=is_reemitted)
             try:
                 async with database.transaction() as session:
-                    await session.ask_for_replay(stream.key, watcher, start, again=is_again)
+                    await session.ask_for_replay(stream.key, watcher, start, reemit=is_reemitted)
             except StoreError:
                 # Who asks sees the error; an unknown outcome may be a commit.
                 continue

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from triggerer.domain.events import Fence
-    from triggerer.domain.watchers.lane_positions import Again, Position
+    from triggerer.domain.watchers.lane_positions import Position, Reemission
     from triggerer.streams.delivery.subscriber import Subscriber
 
 
@@ -87,9 +87,9 @@ class PositionRow:
     since: datetime
     failures: int = 0
     """How often it has failed with that message open."""
-    again: Again | None = None
+    reemit: Reemission | None = None
     """What it makes again, if somebody has asked for that."""
-    set_back_to: Position | None = None
+    rewound_to: Position | None = None
     """To where it was set back, while the broker is perhaps not advanced to there."""
 
 
@@ -135,7 +135,7 @@ class ParkedRow:
         return self.body.data
 
     @property
-    def is_again(self) -> bool:
+    def is_reemitted(self) -> bool:
         """Whether what derives from it is to be made again, under another key."""
         return _AGAIN in self.key
 

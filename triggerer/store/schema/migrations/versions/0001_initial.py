@@ -553,8 +553,8 @@ def upgrade() -> None:
         sa.Column("since", INSTANT, nullable=False),
         sa.Column("head", BIG_ID, nullable=True),
         sa.Column("failures", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("again", sa.JSON(), nullable=True),
-        sa.Column("set_back_to", sa.JSON(), nullable=True),
+        sa.Column("reemit", sa.JSON(), nullable=True),
+        sa.Column("rewound_to", sa.JSON(), nullable=True),
         sa.ForeignKeyConstraint(
             ["watcher_id"], ["watcher.id"], name=op.f("fk_watcher_position_watcher_id_watcher")
         ),
@@ -571,7 +571,7 @@ def upgrade() -> None:
         sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
         sa.Column("watcher_id", BIG_ID, nullable=False),
         sa.Column("start", INSTANT, nullable=True),
-        sa.Column("again", sa.Boolean(), nullable=False),
+        sa.Column("reemit", sa.Boolean(), nullable=False),
         sa.Column("requested_at", INSTANT, nullable=False),
         sa.ForeignKeyConstraint(
             ["watcher_id"], ["watcher.id"], name=op.f("fk_watcher_replay_watcher_id_watcher")
