@@ -53,7 +53,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     first = rows[0]
     where = (
         f"Measured {first['at'][:16].replace('T', ' ')} UTC at {first['commit']}; load average at the end "
-        f"{', '.join(map(str, first['load_average']))}; an fsync took {first['fsync_ms'][0]} ms (p50), "
+        f"{', '.join(map(str, first['load_average']))};\nan fsync took {first['fsync_ms'][0]} ms (p50), "
         f"{first['fsync_ms'][1]} ms (p99)."
     )
     alignment = ["--:" if isinstance(first[column], int | float) else ":--" for column in columns]
