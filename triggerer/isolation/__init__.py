@@ -1,6 +1,6 @@
 """Runs triggers whose code blocks in threads or processes of their own.
 
-`runtime/DESIGN.md`, "Code that blocks", explains how the runtime's rules still hold.
+`streams/DESIGN.md`, "Code that blocks", explains how the runtime's rules still hold.
 """
 
 from triggerer.isolation.proxy import Isolation, IsolationSettings, Placement
