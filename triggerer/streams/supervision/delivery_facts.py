@@ -1,4 +1,4 @@
-"""What a trigger says of its source, checked: a wrong type there is an error of the plugin, and named as one."""
+"""Asks a trigger for its delivery facts and checks their types, so that a wrong answer is an error of the plugin."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HINT: Final = "the plugin's author has to mend that; no DAG file is to blame"
 
 
 async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:
-    """What `describe_delivery` answers.
+    """Ask a trigger for its delivery facts, and check their types.
 
     Raises:
-        TriggererError: What the trigger raised: its settings are wrong, its source refuses, or does not answer.
+        TriggererError: The trigger raised it. Its settings are wrong, or its source refuses or does not answer.
         PluginError: It raised another error, or its answer is not what `DeliveryFacts` declares.
     """
     kind = type(trigger)
@@ -46,7 +46,7 @@ async def facts_of(trigger: BaseEventTrigger, *, ask: bool) -> DeliveryFacts:
 
 
 def raised_by(what: str, error: Exception) -> PluginError:
-    """The error of a plugin's hook that raised an error which is none of `triggerer.errors`."""
+    """Return the error of a plugin whose hook raised an error from outside `triggerer.errors`."""
     return PluginError(f"{what} raised {error_text(error)}", hint=_HINT)
 
 
