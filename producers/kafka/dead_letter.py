@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaProducer
 
 from producers.kafka.errors import guarded
 from producers.kafka.message import KafkaMessage
+from producers.kafka.wire.internals import has_failed_for_good
 from triggerer.errors import BrokerError, BrokerRefused
 from triggerer.pluginkit.delivery import RecentRefusals
 
@@ -138,7 +139,7 @@ class DeadLetters:
 
     async def _open(self, what: str) -> AIOKafkaProducer:
         async with self._starting:
-            if self._producer is not None and self._producer._sender.sender_task.done():  # noqa: SLF001
+            if self._producer is not None and has_failed_for_good(self._producer):
                 # The client has failed for good, for instance after a gap in its sequence numbers: it only raises.
                 await self.aclose()
             if self._producer is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,6 +14,14 @@ from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.protocol.group import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from producers.kafka.errors import guarded, translate
+from producers.kafka.wire.internals import (
+    client_of,
+    closing_of,
+    coordinator_of,
+    is_static_member,
+    unfinished_tasks,
+    wrap_send,
+)
 from triggerer.errors import BrokerError, BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -65,12 +74,12 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
     would answer "fenced". A member that joins again with the same id throws out the one that has it now, which then
     does the same: two consumers with one id would rebalance the group at every heartbeat, for ever.
     """
-    coordinator = consumer._coordinator  # noqa: SLF001
+    coordinator = coordinator_of(consumer)
     reset_generation = coordinator.reset_generation
 
     def reset_or_end() -> None:
         # Only for a member that has joined and is not leaving.
-        if coordinator.generation > 0 and not coordinator._closing.done():  # noqa: SLF001
+        if coordinator.generation > 0 and not closing_of(coordinator).done():
             raise sdk.KafkaError(
                 f"another consumer has taken over group_instance_id {instance!r} of this group,"
                 " or the session has expired"
@@ -88,43 +97,45 @@ def _leave_while_joining(consumer: Any) -> None:
     is just dropped, the member still gets partitions, which nobody reads until its session expires. So the leave
     request is sent over another connection.
     """
-    coordinator = consumer._coordinator  # noqa: SLF001
-    closing: asyncio.Future[None] = coordinator._closing  # noqa: SLF001
-    send_request = coordinator._send_req  # noqa: SLF001
+    coordinator = coordinator_of(consumer)
+    closing = closing_of(coordinator)
 
-    async def send(request: Any) -> Any:
-        if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
-            return await send_request(request)
-        if not coordinator.member_id and coordinator._group_instance_id is None:  # noqa: SLF001
-            # Answered at once, with the member id for the real join. Before that there is no member to leave.
-            return await send_request(request)
-        with anyio.CancelScope() as scope:
+    def wrap(send_request: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+        async def send(request: Any) -> Any:
+            if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
+                return await send_request(request)
+            if not coordinator.member_id and not is_static_member(coordinator):
+                # The broker answers at once, with the member id for the real join. No member has to leave before that.
+                return await send_request(request)
+            with anyio.CancelScope() as scope:
 
-            def give_up(_: object) -> None:
-                scope.cancel()
+                def give_up(_: object) -> None:
+                    scope.cancel()
 
-            closing.add_done_callback(give_up)
-            try:
-                if not closing.done():
-                    return await send_request(request)
-            finally:
-                closing.remove_done_callback(give_up)
-        await _say_goodbye(consumer)
-        # To the client a lost connection. It does not try again, because it is closed.
-        raise sdk.KafkaConnectionError("closed while the group was joined")
+                closing.add_done_callback(give_up)
+                try:
+                    if not closing.done():
+                        return await send_request(request)
+                finally:
+                    closing.remove_done_callback(give_up)
+            await _say_goodbye(consumer)
+            # The client takes this for a lost connection. It does not try again, because it is closed.
+            raise sdk.KafkaConnectionError("closed while the group was joined")
 
-    coordinator._send_req = send  # noqa: SLF001
+        return send
+
+    wrap_send(coordinator, wrap)
 
 
 async def _say_goodbye(consumer: Any) -> None:
-    coordinator = consumer._coordinator  # noqa: SLF001
+    coordinator = coordinator_of(consumer)
     # A static member does not leave: it stays until it starts again, or until its session expires.
-    if coordinator._group_instance_id is None:  # noqa: SLF001
+    if not is_static_member(coordinator):
         request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
         node = coordinator.coordinator_id
         with anyio.move_on_after(_GOODBYE_TIMEOUT_S):
             try:
-                await consumer._client.send(node, request)  # noqa: SLF001
+                await client_of(consumer).send(node, request)
             except sdk.KafkaError as error:
                 # Not needed: the broker removes the member when its session expires.
                 logger.info("group %s could not be left: %s", coordinator.group_id, error)
@@ -168,25 +179,13 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
 
 
 async def _abort(consumer: Any) -> None:
-    coordinator, fetcher = consumer._coordinator, consumer._fetcher  # noqa: SLF001
-    tasks: set[asyncio.Task[Any] | None] = set()
-    # A consumer that is in no group has only the last of these.
-    for name in (
-        "_coordination_task",
-        "_heartbeat_task",
-        "_commit_refresh_task",
-        "_reset_committed_task",
-    ):
-        tasks.add(getattr(coordinator, name, None))
-    if fetcher is not None:
-        tasks |= {fetcher._fetch_task, *fetcher._pending_tasks}  # noqa: SLF001
-    left = {task for task in tasks if task is not None and not task.done()}
+    left = unfinished_tasks(consumer)
     for task in left:
         task.cancel()
     if left:
         await asyncio.wait(left)
     try:
-        await guarded(consumer._client.close(), "closing of the connections")  # noqa: SLF001
+        await guarded(client_of(consumer).close(), "closing of the connections")
     except BrokerError as error:
         # One whose closing was cancelled together with the consumer's own stop, and says so again.
         logger.info("%s", error)

@@ -23,6 +23,13 @@ from aiokafka.protocol.metadata import MetadataRequest
 from producers.kafka.errors import guarded
 from producers.kafka.missing_topics import find_missing
 from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.wire.internals import (
+    client_of,
+    coordinator_of,
+    is_joining,
+    send_to_coordinator,
+    set_fetch_wait,
+)
 from producers.kafka.wire.metadata_request import DescribeTopicsRequest
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
@@ -62,7 +69,7 @@ class Cluster:
 
     @property
     def _coordinator(self) -> Any:
-        return self._consumer._coordinator  # noqa: SLF001 - see the module's docstring
+        return coordinator_of(self._consumer)
 
     def membership(self) -> Membership:
         """Return the current membership; while partitions are being assigned, it does not change."""
@@ -79,10 +86,8 @@ class Cluster:
         aiokafka sends one fetch at a time to a broker: a partition that is resumed is not fetched before the last
         fetch was answered.
         """
-        fetcher: Any = self._consumer._fetcher  # noqa: SLF001 - see the module's docstring
-        if fetcher is not None:
-            wait_ms = self._fetch_max_wait_ms
-            fetcher._fetch_max_wait_ms = wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS)  # noqa: SLF001
+        wait_ms = self._fetch_max_wait_ms
+        set_fetch_wait(self._consumer, wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS))
 
     async def describe(
         self, topics: Collection[str], *, may_be_gone: bool = False
@@ -97,7 +102,7 @@ class Cluster:
         """
         names = sorted(topics)
         what = f"look-up of topic {', '.join(names)} {self._where}"
-        client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
+        client = client_of(self._consumer)
         node, connection = self._where_to_ask(client)
         if node is None:
             raise BrokerUnavailable(f"{what}: no broker is known")
@@ -130,7 +135,7 @@ class Cluster:
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer.
         """
-        client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
+        client = client_of(self._consumer)
         node, connection = self._where_to_ask(client)
         if node is None or not topics:
             return frozenset()
@@ -153,7 +158,7 @@ class Cluster:
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer.
         """
-        client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
+        client = client_of(self._consumer)
         what = f"look-up of the leaders of {', '.join(sorted(topics))} {self._where}"
         await guarded(client.set_topics(topics), what)
 
@@ -165,7 +170,7 @@ class Cluster:
         """
         node = getattr(self._coordinator, "coordinator_id", None)
         # A reader of one partition is in no group; the client has no public name for the other.
-        if node is None or self._coordinator._performed_join_prepare:  # noqa: SLF001
+        if node is None or is_joining(self._coordinator):
             return client.get_random_node(), ConnectionGroup.DEFAULT
         return node, ConnectionGroup.COORDINATION
 
@@ -202,7 +207,7 @@ class Cluster:
             list(by_topic.items()),
         )
         await guarded(self._coordinator.ensure_coordinator_known(), what)
-        response: Any = await guarded(self._coordinator._send_req(request), what)  # noqa: SLF001
+        response: Any = await guarded(send_to_coordinator(self._coordinator, request), what)
         refused: dict[TopicPartition, type[Exception]] = {}
         for topic, partitions in response.topics:
             for partition, error_code in partitions:

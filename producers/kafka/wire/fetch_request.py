@@ -29,6 +29,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
+from producers.kafka.wire.internals import fields_of
 from producers.kafka.wire.metadata_request import Uuid
 
 _UNKNOWN = -1
@@ -182,25 +183,25 @@ class FetchByIdRequest(Request[FetchByIdRequest_v13]):  # type: ignore[misc]
     API_KEY = 1
 
     def __init__(self, request: FetchRequest, wanted: WantedTopics) -> None:
-        self._request: Any = request
+        self._request = request
         self._wanted = wanted
 
     def build(self, request_struct_class: type[FetchByIdRequest_v13]) -> FetchByIdRequest_v13:
-        request = self._request
+        fields = fields_of(self._request)
         topics: list[tuple[Any, ...]] = [
             (topic_id, partitions, {}) for topic_id, partitions in self._wanted.items()
         ]
         return request_struct_class(
             _UNKNOWN,  # replica_id: a consumer
-            request._max_wait_ms,  # noqa: SLF001 - aiokafka gives it no other name
-            request._min_bytes,  # noqa: SLF001
-            request._max_bytes,  # noqa: SLF001
-            request._isolation_level,  # noqa: SLF001
+            fields.max_wait_ms,
+            fields.min_bytes,
+            fields.max_bytes,
+            fields.isolation_level,
             _NO_SESSION,
             _WITHOUT_SESSION,
             topics,
             [],  # partitions that a session forgets
-            request._rack_id,  # noqa: SLF001
+            fields.rack_id,
             {},
         )
 

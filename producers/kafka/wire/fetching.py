@@ -22,6 +22,7 @@ from producers.kafka.wire.fetch_request import (
     WantedTopics,
     divergence,
 )
+from producers.kafka.wire.internals import client_of, fields_of, set_max_wait
 
 if TYPE_CHECKING:
     from producers.kafka.in_flight import LaneInFlight
@@ -63,7 +64,7 @@ class Fetching:
     """Stands between aiokafka's fetcher and its client."""
 
     def __init__(self, consumer: AIOKafkaConsumer, reader: Reader) -> None:
-        client: Any = consumer._client  # noqa: SLF001 - see the module's docstring
+        client = client_of(consumer)
         self._send = client.send
         self._reader = reader
         self._by_id = True
@@ -89,10 +90,11 @@ class Fetching:
                     return await self._answer(response, names, lanes)
         return await self._send(node_id, request, **arguments)
 
-    def _set_wait(self, request: Any) -> None:
+    def _set_wait(self, request: FetchRequest) -> None:
         # A follower may learn of new messages late, and answers then at the end of the wait.
-        if not request._rack_id:  # noqa: SLF001 - aiokafka gives it no other name
-            request._max_wait_ms = self._reader.fetch_wait_ms(request._max_wait_ms)  # noqa: SLF001
+        fields = fields_of(request)
+        if not fields.rack_id:
+            set_max_wait(request, self._reader.fetch_wait_ms(fields.max_wait_ms))
 
     def _ids(self, request: FetchRequest) -> dict[bytes, str] | None:
         """Return the topics of a request by id; None if one is not known."""
@@ -141,7 +143,7 @@ def _wanted(
     The client finds a position of its own for them. Only with the lane is it known what was read before it.
     """
     # A follower's log may end before what was read from the leader.
-    may_compare = not request._rack_id  # noqa: SLF001 - aiokafka gives it no other name
+    may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}
     for topic_id, name in names.items():
