@@ -331,3 +331,12 @@ def test_the_tests_that_the_table_of_brokers_names_are_there() -> None:
     assert len(named) >= 28
     for path, name in named:
         assert f"async def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
+
+
+def test_the_tests_that_the_page_of_reliability_names_are_there() -> None:
+    page = (DOCS / "notes" / "reliability.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) >= 50
+    for path, name in named:
+        text = (ROOT / path).read_text()
+        assert not name or f"def {name}(" in text, f"{path}::{name}"
