@@ -1,4 +1,4 @@
-"""Creates the runs that waiting events ask for."""
+"""Creates the runs that queued events and timetables ask for."""
 
 from triggerer.scheduler.loop import Scheduler
 

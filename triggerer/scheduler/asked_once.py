@@ -1,4 +1,4 @@
-"""Timetables that remember their answers: a replay asks for each run several times, and cron takes its time."""
+"""Timetables that remember their answers. A replay asks for each run several times, and evaluating cron is slow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from triggerer.domain.timetables.ticks import HasTicks
 
 
 def asked_once(schedule: Schedule | None) -> Schedule | None:
-    """Return the schedule with a timetable that is asked for each run once, if its runs are given by instants.
+    """Return the schedule with a timetable that remembers its answers, if instants alone decide about its runs.
 
-    Other timetables may answer by the clock, and are asked each time.
+    Other timetables may look at the clock, so they stay as they are.
     """
     if isinstance(schedule, OnTime | OnEither | OnBoth) and isinstance(
         schedule.timetable, HasTicks
@@ -23,7 +23,7 @@ def asked_once(schedule: Schedule | None) -> Schedule | None:
 
 
 class AskedOnce(Timetable):
-    """Answers as another timetable does with catch-up and a start: by the last run alone, and so from memory."""
+    """Asks another timetable once for each run. With catch-up and a start, the answer depends on the last run alone."""
 
     def __init__(self, timetable: HasTicks) -> None:
         self._timetable = timetable

@@ -1,4 +1,4 @@
-"""Goes on with backfills as their runs end."""
+"""Starts the next intervals of backfills as their runs end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _log = structlog.get_logger(__name__)
 
 
 class BackfillRunner:
-    """Begins a backfill's next intervals when its runs have ended. Several may run: each backfill's row is locked.
+    """Starts a backfill's next intervals when its runs have ended.
+
+    Several runners may work at once, because `advance` locks the backfill's row.
 
     Args:
-        sweep_every: How often the store is asked for backfills even if nothing was announced.
+        sweep_every: How often to read the backfills from the store even if nothing was announced.
     """
 
     def __init__(
@@ -31,10 +33,10 @@ class BackfillRunner:
         self._database = database
         self._sweep_every = sweep_every
         self._pending: dict[int, str] = {}
-        """Backfills that have still to begin an interval, with their DAGs; as far as is known."""
+        """The backfills with intervals left to start, with their DAG ids, as the last sweep found them."""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Go on until cancelled. What is under way then is rolled back, or committed as a whole."""
+        """Run until cancelled. A transaction under way is then rolled back, or committed as a whole."""
         backoff = Backoff(first=0.2, longest=10.0)
         sweep_due = 0.0
         signals: Announced = {}
@@ -68,7 +70,7 @@ class BackfillRunner:
                 signals = await subscription.wait(self._sweep_every)
 
     async def run_once(self) -> None:
-        """Look which backfills have something to begin, and begin what may be begun."""
+        """Read which backfills have intervals left, and start as many as each may."""
         async with self._database.reading() as session:
             self._pending = await dags_with_pending(session)
         await self._advance(list(self._pending))
@@ -81,5 +83,5 @@ class BackfillRunner:
             except TransientStoreError:
                 raise
             except StoreError as error:
-                # One that the store refuses does not hold up the others.
+                # The store refused this backfill. The others must not wait for it.
                 _log.warning("a backfill cannot go on", backfill=backfill_id, error=str(error))

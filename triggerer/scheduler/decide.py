@@ -1,7 +1,7 @@
-"""Which runs should exist, and what holds the next one back: a snapshot in, decisions out; no clock, no database.
+"""Decides which runs must exist, and what delays the next one. Takes a snapshot and uses no clock and no database.
 
-This is the only place that decides. `triggerer why-not` shows what `look` returns; what makes the runs only checks that
-the DAG's row is still as the snapshot saw it.
+Nothing else decides. `triggerer why-not` shows the result of `look`. The code that creates the runs only checks that
+the DAG's row has not changed since the snapshot.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.looks import DagSnapshot, Look, NewRun, WaitingAsset
 
 _MOST_SKIPPED: Final = 10_000
-"""Runs of a timetable that are passed over in one look; more would hold up the other DAGs."""
+"""Runs of a timetable that one look passes over. A higher number would delay the other DAGs."""
 
 
 def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
-    """Return the runs that may be made now, and what holds the one after them.
+    """Return the runs to create now, and what delays the run after them.
 
-    A timetable asks for its runs one after the other, and none twice. Events stay queued until a run takes them.
+    A timetable gives its runs one after the other, each once. Events stay queued until a run takes them.
 
     Args:
-        bound: `WaitingAsset.queued` was counted up to this number.
+        bound: The number at which counting `WaitingAsset.queued` stopped.
     Raises:
-        Exception: From a timetable that is not ours.
+        Exception: A timetable from a plugin failed.
     """
     if dag.schedule is None:
         return Look(dag.dag_id, holds=(*_standing(dag, _room(dag)), Hold.by_hand()))
@@ -63,7 +63,7 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
             runs += _triggered(dag, queue, room)
     if runs and not standing:
         standing = _after_runs(dag, len(runs), free)
-    # If counting stopped at the bound, more runs may be due than were found.
+    # If counting stopped at the bound, more runs may be due than this look found.
     counted_short = dag.events_per_run is not None and any(
         asset.queued >= bound for asset in dag.waiting
     )
@@ -77,7 +77,7 @@ def _look_at_partitions(dag: DagSnapshot, at_most: int) -> Look:
     free = _room(dag)
     standing = _standing(dag, free)
     if queue.is_behind:
-        # Otherwise how many events a run has would depend on how far the division is.
+        # A run that starts now would have more or fewer events, depending on how far the division got.
         return Look(dag.dag_id, holds=standing, is_cut_short=not (dag.is_paused or dag.is_stale))
     season = _out_of_season(dag)
     room = 0 if standing or season else min(at_most, _room_for_one(dag, free))
@@ -95,12 +95,12 @@ def _look_at_partitions(dag: DagSnapshot, at_most: int) -> Look:
 
 
 def _room_for_one(dag: DagSnapshot, room: int) -> int:
-    """Return the room, or 1 where the first run made holds the others back."""
+    """Return the room, or 1 if the first new run delays the others."""
     return min(room, 1) if dag.min_run_gap is not None or dag.depends_on_past else room
 
 
 def _standing(dag: DagSnapshot, room: int) -> tuple[Hold, ...]:
-    """What keeps the DAG from any run, whatever is due."""
+    """Return what keeps the DAG from starting any run, due or not."""
     holds: list[Hold] = []
     if dag.is_stale:
         holds.append(Hold.stale())
@@ -109,7 +109,7 @@ def _standing(dag: DagSnapshot, room: int) -> tuple[Hold, ...]:
     if room <= 0:
         holds.append(Hold.cap(dag.active_runs, _cap(dag)))
     gap, last = dag.min_run_gap, dag.last_run_at
-    # A last run that lies ahead was made before the clock was set back: nobody could say how long to wait.
+    # If the last run lies ahead, the clock was set back after it, and the gap cannot be measured.
     if gap is not None and last is not None and last <= dag.now < last + gap:
         holds.append(Hold.gap(last, gap))
     past = dag.last_run
@@ -119,7 +119,7 @@ def _standing(dag: DagSnapshot, room: int) -> tuple[Hold, ...]:
 
 
 def _after_runs(dag: DagSnapshot, made: int, room: int) -> tuple[Hold, ...]:
-    """What keeps the next run back once those that were found exist: so many."""
+    """Return what delays the next run once `made` new runs exist."""
     holds: list[Hold] = []
     if room <= made:
         holds.append(Hold.cap(dag.active_runs + made, _cap(dag)))
@@ -143,9 +143,9 @@ def _room(dag: DagSnapshot) -> int:
 class _Upcoming:
     """The runs that a DAG's timetable asks for, one after the other.
 
-    The timetable is asked anew at each look: where some runs were missed, and are not to be caught up with, it names
-    the last of them. But one that only looks ahead would never name a run that was missed while nobody looked: so a run
-    that it named before, and that is due, stands if the new answer is not due.
+    Each look asks the timetable again. Without catch-up, it answers with the last of the missed runs. A timetable that
+    only looks ahead never names a run that was missed while no scheduler ran. So a run that it named before, and that
+    is due by now, wins over a new answer that is not due.
     """
 
     def __init__(self, dag: DagSnapshot) -> None:
@@ -153,13 +153,13 @@ class _Upcoming:
         self._is_now = False
         self.info: DagRunInfo | None = None
         self.is_asked = timetable_in(dag.schedule) is not None
-        """Whether there is a timetable."""
+        """True if the DAG has a timetable."""
         if not self.is_asked:
             return
         self.info = self._ask(dag.last_interval)
         stored, last = dag.stored_info, dag.last_run_after
         if not isinstance(dag.schedule, OnBoth) and last is not None:
-            # After a change of the schedule the next run may be one that exists, or lie before it.
+            # After a change of the schedule, the next run may exist already, or lie before the last run.
             for _ in range(_MOST_SKIPPED):
                 if self.info is None or self.info.run_after > last:
                     break
@@ -180,11 +180,11 @@ class _Upcoming:
         before = self.info
         self.info = self._ask(before.data_interval)
         if self.info == before:
-            # It would ask for the same run for ever.
+            # The timetable would ask for this run for ever.
             self.info = None
 
     def _ask(self, last: DataInterval | None) -> DagRunInfo | None:
-        """Ask for the run after `last`, or after those that follow it and exist."""
+        """Ask for the run after `last`, and skip runs that exist already."""
         info = self._ask_once(last)
         for _ in self._dag.made:
             if info is None or info.data_interval not in self._dag.made:
@@ -197,12 +197,12 @@ class _Upcoming:
     def _ask_once(self, last: DataInterval | None) -> DagRunInfo | None:
         asked_at = now()
         info = next_info(self._dag.schedule, last, self._dag.restriction)
-        # "Now" by the host's clock is now, whatever the database's clock says.
+        # A timetable may answer with the host's "now", which differs from the database's clock. It is due.
         self._is_now = info is not None and asked_at <= info.run_after <= now()
         return info
 
     def pass_over_missed(self) -> None:
-        """Without catch-up, go on to the last of the runs that are due."""
+        """Without catch-up, skip to the last run that is due."""
         for _ in range(0 if self._dag.restriction.catchup else _MOST_SKIPPED):
             before = self.info
             assert before is not None
@@ -213,14 +213,14 @@ class _Upcoming:
 
 
 class _Queue:
-    """The events that wait, as the runs of a look take them."""
+    """The queued events, as the runs of this look use them up."""
 
     def __init__(self, dag: DagSnapshot) -> None:
         self._each = dag.events_per_run
         self.queued = {asset: asset.queued for asset in dag.waiting}
 
     def satisfies(self, condition: Condition | None) -> bool:
-        # No expression is true of nothing.
+        # An expression is never true without an event.
         if condition is None or not self.queued:
             return False
         return is_satisfied(condition, partial(_has, self.queued))
@@ -254,10 +254,9 @@ def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
 
 
 def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
-    """Yield runs of both kinds. While both are due they take turns: neither waits for more than one run of the other.
+    """Yield timed and event-driven runs. While both kinds are due they alternate.
 
-    Otherwise a timetable that is always due, with a gap as long as its period or more to catch up with than a cap lets
-    run, would leave no room for events; and the other way round.
+    Without turns, a timetable that is always due would leave no room for events, and events none for the timetable.
     """
     can_take = not (_quiet(dag) or _out_of_season(dag))
     is_turn_of_assets = dag.last_kind is RunType.SCHEDULED
@@ -316,7 +315,7 @@ def _out_of_season(dag: DagSnapshot) -> Hold | None:
 
 
 def _missing(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue) -> Iterator[Hold]:
-    """What the next run still waits for."""
+    """Yield what the next run still waits for."""
     condition = condition_of(dag.schedule)
     if upcoming.is_asked and not upcoming.is_due:
         yield _no_time(dag) if upcoming.info is None else Hold.time(upcoming.info.run_after)
@@ -351,7 +350,7 @@ def _has(queued: dict[WaitingAsset, int], leaf: Leaf) -> bool:
 
 
 def allot(looks: Sequence[Look], *, limit: int) -> list[Look]:
-    """Return the looks with no more than `limit` runs together: one for each DAG in turn, in their order."""
+    """Return the looks with at most `limit` runs in total: one run for each DAG in turn, in their order."""
     if sum(len(found.runs) for found in looks) <= limit:
         return list(looks)
     counts = [0] * len(looks)
@@ -367,10 +366,10 @@ def allot(looks: Sequence[Look], *, limit: int) -> list[Look]:
 
 
 def upcoming(dag: DagSnapshot, count: int) -> list[DagRunInfo]:
-    """Return the next runs that the DAG's timetable asks for, up to so many; those that are due come first.
+    """Return up to `count` of the next runs that the DAG's timetable asks for. Runs that are due come first.
 
     Raises:
-        Exception: From a timetable that is not ours.
+        Exception: A timetable from a plugin failed.
     """
     found: list[DagRunInfo] = []
     if timetable_in(dag.schedule) is None:

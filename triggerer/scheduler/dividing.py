@@ -1,7 +1,7 @@
-"""Divides what is queued for partitioned DAGs among their keys, and notes when the run of each may start.
+"""Divides the queued events of partitioned DAGs among partition keys, and stores when the run of each key may start.
 
-Under the lock of the DAG's row, in the transaction that makes the runs. What was divided is stored by key, so that a
-look costs as much as has come since the last one and as many runs as it makes, however much waits.
+This happens under the lock of the DAG's row, in the transaction that creates the runs. The division is stored by key.
+So the cost of a look grows with the new events and new runs, not with the number of waiting events.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from triggerer.store.partitions.keys import (
 _log = LazyLogger(__name__)
 
 MOST_EVENTS: Final = 1_000
-"""Of a DAG, divided in one transaction; more would hold up the other DAGs."""
+"""Events of one DAG to divide in one transaction. A higher number would delay the other DAGs."""
 _MOST_SHARES: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """What was found of the partitioned DAGs among some."""
+    """The partition queues of some DAGs, and the DAGs whose schedule cannot be read."""
 
     queues: Mapping[str, PartitionQueue] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """DAG id to the reason."""
+    """DAG id to the error."""
 
 
 NOTHING_DIVIDED: Final = Divided()
 
 
 def is_partitioned(schedule: Any) -> bool:
-    """Whether a stored schedule is by partition keys."""
+    """True if a stored schedule is by partition keys."""
     return isinstance(schedule, dict) and "partitioned" in schedule
 
 
 @lru_cache(maxsize=1_024)
 def partitioner_of(schedule: OnPartitions) -> Partitioner:
-    """Return what computes for a schedule.
+    """Return the partitioner of a schedule.
 
     Raises:
         DagError: A mapper cannot be read.
@@ -70,11 +70,11 @@ def partitioner_of(schedule: OnPartitions) -> Partitioner:
 
 
 def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
-    """Divide what is queued for those of these DAGs that are partitioned, and neither paused nor stale.
+    """Divide the queued events of the partitioned DAGs in `rows`. Paused and stale DAGs are skipped.
 
     Args:
-        rows: As `lock_and_read` returns them.
-        limit: Of how many keys at most a run may be made.
+        rows: The result of `lock_and_read`.
+        limit: The most keys of one DAG to return as due.
     """
     partitioned = {row.dag_id: row for row in rows if row.is_partitioned}
     if not partitioned:
@@ -110,7 +110,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    # Where more are due than were asked for, one that lies ahead may be behind them.
+    # If the list is full, a key with a start far ahead may follow after its end.
     if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _restart_count(row, partitioner)
         if number == MOST_EVENTS:
@@ -122,7 +122,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
 
 def _report(dag_id: str, refused: Mapping[int, str]) -> None:
     for event_id, reason in refused.items():
-        # One of them, whatever their number: a producer that sets no key sets none for thousands.
+        # One log line in total: a producer that sets no key sets none for thousands of events.
         _log.warning(
             "events are for no run",
             dag_id=dag_id,
@@ -134,7 +134,7 @@ def _report(dag_id: str, refused: Mapping[int, str]) -> None:
 
 
 def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQueue:
-    """Return how the queue stands at an instant; `due` is when the runs of keys may start, in order."""
+    """Return the queue at an instant; `due` lists the keys in order, with the instant at which each may start."""
     return PartitionQueue(
         tuple(key for key, at in due if at <= now),
         next((at for _, at in due if at > now), None),
@@ -152,9 +152,9 @@ def _note(row: DagRow, partitioner: Partitioner, added: Sequence[Share]) -> Scri
 
 
 def _restart_count(row: DagRow, partitioner: Partitioner) -> Script[int]:
-    """Note keys again that were noted before the clock was set back; return how many, up to `MOST_EVENTS`.
+    """Recompute up to `MOST_EVENTS` keys that were stored before the clock was set back; return their number.
 
-    They would wait until the clock has caught up.
+    Otherwise they would wait until the clock has caught up.
     """
     soon = row.now + CLOCK_STEP
     keys = yield from keys_noted_after(row.dag_id, soon, limit=MOST_EVENTS)
@@ -176,7 +176,7 @@ def _record_keys(
     soon = row.now + CLOCK_STEP
     ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
     if ahead:
-        # Stored, or each event would have their deadlines count anew.
+        # Store the new start. Otherwise each later event would restart the deadlines of these parts.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     noted = [
         noted_key(
@@ -194,16 +194,17 @@ def _record_keys(
 
 
 def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:
-    """Return the latest of these instants of events, those apart that lie far ahead, if there are others.
+    """Return the latest of these event instants. Instants far ahead count only if there are no others.
 
-    They are from before the clock was set back. An event that came after a look had begun lies ahead by a moment.
+    An instant far ahead comes from before the clock was set back. An event that arrived after the look began lies
+    slightly ahead, and counts.
     """
     in_order = sorted(times)
     return next((at for at in reversed(in_order) if at <= now + CLOCK_STEP), in_order[-1])
 
 
 def begun_by(now: datetime, parts: Iterable[Part]) -> list[Part]:
-    """Return the parts, with those whose first event lies far ahead as though it had come now."""
+    """Return the parts. If the first event of a part lies far ahead, the part begins now instead."""
     soon = now + CLOCK_STEP
     return [replace(one, first_at=now) if one.first_at > soon else one for one in parts]
 
@@ -218,12 +219,12 @@ def noted_key(
     now: datetime,
     quiet_period: timedelta | None,
 ) -> NotedKey:
-    """Return what is to be stored of a key for which something has come, or that is noted anew.
+    """Return the record to store for a key that received events, or whose deadlines restart.
 
     Args:
-        parts: All that are there.
-        newest_at: The instant of the newest event that has come.
-        known: What was stored before.
+        parts: All parts that are present.
+        newest_at: The instant of the newest event that arrived.
+        known: The stored record, if there is one.
     """
     has_run = known is not None and known.runs > 0
     at = partitioner.due_at(key, begun_by(now, parts), has_run=has_run, now=now)
@@ -233,14 +234,14 @@ def noted_key(
         at = max(at, counted + quiet_period)
     is_postponed = quiet_period is not None and newest_at <= now + CLOCK_STEP
     if at is not None and not is_postponed and known is not None and known.due_at is not None:
-        # It keeps its place, however often something comes for it.
+        # Further events never move the key back in the order.
         at = min(at, known.due_at)
-    # For an event that lies ahead nobody could say how long to wait; those after it count.
+    # The quiet period of an event that lies ahead cannot be measured. Later events count again.
     return NotedKey(key, at, counted or now)
 
 
 def _latest_by(now: datetime, times: Iterable[datetime]) -> datetime | None:
-    """Return the latest instant that does not lie far ahead; None if each of them does."""
+    """Return the latest instant that does not lie far ahead, or None."""
     return max((at for at in times if at <= now + CLOCK_STEP), default=None)
 
 

@@ -1,4 +1,4 @@
-"""Why a DAG has no run now, when it will have one, and why a run exists: from the code that decides."""
+"""Explains why a DAG has no run now, when it will have one, and why a run exists. Uses the code that decides."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from triggerer.store.runs.waits import (
 )
 
 _WATCHERS_SHOWN: Final = 20
-"""`watchers list --dag` has them all."""
+"""`watchers list --dag` shows all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +66,25 @@ class WaitingEvents:
     asset_name: str
     asset_uri: str
     queued: int
-    """Exactly only where the DAG has `events_per_run`; otherwise 1 stands for any number."""
+    """An exact count only if the DAG has `events_per_run`; otherwise 1 stands for any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhyNot:
-    """What a DAG waits for, and what holds it."""
+    """The reasons why a DAG has no run now, and its next runs."""
 
     dag_id: str
     runs_due: int
-    """Runs that a scheduler would make now: it is about to, or none is running."""
+    """Runs that are due now. A scheduler is about to create them, unless no scheduler is running."""
     holds: tuple[Hold, ...]
-    """Of the run after these."""
+    """The reasons that delay the run after the due ones."""
     next_run: NextRun | None
-    """Of its timetable."""
+    """The next run that the DAG's timetable asks for."""
     waiting: tuple[WaitingEvents, ...]
     partitions: tuple[WaitingPartition, ...] = ()
-    """The first keys for which something is there, of a DAG that is scheduled by them."""
+    """The first waiting keys, if the DAG is scheduled by partition keys."""
     watchers: tuple[AilingWatcherView, ...] = ()
-    """The first of those of its assets that are not running."""
+    """The first watchers of the DAG's assets that are not running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +93,23 @@ class Why:
 
     run: RunView
     expression: dict[str, Any] | None
-    """The DAG's expression as it is now, each part with `satisfied`: whether the run's events made it true."""
+    """The DAG's current expression. In each part, `satisfied` says if the run's events made it true."""
     events: list[AssetEventView]
-    """The oldest first."""
+    """Oldest first."""
     streams: dict[str, str]
-    """By watcher (`asset/name`) what it reads now; one that is gone is left out."""
+    """Watcher (`asset/name`) to the upstream that it reads now. A deleted watcher is left out."""
 
 
 async def why_not(
     session: AsyncSession, dag_id: str, *, pools: Mapping[str, int] | None = None
 ) -> WhyNot:
-    """Return what the scheduler would decide at this moment, and which runs wait for a pool.
+    """Return what the scheduler would decide now, and which runs wait for a pool.
 
     Args:
-        pools: The slots of the pools, as configured.
+        pools: The configured slots of each pool.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError, PluginError: Its schedule cannot be read here.
+        DagError, PluginError: The schedule cannot be read here.
     """
     dag, keys, found = await _look(session, dag_id)
     pool_holds = await _pool_holds(session, dag_id, pools or {})
@@ -130,10 +130,11 @@ async def why_not(
 
 
 async def next_runs(session: AsyncSession, dag_id: str, count: int) -> list[NextRun]:
-    """Return the next runs that the DAG's timetable asks for, those that are due first; empty: it asks for none.
+    """Return the next `count` runs that the DAG's timetable asks for, due runs first; empty if it asks for none.
 
     Raises:
-        As `why_not`.
+        UnknownDag: There is no such DAG.
+        DagError, PluginError: The schedule cannot be read here.
     """
     dag, _, _ = await _look(session, dag_id)
     with _schedule_code(dag_id):
@@ -141,7 +142,7 @@ async def next_runs(session: AsyncSession, dag_id: str, count: int) -> list[Next
 
 
 async def why(session: AsyncSession, dag_id: str, run_id: str) -> Why:
-    """Return the run with what made it.
+    """Return the run with the events and the expression that caused it.
 
     Raises:
         UnknownRun: There is no such run.
@@ -180,7 +181,7 @@ async def _look(session: AsyncSession, dag_id: str) -> tuple[DagSnapshot, Waitin
 
 @contextmanager
 def _schedule_code(dag_id: str) -> Iterator[None]:
-    """The boundary to users' timetables and mappers."""
+    """Turn an error of a user's timetable or mapper into `PluginError`."""
     try:
         yield
     except TriggererError:
@@ -193,7 +194,7 @@ def _schedule_code(dag_id: str) -> Iterator[None]:
 
 
 async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, int]) -> list[Hold]:
-    """Return the queued runs of the DAG that wait for a slot of a pool, however many workers are free."""
+    """Return the queued runs of the DAG that wait for a slot of a pool, even if a worker is free."""
     waiting = await perform(session, pooled_runs())
     chosen = set(
         choose(
@@ -208,10 +209,10 @@ async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, in
 
 
 async def _queue_holds(session: AsyncSession, dag_id: str, *, without: int) -> list[Hold]:
-    """Return why runs that exist do not begin: the file does not load, or no worker is free.
+    """Return why queued runs do not start: the file does not load, or no worker is free.
 
     Args:
-        without: Queued runs that wait for a pool.
+        without: The number of queued runs that wait for a pool.
     """
     queued = await count_queued(session, dag_id)
     errors = await unloaded_files(session, [dag_id]) | await broken_files(session, [dag_id])
@@ -228,7 +229,7 @@ def _shown(dag: DagSnapshot, info: DagRunInfo) -> NextRun:
 
 
 def _is_among(leaf: Leaf, names: set[str]) -> bool:
-    # By which alias an event came is not kept with it.
+    # The store does not say through which alias an event came, so any event satisfies an alias.
     return bool(names) if isinstance(leaf, AssetAlias) else leaf.name in names
 
 

@@ -1,4 +1,4 @@
-"""For which partition keys a DAG waits, and what each lacks: read only, with what computes it for the scheduler."""
+"""Lists the partition keys that a DAG waits for, and the events that each key lacks. Reads only."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _MOST_KEYS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class KeyedPast:
-    """What runs have had, of some partition keys."""
+    """The events that earlier runs of some partition keys have taken."""
 
     have_run: frozenset[str] = frozenset()
-    """The keys for which a scheduler has made a run."""
+    """Keys for which a scheduler has created a run."""
     taken: frozenset[tuple[str, int]] = frozenset()
-    """(partition key, event) that a run of the key has taken."""
+    """(partition key, event id) pairs that a run of the key has taken."""
 
     def without_taken(self, shares: Iterable[Share]) -> list[Share]:
-        """Leave out what runs have taken."""
+        """Return the shares that no run has taken."""
         return [one for one in shares if (one.partition_key, one.event.id) not in self.taken]
 
 
@@ -57,33 +57,33 @@ NOTHING_TAKEN: Final = KeyedPast()
 
 @dataclass(frozen=True, slots=True)
 class WaitingPartition:
-    """A partition key for which something is there."""
+    """A partition key with at least one event."""
 
     partition_key: str
     due_at: datetime | None
-    """When its run may start with what is there; it may have passed. None: once another event has come."""
+    """When its run may start with the present events, possibly in the past. None: only after another event."""
     runs: int
-    """How many runs the scheduler has made for it before."""
+    """How many runs the scheduler has created for this key."""
     lacks: tuple[Lack, ...]
-    """By asset and alias of the expression; empty: it lacks nothing."""
+    """The missing events by asset and alias of the expression; empty if the key is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPartitions:
-    """The keys of a DAG."""
+    """The waiting keys of one DAG."""
 
     queue: PartitionQueue
     keys: tuple[WaitingPartition, ...] = ()
-    """The first ones, in their order."""
+    """The first keys, in their order."""
     refusals: tuple[Hold, ...] = ()
-    """Assets whose newest event is for no run."""
+    """Assets whose newest event belongs to no run."""
 
 
 def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
-    """Return the keys that wait, as the scheduler would find them once it has divided what is queued.
+    """Return the waiting keys as the scheduler would find them after it has divided the queued events.
 
     Args:
-        bound: Due keys are counted up to this number.
+        bound: Counting of due keys stops at this number.
     Raises:
         DagError: The schedule cannot be read here.
     """
@@ -99,8 +99,8 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
     past = yield from past_of(dag_id, shares)
     fresh = _parts(aliases, past.without_taken(shares))
     soon = row.now + CLOCK_STEP
-    anew = set((yield from keys_noted_after(dag_id, soon, limit=MOST_EVENTS)))
-    keys = sorted({*fresh, *anew, *(yield from waiting_keys(dag_id, limit=_MOST_KEYS))})
+    restarted = set((yield from keys_noted_after(dag_id, soon, limit=MOST_EVENTS)))
+    keys = sorted({*fresh, *restarted, *(yield from waiting_keys(dag_id, limit=_MOST_KEYS))})
     stored = yield from parts_of(dag_id, keys, has_aliases=has_aliases)
     known = yield from known_keys(dag_id, keys)
     found = []
@@ -108,7 +108,7 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
         parts = begun_by(row.now, [*stored.get(key, []), *fresh.get(key, [])])
         before = known.get(key)
         runs = 0 if before is None else before.runs
-        if key in fresh or key in anew:
+        if key in fresh or key in restarted:
             came = [part.first_at for part in fresh.get(key, ())]
             newest = newest_at(row.now, came or [known[key].newest_at])
             noted = noted_key(
@@ -133,9 +133,9 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
 
 
 def past_of(dag_id: str, shares: Sequence[Share]) -> Script[KeyedPast]:
-    """Return what runs have had of the keys of these shares.
+    """Return what earlier runs have taken of the keys of these shares.
 
-    Of an event that is mapped anew some keys may have had theirs.
+    If an event is mapped again, runs of some of its keys may have taken it already.
     """
     known = yield from known_keys(dag_id, {one.partition_key for one in shares})
     have_run = frozenset(key for key, one in known.items() if one.runs)

@@ -1,4 +1,4 @@
-"""What a DAG's next run waits for, and what holds it back: for the scheduler's alarms, and for people."""
+"""The reasons why a DAG has no next run yet, for the scheduler's alarms and for people."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Final
 from triggerer.domain.instants import readable
 
 _SHOWN: Final = 20
-"""Assets that are named; `assets list --dag` has them all."""
+"""Assets that a reason names. `assets list --dag` shows all of them."""
 
 
 class HoldKind(StrEnum):
-    """The kinds, as `why-not --json` names them."""
+    """The kinds of reasons, as `why-not --json` names them."""
 
     STALE = "stale"
     PAUSED = "paused"
@@ -37,7 +37,7 @@ class Hold:
     """One reason why there is no next run yet.
 
     Args:
-        until: When it will be over by itself; None: by an event, or by somebody's doing.
+        until: When time alone ends it. None: only an event or a person ends it.
     """
 
     kind: HoldKind
@@ -58,7 +58,7 @@ class Hold:
 
     @classmethod
     def partitions(cls, next_at: datetime | None) -> Hold:
-        return cls(HoldKind.PARTITION, "no partition key has all that its run waits for", next_at)
+        return cls(HoldKind.PARTITION, "no partition key has all that its run needs", next_at)
 
     @classmethod
     def refused(cls, event_id: int, asset: str, why: str) -> Hold:
@@ -76,7 +76,7 @@ class Hold:
     @classmethod
     def past(cls, run_id: str | None, state: str) -> Hold:
         name = "the run before" if run_id is None else f"the run before, {run_id},"
-        return cls(HoldKind.PAST, f"{name} is {state}, and has to succeed (depends_on_past)")
+        return cls(HoldKind.PAST, f"{name} is {state}, and must succeed first (depends_on_past)")
 
     @classmethod
     def pool(cls, run_id: str, pools: Sequence[str]) -> Hold:
@@ -94,7 +94,7 @@ class Hold:
 
     @classmethod
     def quiet(cls, newest: datetime, period: timedelta) -> Hold:
-        reason = f"no event may have come for {period} (quiet_period)"
+        reason = f"no event may arrive for {period} before a run starts (quiet_period)"
         return cls(HoldKind.QUIET, reason, newest + period)
 
     @classmethod
@@ -107,7 +107,7 @@ class Hold:
 
     @classmethod
     def no_start(cls) -> Hold:
-        reason = "its timetable asks for no run: with catchup=True a start_date has to say where to begin"
+        reason = "its timetable asks for no run: catchup=True needs a start_date to begin at"
         return cls(HoldKind.TIME, reason)
 
     @classmethod

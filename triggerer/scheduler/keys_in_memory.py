@@ -1,4 +1,4 @@
-"""The partition keys of a DAG without a database: for a replay, and for what other files would make of what waits."""
+"""The partition keys of a DAG in memory, for a replay and for a plan that maps waiting events again."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _Key:
 
 @dataclass(slots=True)
 class KeysInMemory:
-    """What waits for the keys of a DAG, as the scheduler would store it.
+    """The events that wait for the keys of one DAG, as the scheduler would store them.
 
     Args:
-        members: By alias, the assets that it has been resolved to.
+        members: The assets that each alias resolves to.
     """
 
     partitioner: Partitioner
@@ -47,10 +47,10 @@ class KeysInMemory:
     def add(
         self, events: Sequence[KeyedEvent], now: datetime, *, past: KeyedPast = NOTHING_TAKEN
     ) -> None:
-        """Divide some events that are there at the same look.
+        """Divide events that one look finds together.
 
         Args:
-            past: What runs have taken of them is theirs.
+            past: The events that earlier runs have taken. They are not added again.
         """
         touched: dict[str, list[Share]] = {}
         division = self.partitioner.divide(events, most=sys.maxsize)
@@ -76,12 +76,12 @@ class KeysInMemory:
             key.due_at, key.newest_at = noted.due_at, noted.newest_at
 
     def record_run(self, name: str, at: datetime) -> None:
-        """A key has had a run."""
+        """Count a run of the key."""
         key = self._keys.setdefault(name, _Key(newest_at=at))
         key.runs += 1
 
     def restart_count(self, now: datetime) -> None:
-        """The clock was set back: quiet periods that had begun are over, and deadlines count from now."""
+        """Forget the clock before it was set back: begun quiet periods end, and deadlines count from `now`."""
         for name, key in self._keys.items():
             key.parts = {one: replace(part, first_at=now) for one, part in key.parts.items()}
             if key.due_at is not None:
@@ -90,12 +90,12 @@ class KeysInMemory:
                 )
 
     def queue(self, now: datetime) -> PartitionQueue:
-        """Return what the decider looks at."""
+        """Return the queue for the decider."""
         due = [(key.due_at, name) for name, key in self._keys.items() if key.due_at is not None]
         return queue_at(now, [(name, at) for at, name in sorted(due)])
 
     def take(self, name: str) -> tuple[int, ...]:
-        """Give all that is there for a key to a run; return the ids of the events."""
+        """Give all events of a key to a run; return their ids."""
         key = self._keys[name]
         taken = tuple(sorted(key.events))
         key.events, key.parts, key.due_at = [], {}, None
@@ -103,7 +103,7 @@ class KeysInMemory:
         return taken
 
     def waiting(self) -> tuple[int, ...]:
-        """Return the ids of the events that wait for a key, each once."""
+        """Return the ids of the events that wait for any key, each once."""
         return tuple(sorted({event for key in self._keys.values() for event in key.events}))
 
     def _part(self, share: Share) -> Part:

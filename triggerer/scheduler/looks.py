@@ -1,4 +1,4 @@
-"""What the decider is given, a DAG's snapshot, and what it answers: a look."""
+"""The decider's input, a snapshot of a DAG, and its output, a look."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _UNRESTRICTED: Final = TimeRestriction(None, None, catchup=False)
 
 @dataclass(frozen=True, slots=True)
 class WaitingAsset:
-    """An asset with events that are queued for a DAG."""
+    """An asset with queued events for a DAG."""
 
     asset_id: int
     name: str
     uri: str
     queued: int
-    """How many, at least 1; not counted beyond the snapshot's bound."""
+    """How many events, at least 1. Counting stops at the snapshot's bound."""
     aliases: frozenset[str] = frozenset()
-    """The names of the DAG's aliases that resolve to it."""
+    """The DAG's aliases that resolve to this asset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class PartitionQueue:
     """The partition keys of a DAG whose runs may start."""
 
     due: tuple[str, ...] = ()
-    """In their order; not all, if they are more than a look may make runs for."""
+    """In order, cut off where a look may create no further run."""
     next_at: datetime | None = None
-    """When the next one may start without another event; None: none, or it is not known yet."""
+    """When the next key may start without another event. None: never, or not known yet."""
     is_behind: bool = False
-    """Events wait that were not divided among the keys yet: no run starts before they are."""
+    """True if queued events are not divided among the keys yet. No run starts before they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,78 +54,78 @@ class DagSnapshot:
     dag_id: str
     schedule: Schedule | None
     now: datetime
-    """By the database's clock, as all instants here."""
+    """By the database's clock, like all instants here."""
     max_active_runs: int = 16
     active_runs: int = 0
     events_per_run: int | None = None
-    """None: a run takes everything that is queued."""
+    """None: a run takes all queued events."""
     waiting: tuple[WaitingAsset, ...] = ()
     is_paused: bool = False
     is_stale: bool = False
     restriction: TimeRestriction = _UNRESTRICTED
     last_interval: DataInterval | None = None
-    """Of the last run, due by now, that the timetable has asked for."""
+    """The data interval of the last run that the timetable asked for and that was due."""
     last_run_after: datetime | None = None
-    """Of the same run."""
+    """The `run_after` of that run."""
     stored_info: DagRunInfo | None = None
-    """What the timetable asked for next after that run, or when the file or the pause last changed."""
+    """The run that the timetable named next, when that run was created or the file or the pause last changed."""
     made: frozenset[DataInterval] = frozenset()
-    """Intervals for which there are runs beside: they are passed over."""
+    """Intervals that other runs, such as manual ones, cover already. The timetable's runs skip them."""
     last_run_at: datetime | None = None
-    """When the last run was made that was not asked for by hand."""
+    """When the last run was created, manual runs excepted."""
     min_run_gap: timedelta | None = None
     quiet_period: timedelta | None = None
     newest_event: datetime | None = None
-    """The instant of the newest event that waits and does not lie ahead; only known where there is a quiet period."""
+    """The instant of the newest queued event that does not lie ahead; read only if the DAG has a quiet period."""
     depends_on_past: bool = False
     last_run: LastRun | None = None
-    """The newest run that is no backfill's; only known where the DAG depends on it."""
+    """The newest run, backfills excepted; read only if the DAG depends on it."""
     last_kind: RunType | None = None
-    """Of the newest run that was made by time or by assets; only known where the DAG is scheduled by either."""
+    """The type of the newest timed or event-driven run; read only if the schedule is `OnEither`."""
     partitions: PartitionQueue = PartitionQueue()
-    """Where it is scheduled by them."""
+    """Empty unless the DAG is scheduled by partition keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run that is to be made.
+    """A run to create.
 
-    It takes events where it has `asset_ids`, and has a data interval where a timetable has asked for it.
+    It takes events if it has `asset_ids`. It has a data interval if a timetable asked for it.
     """
 
     dag_id: str
     run_type: RunType
     asset_ids: tuple[int, ...] = ()
-    """The assets for which events wait."""
+    """The assets with queued events."""
     events_per_run: int | None = None
-    """How many of each asset it takes, the oldest; None: all that wait when it is made."""
+    """How many of the oldest events of each asset the run takes. None: all that are queued when it is created."""
     info: DagRunInfo | None = None
     partition_key: str | None = None
-    """Made of its data interval, where a timetable gives keys; otherwise it takes all that is there for this key, and
-    nothing else."""
+    """The key of the run's data interval, if a timetable produces keys. Otherwise the run takes the events of this key,
+    and no others."""
 
     @property
     def run_after(self) -> datetime | None:
-        """The instant that its timetable says; None: that at which it is made, when all that it waits for is there."""
+        """The instant that the timetable names; None for an event-driven run, which is due when it is created."""
         return self.info.run_after if self.info and self.run_type is RunType.SCHEDULED else None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at a DAG has found."""
+    """The result of one look at a DAG."""
 
     dag_id: str
     runs: tuple[NewRun, ...] = ()
-    """That may be made now, in order."""
+    """The runs to create now, in order."""
     holds: tuple[Hold, ...] = ()
-    """What the run after these waits for, and what holds it."""
+    """The reasons that delay the run after these."""
     next_info: DagRunInfo | None = None
-    """The run that its timetable asks for after these, due or not."""
+    """The run that the timetable asks for after these, due or not."""
     is_cut_short: bool = False
-    """More may be due as soon as these exist: a bound of the look was reached."""
+    """True if the look reached a bound, so that further runs may be due as soon as these exist."""
 
     def first(self, count: int) -> Look:
-        """Return the same look with only so many of its runs."""
+        """Return this look with its first `count` runs only."""
         if count >= len(self.runs):
             return self
         cut = [run.info for run in self.runs[count:] if run.info is not None]
@@ -137,11 +137,11 @@ class Look:
         )
 
     def wake_at(self, now: datetime) -> datetime | None:
-        """Return when to look again if nothing else happens; None: time alone changes nothing."""
+        """Return when to look again if nothing else happens. None: time alone changes nothing."""
         moments = [hold.until for hold in self.holds if hold.until is not None and hold.until > now]
         return min(moments, default=None)
 
     @property
     def waits_for_end(self) -> bool:
-        """Whether the end of a run may make the DAG due."""
+        """True if the end of a run may make the DAG due."""
         return any(hold.kind in (HoldKind.CAP, HoldKind.PAST) for hold in self.holds)

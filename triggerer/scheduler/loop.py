@@ -1,4 +1,4 @@
-"""Creates the runs that are due: woken by commits and by the clock, and by a slow sweep as a safety net."""
+"""Creates the runs that are due. Commits and the clock wake it, and a slow sweep catches lost wake-ups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 SWEEP_INTERVAL: Final = timedelta(seconds=30)
 MAX_RUNS_PER_LOOP: Final = 32
-# DAGs that are locked and read in one transaction.
+# DAGs to lock and read in one transaction.
 _MAX_DAGS: Final = 100
 
 
@@ -36,20 +36,20 @@ class Scheduler:
     """Creates the runs that assets and timetables ask for. Several schedulers may run at once.
 
     Each decides under a lock of the DAG's row, or creates the run on condition that the row has not changed since it
-    was read. Every queued event goes into exactly one run of its DAG: the run is created, and its events are moved, in
-    one transaction; a run of a timetable has an id that no other can have. The DAG's file is never loaded here.
+    was read. Every queued event goes into exactly one run of its DAG: one transaction creates the run and moves its
+    events. A timed run has an id that no other run can have. The scheduler never loads a DAG's file.
 
-    It sleeps until a commit wakes it or the next run of a timetable, the end of a gap or of a quiet period is due. That
-    moment is counted from the database's time by a monotonic clock. The sweep reads the database's time again: it
-    notices events whose wakeup was lost, and a clock that was set, the host's too, within `sweep_interval`.
+    It sleeps until a commit wakes it, or until a timed run, the end of a gap or the end of a quiet period is due. That
+    moment is computed from the database's time and awaited by a monotonic clock. The sweep reads the database's time
+    again. So it finds events whose wake-up was lost, and a changed clock (the host's too), within `sweep_interval`.
 
     Args:
-        wakeups: As a rule `database.wakeups`.
-        max_dagruns_to_create_per_loop: At most so many runs are created in one transaction.
-        sweep_interval: The longest that a DAG can wait if a wakeup is lost, or a clock is set.
+        wakeups: By default `database.wakeups`.
+        max_dagruns_to_create_per_loop: The most runs to create in one transaction.
+        sweep_interval: The longest delay of a DAG after a lost wake-up or a change of a clock.
         random: For the jitter of retries.
-        find_candidates: The DAGs for which an event waits, asked in a session that reads.
-        find_timed: The DAGs that a timetable makes due, likewise.
+        find_candidates: Reads the DAGs with queued events.
+        find_timed: Reads when timetables make DAGs due.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Scheduler:
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
         self._find_timed = find_timed
-        # On SQLite, which has one writer at a time, a plan under a lock is a single turn of the connection's thread.
+        # SQLite has one writer at a time, and a plan under a lock takes a single turn of the connection's thread.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )
@@ -79,19 +79,19 @@ class Scheduler:
         self._sweep_due = True
         self._swept_at: datetime | None = None
         self._ahead = timedelta()
-        """How far the host's clock was ahead of the database's then."""
+        """How far the host's clock was ahead of the database's clock at the last sweep."""
         self._waits = False
         self._waits_for_end: frozenset[str] = frozenset()
         self._reported: dict[str, str] = {}
         self.trouble: TriggererError | None = None
-        """Why no runs can be created at present; None if they can."""
+        """The error that stops the creation of runs at present, or None."""
         self.runs_created = 0
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Create runs until cancelled; started once it is subscribed to announcements.
+        """Create runs until cancelled. `task_status` reports the start once announcements are subscribed.
 
         Cancellation: A transaction that has not committed is rolled back. The next scheduler begins with a
-        sweep, which finds the same events again.
+            sweep, which finds the events again.
         """
         signals = (Signal.EVENTS_QUEUED, Signal.RUNS_ENDED, Signal.DAGS_CHANGED)
         with self._wakeups.subscribe(*signals) as subscription:
@@ -115,7 +115,7 @@ class Scheduler:
         """Create all runs that are due now, of all DAGs; return how many.
 
         Raises:
-            StoreError: From the database; some of the runs may exist.
+            StoreError: The database failed. Some of the runs may exist.
         """
         before = self.runs_created
         self._sweep_due = True
@@ -128,8 +128,8 @@ class Scheduler:
             if ALL in dag_ids:
                 self._sweep_due = True
             if signal is Signal.RUNS_ENDED:
-                # The end of a run only makes DAGs due that waited for one when we last looked at them: events that
-                # were queued since then have woken us by themselves.
+                # The end of a run matters only to DAGs that waited for one at their last look. Events that were
+                # queued since then have sent their own wake-up.
                 dag_ids &= self._waits_for_end
             self._ready.add(sorted(dag_ids - {ALL}))
 
@@ -153,10 +153,10 @@ class Scheduler:
             self.trouble = None
 
     async def _work(self) -> None:
-        """Plan for one chunk of the DAGs that are ready; those that are not done stay ready."""
+        """Plan one chunk of the ready DAGs. A DAG with more to do stays ready."""
         if self._sweep_due:
             await self._sweep()
-        # Of those that the clock makes ready nearly all get runs; so others leave some for this scheduler.
+        # Nearly every DAG that the clock makes ready gets a run, so a bigger chunk would leave most of it unserved.
         chunk, by_clock = self._ready.take(_MAX_DAGS, by_clock=self._limit)
         if not chunk:
             return
@@ -174,8 +174,8 @@ class Scheduler:
             found = await self._find_candidates(session)
         self._sweep_due = False
         self._ready.add(found)
-        # A clock that was set: what was far ahead may be due, and nobody has written so; or timetables have answered by
-        # a host's clock that was wrong.
+        # If a clock was set, an alarm far ahead may be due now, and nobody wrote a row that says so. Timetables may
+        # also have answered by a host's clock that was wrong.
         ahead = clock.now() - timed.now
         is_set = (
             self._swept_at is None
@@ -199,7 +199,7 @@ class Scheduler:
         return await self._plan_locked(chunk)
 
     async def _plan_locked(self, chunk: Sequence[str]) -> Plan:
-        # Alone, or where others had locked all of them, wait for the locks: it has to end.
+        # A single DAG, or a chunk that others had locked completely, waits for the locks. Otherwise this would spin.
         waits = len(chunk) == 1 or self._waits
         return await self._database.perform(plan_locked(chunk, limit=self._limit, waits=waits))
 
@@ -213,7 +213,7 @@ class Scheduler:
             one.dag_id for one in plan.looks if one.is_cut_short and one.dag_id not in unserved
         ]
         self._ready.add_first(plan.unserved, by_clock=by_clock)
-        # A DAG that could use up the limit of every loop goes behind those that got no run.
+        # A DAG that could use up the limit of every loop goes behind the DAGs that got no run.
         self._ready.add(again, by_clock=by_clock)
         self._set_alarms(plan)
         self._ready.add(plan.locked, by_clock=by_clock)
@@ -231,7 +231,7 @@ class Scheduler:
             )
 
     def _report(self, plan: Plan) -> None:
-        """Log each DAG whose schedule cannot be read, once for each reason. It must not stop the others."""
+        """Log each DAG whose schedule cannot be read, once for each reason. The other DAGs go on."""
         for found in plan.looks:
             self._reported.pop(found.dag_id, None)
         for dag_id, reason in plan.unreadable.items():

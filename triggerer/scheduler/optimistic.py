@@ -1,4 +1,4 @@
-"""Planning without a lock, on PostgreSQL: optimistic concurrency control on the DAGs' rows."""
+"""Plans without a lock, on PostgreSQL: optimistic concurrency control on the DAGs' rows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from triggerer.store.runs.new_runs import (
 
 
 class OptimisticPlanner:
-    """Plans in two round trips, for one DAG or many; a transaction with a lock takes three, and one for each run.
+    """Plans in two round trips, for one DAG or many. A transaction with a lock takes three, and one more for each run.
 
-    It looks, and makes the runs of a DAG unless its row has changed since: every plan that makes a run changes it, and
-    so does every change of the DAG. What may happen beside, events that come and runs that end, makes no run wrong.
+    The runs are created only if the DAG's row has not changed since the look. Every plan that creates a run changes the
+    row, and so does every change of the DAG. Events that arrive and runs that end meanwhile make no new run wrong.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:
@@ -33,10 +33,10 @@ class OptimisticPlanner:
         self._limit = limit
 
     async def plan(self, dag_id: str) -> Plan | None:
-        """Create the run of a DAG that is due, if there is one. None: it takes a transaction with a lock.
+        """Create the run of a DAG if exactly one is due. None: the plan needs a transaction with a lock.
 
         Raises:
-            StoreError: As `Database.perform_step`. The run may exist where the outcome is unknown.
+            StoreError: As `Database.perform_step`. After `OutcomeUnknown` the run may exist.
         """
         rows = dag_rows(await self._database.perform_step(ReadDags([dag_id], BOUND)))
         if rows and rows[0].is_partitioned:
@@ -53,9 +53,9 @@ class OptimisticPlanner:
         return replace(plan, runs_created=1) if await self._make(run, rows[0]) else None
 
     async def plan_many(self, dag_ids: Sequence[str]) -> Plan:
-        """Create the runs of these DAGs that are due; those that are partitioned take a transaction with locks.
+        """Create the due runs of these DAGs. Partitioned DAGs go through a transaction with locks.
 
-        DAGs that others have changed since the look, or have locked, are among the plan's `locked`.
+        The plan lists a DAG under `locked` if another scheduler changed or locked it after the look.
 
         Raises:
             StoreError: As `plan`. Some of the runs may exist.
@@ -106,7 +106,7 @@ class OptimisticPlanner:
         try:
             made = await self._database.perform_step(step)
         except OutcomeUnknown:
-            # It may have committed. An unnecessary wakeup does no harm.
+            # The transaction may have committed. An unnecessary wake-up does no harm.
             await self._database.announce_here(announced)
             raise
         if made:
@@ -114,13 +114,13 @@ class OptimisticPlanner:
         return bool(made)
 
     async def _make_all(self, planned: Sequence[PlannedDag]) -> dict[str, int]:
-        """Make what is planned; return how many runs were made of each DAG whose row has not changed."""
+        """Create the planned runs; return the number of new runs of each DAG whose row has not changed."""
         step = CreateRuns(planned, self._database.transport.sender)
         with_runs = {dag.dag_id for dag in planned if dag.runs}
         try:
             made: dict[str, int] = dict(await self._database.perform_step(step))  # type: ignore[arg-type]
         except OutcomeUnknown:
-            # As above.
+            # The transaction may have committed. An unnecessary wake-up does no harm.
             await self._database.announce_here({Signal.RUNS_QUEUED: with_runs} if with_runs else {})
             raise
         if queued := {dag_id for dag_id, number in made.items() if number}:
@@ -129,7 +129,7 @@ class OptimisticPlanner:
 
 
 def _planned(found: Look, row: DagRow) -> PlannedDag | None:
-    """Return what is to be changed of a DAG; None: nothing."""
+    """Return the change to make to a DAG, or None."""
     is_shown = is_noted(found, row)
     if is_shown and not found.runs:
         return None
@@ -151,9 +151,10 @@ def _planned(found: Look, row: DagRow) -> PlannedDag | None:
 
 
 def _as_made(found: Look, made: dict[str, int]) -> Look:
-    """Have a DAG looked at again of which fewer runs were made: their ids are taken, and their events still queued.
+    """Mark a DAG for another look if fewer runs were created than planned.
 
-    A run of a timetable whose id is taken was made by hand. Then one more look finds nothing to do.
+    A timed run is missing if a manual run has its id. An event-driven run is missing if its id exists, and its events
+    are still queued.
     """
     is_short = made.get(found.dag_id, len(found.runs)) < len(found.runs)
     return replace(found, is_cut_short=True) if is_short else found

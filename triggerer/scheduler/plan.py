@@ -1,4 +1,4 @@
-"""Planning for DAGs: a look at each, and the transaction that makes the runs under a lock."""
+"""Plans for DAGs: a look at each, and the transaction that creates the runs under a lock."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.partitions.keys import NotePartitions, TakePartition
 from triggerer.store.runs.new_run import CreateRun, EventSelection
 
-# Queued events of one asset are counted up to this number; a DAG with more is planned for again.
+# Counting of an asset's queued events stops here. A DAG with more is planned again.
 BOUND: Final = 1_000
 _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was found of some DAGs, and how many runs were created."""
+    """The looks at some DAGs, and the number of runs created."""
 
     looks: tuple[Look, ...] = ()
-    """In the order in which the DAGs were given."""
+    """In the order of the given DAGs."""
     locked: tuple[str, ...] = ()
-    """DAGs for which nothing was done, since another scheduler had locked them, or has changed them since the look."""
+    """DAGs left alone because another scheduler had locked them, or changed them after the look."""
     unserved: tuple[str, ...] = ()
-    """DAGs that are due and got no run: there were too many others."""
+    """DAGs that are due but got no run, because the limit was used up."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """DAG id to the reason."""
+    """DAG id to the error."""
     now: datetime | None = None
-    """When it was read, by the database's clock; None: nothing was."""
+    """When the rows were read, by the database's clock. None: no row was read."""
     runs_created: int = 0
 
     def with_others(self, other: Plan) -> Plan:
@@ -61,16 +61,16 @@ def evaluate(
     limit: int,
     divided: Divided = NOTHING_DIVIDED,
 ) -> Plan:
-    """Decide by what was read of these DAGs, in this order.
+    """Decide for these DAGs, in this order.
 
     Args:
-        divided: Of those that are partitioned.
+        divided: The partition queues of the partitioned DAGs.
     """
     looks: dict[str, Look] = {}
     unreadable: dict[str, str] = dict(divided.unreadable)
     groups = list(rows_by_dag(rows))
     for at_most in _depths(limit, len(groups)):
-        # Looked at again: those whose share of the limit did not show all, if others have left some of theirs.
+        # The second round looks again at DAGs with more due runs than their share, if other DAGs used less.
         left = limit - sum(len(found.runs) for found in looks.values())
         for group in groups if left > 0 else ():
             dag_id = group[0].dag_id
@@ -98,10 +98,10 @@ def evaluate(
 
 
 def _depths(limit: int, dags: int) -> list[int]:
-    """Return how many runs of a DAG to look for at first, and then of those that have more.
+    """Return how many runs to look for in a first round, and in a second round for DAGs with more.
 
-    The first is a share of the limit, but more than one, which would not show whether more are due. A timetable is
-    asked for each run that is found: to look for 32 of each of 32 DAGs, and make one, was half of a plan's time.
+    The first number is a share of the limit, and at least 2, which shows if a second run is due. A timetable is asked
+    for each run found. With 32 DAGs, looking for 32 runs of each to create one took half of a plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]
@@ -111,7 +111,7 @@ def plan_locked(dag_ids: Sequence[str], *, limit: int, waits: bool = True) -> Sc
     """Lock these DAGs, and create the runs that are due.
 
     Args:
-        waits: See `lock_and_read`.
+        waits: True to wait for rows that others have locked; False to skip them.
     """
     rows = yield from lock_and_read(dag_ids, bound=BOUND, waits=waits)
     divided = yield from divide_all(rows, limit=limit)
@@ -125,7 +125,7 @@ def plan_locked(dag_ids: Sequence[str], *, limit: int, waits: bool = True) -> Sc
 
 
 def selection_of(run: NewRun) -> EventSelection | None:
-    """Return which events the run takes; None: none."""
+    """Return which events the run takes, or None if it takes none."""
     if run.run_type is RunType.SCHEDULED:
         return None
     each = run.events_per_run
@@ -133,7 +133,7 @@ def selection_of(run: NewRun) -> EventSelection | None:
 
 
 def is_noted(found: Look, row: DagRow) -> bool:
-    """Whether the DAG's row shows what its timetable asks for next."""
+    """True if the DAG's row shows the run that its timetable asks for next."""
     info = found.next_info
     shown = (row.next_interval_start, row.next_interval_end)
     if info is None:
@@ -160,7 +160,7 @@ def _carry_out(found: Look, row: DagRow) -> Script[int]:
             interval=interval,
             partition_key=run.partition_key,
         )
-        # In the order of their events, and each with an id of its own at the first try.
+        # Increasing instants keep the order of the events, and give each run a free id at the first try.
         least = made.run_after + _TICK
         created += 1
     has_scheduled = any(run.run_type is RunType.SCHEDULED for run in found.runs)
@@ -193,7 +193,7 @@ def _carry_out_partitions(found: Look, row: DagRow) -> Script[int]:
 
 
 def _create_scheduled(run: NewRun, params: Mapping[str, Any]) -> Script[int]:
-    """Return 1, or 0 if the run exists: then somebody has made it by hand."""
+    """Create the run; return 1, or 0 if somebody created it by hand."""
     info = run.info
     assert info is not None
     step = CreateRun(

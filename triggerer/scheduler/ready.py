@@ -1,4 +1,4 @@
-"""The DAGs that wait to be looked at, and when to look at others again."""
+"""The DAGs that wait for a look, and the moments of the next looks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from itertools import islice
 
 
 class ReadyQueue:
-    """DAGs in the order in which they became ready, in two lanes that take turns.
+    """Ready DAGs, oldest first, in two lanes that take turns.
 
-    One lane has those that an event, the end of a run or a change of the DAG has made ready, the other those that the
-    clock has. However many DAGs the clock makes due at all times, an event's DAG waits for no more than the transaction
-    under way, one of the other lane, and its own lane's DAGs that were ready before it; and the other way round. A DAG
-    that is not done goes behind all that are ready.
+    One lane holds DAGs that became ready by an event, the end of a run or a change of the DAG. The other holds DAGs
+    that became ready by the clock. Thus a DAG waits for the transaction under way, one transaction of the other lane,
+    and the DAGs before it in its own lane. A DAG with more to do goes to the end of its lane.
     """
 
     def __init__(self) -> None:
@@ -28,12 +27,12 @@ class ReadyQueue:
         return any(dag_id in lane for lane in self._lanes)
 
     def add(self, dag_ids: Iterable[str], *, by_clock: bool = False) -> None:
-        """Append those that are not there yet."""
+        """Append the DAGs that are not ready yet."""
         lane = self._lanes[by_clock]
         lane.update((dag_id, None) for dag_id in dag_ids if dag_id not in self)
 
     def add_first(self, dag_ids: Iterable[str], *, by_clock: bool) -> None:
-        """Put those first that should have been served and were not."""
+        """Put DAGs at the head of their lane: they were taken and not served."""
         first = [dag_id for dag_id in dag_ids if dag_id not in self]
         lane = self._lanes[by_clock]
         others = list(lane)
@@ -41,7 +40,12 @@ class ReadyQueue:
         lane.update(dict.fromkeys((*first, *others)))
 
     def take(self, by_event: int, *, by_clock: int) -> tuple[list[str], bool]:
-        """Take up to so many of the lane whose turn it is; return them, and whether it is that of the clock."""
+        """Take DAGs from the lane whose turn it is; return them, and True if it is the clock's lane.
+
+        Args:
+            by_event: The most DAGs to take from the lane of events.
+            by_clock: The most DAGs to take from the clock's lane.
+        """
         if not self._lanes[self._turn]:
             self._turn = 1 - self._turn
         turn, lane = self._turn, self._lanes[self._turn]
@@ -53,14 +57,14 @@ class ReadyQueue:
 
 
 class Alarms:
-    """For each DAG the moment at which time alone may make it ready; by a monotonic clock, in seconds."""
+    """The moment at which time alone may make each DAG ready, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._moments: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
 
     def set(self, dag_id: str, moment: float | None) -> None:
-        """Set it; None: there is none."""
+        """Set the DAG's moment; None removes it."""
         if moment is None:
             self._moments.pop(dag_id, None)
         elif self._moments.get(dag_id) != moment:
@@ -72,12 +76,12 @@ class Alarms:
 
     @property
     def next(self) -> float:
-        """The first moment; infinite: there is none."""
+        """The earliest moment, or infinity."""
         self._drop_replaced()
         return self._heap[0][0] if self._heap else math.inf
 
     def take_due(self, now: float) -> list[str]:
-        """Take the DAGs whose moment has come, the earliest first."""
+        """Remove and return the DAGs whose moment has come, earliest first."""
         due = []
         while self.next <= now:
             _, dag_id = heapq.heappop(self._heap)

@@ -1,7 +1,7 @@
-"""Which runs a DAG would have had: the decider, asked again over events that were recorded.
+"""Tells which runs a DAG would have had, by asking the decider again over recorded events.
 
-A run takes no time here, and succeeds; nothing is paused; a timetable is asked as by a scheduler that never stood
-still. So what differs between two definitions differs because of them.
+In a replay every run succeeds at once, nothing is paused, and a timetable is asked as if a scheduler had always run.
+So two replays differ only because the two definitions differ.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from triggerer.scheduler.keys_in_memory import KeysInMemory
 from triggerer.scheduler.looks import DagSnapshot, NewRun, PartitionQueue, WaitingAsset
 
 MOST_RUNS: Final = 10_000
-"""Of a DAG; a replay ends there."""
+"""Runs of one DAG. A replay ends there."""
 _BOUND: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What of a DAG decides about its runs."""
+    """The attributes of a DAG that decide about its runs."""
 
     dag_id: str
     schedule: Schedule | None
@@ -55,7 +55,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """An asset event of the history."""
+    """An asset event from the history."""
 
     id: int
     asset: Asset
@@ -65,20 +65,20 @@ class RecordedEvent:
 
 @dataclass(frozen=True, slots=True)
 class SetBack:
-    """The database's clock was set back: what was recorded before is dated as if it had been right."""
+    """The database's clock was set back. Events before that moment get the instants of a correct clock."""
 
     after_id: int
-    """Of the last event before."""
+    """The id of the last event before the clock was set back."""
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRun:
-    """A run that would have been made."""
+    """A run that the scheduler would have created."""
 
     run_type: str
     at: datetime
-    """When."""
+    """When the scheduler would have created it."""
     logical_date: datetime | None
     asset_event_ids: tuple[int, ...]
     partition_key: str | None = None
@@ -86,18 +86,18 @@ class ReplayedRun:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The runs of a DAG, oldest first, and the events that would wait for it at the end."""
+    """The runs of a DAG, oldest first, and the ids of the events that still wait at the end."""
 
     runs: tuple[ReplayedRun, ...]
     waiting: tuple[int, ...]
     is_cut_short: bool = False
-    """There were more than `MOST_RUNS`."""
+    """True if there were more than `MOST_RUNS`."""
 
 
 def assets_waited_for(
     schedule: Schedule | None, members: Mapping[str, frozenset[Asset]]
 ) -> frozenset[Asset]:
-    """Return the assets whose events count for a schedule, by themselves or as those of an alias."""
+    """Return the assets whose events count for a schedule, directly or through an alias."""
     condition = condition_of(schedule)
     if condition is None:
         return frozenset()
@@ -117,11 +117,11 @@ def replay(
     """Return the runs between two instants.
 
     Args:
-        events: Between the two, in the order in which they were recorded.
-        members: By alias, the assets that it has been resolved to. An event of one of them counts as the alias's.
-        set_back: Nothing waits any longer then for what was counted by the clock before.
+        events: The events between `since` and `until`, in the order of recording.
+        members: The assets that each alias resolves to. Their events count for the alias.
+        set_back: When the clock was set back, if it was. Waiting periods that had begun end there.
     Raises:
-        Exception: From a timetable that is not ours.
+        Exception: A timetable from a plugin failed.
     """
     if definition.schedule is None:
         return Replayed((), ())
@@ -136,7 +136,7 @@ def replay(
 
 
 def _is_due_by_instants_alone(definition: Definition) -> bool:
-    """Return whether nothing but a timetable that is given by instants decides about the runs."""
+    """True if a timetable that is given by instants alone decides about the runs."""
     schedule = definition.schedule
     is_timed = isinstance(schedule, OnTime) and isinstance(schedule.timetable, HasTicks)
     return is_timed and definition.min_run_gap is None
@@ -148,9 +148,9 @@ class _Replay:
     members: Mapping[str, frozenset[Asset]]
     since: datetime
     set_back: SetBack | None = None
-    """Gone once it has happened."""
+    """None once the replay has passed it."""
     before_id: int = 0
-    """Events up to this one are from before the clock was set back."""
+    """Events up to this id are from before the clock was set back."""
     queue: dict[Asset, list[RecordedEvent]] = field(default_factory=dict)
     runs: list[ReplayedRun] = field(default_factory=list)
     last_interval: DataInterval | None = None
@@ -165,7 +165,7 @@ class _Replay:
         for some in self._together(event for event in events if event.asset in waits_for):
             if self.set_back is not None and some[0].id > self.set_back.after_id:
                 now, wake = self._turn_back(self.set_back, now, wake)
-            # Whoever emits an event may have dated it back.
+            # An event may carry an earlier instant than the event before it.
             now = max(now, some[0].timestamp)
             wake = self._pass_time(wake, now)
             self._queue(some, now)
@@ -178,7 +178,7 @@ class _Replay:
     def _turn_back(
         self, back: SetBack, now: datetime, wake: datetime | None
     ) -> tuple[datetime, datetime | None]:
-        """Return the time at which the clock was set back, and when to look next."""
+        """Set the clock back; return the time at which it happened, and when to look next."""
         now = max(now, back.at)
         self._pass_time(wake, now)
         self.set_back, self.before_id, self.last_run_at = None, back.after_id, None
@@ -186,10 +186,10 @@ class _Replay:
         return now, self._advance(now)
 
     def _forget_clock(self, now: datetime) -> None:
-        """Nothing waits any longer for what was counted by the clock until now."""
+        """End the waiting periods that were counted by the clock before it was set back."""
 
     def _together(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
-        """Yield the events that a scheduler sees at the same look: each by itself."""
+        """Yield groups of events that a scheduler sees in one look: here, each event alone."""
         for event in events:
             yield [event]
 
@@ -206,7 +206,7 @@ class _Replay:
         return wake
 
     def _advance(self, now: datetime) -> datetime | None:
-        """Make the runs that are due, and return when to look again if no event comes."""
+        """Create the runs that are due, and return when to look again if no event comes."""
         while len(self.runs) < MOST_RUNS:
             found = look(self._snapshot(now), at_most=1, bound=_BOUND)
             if not found.runs:
@@ -230,7 +230,7 @@ class _Replay:
                 WaitingAsset(number, asset.name, asset.uri, len(waiting), self._aliases(asset))
                 for number, (asset, waiting) in enumerate(self.queue.items())
             ),
-            # Each run was made in its time: there was nothing to catch up with.
+            # The scheduler created each run in its time, so nothing was missed.
             restriction=TimeRestriction(self._earliest(), one.end_date, catchup=True),
             # Each run ends at once.
             max_active_runs=MOST_RUNS,
@@ -274,7 +274,7 @@ class _Replay:
         )
 
     def _pass_over_missed(self, now: datetime) -> None:
-        """Go on to the last of the timetable's runs that are due: the others were not waited for."""
+        """Skip to the last run of the timetable that is due. Without catch-up, the runs before it are not created."""
         restriction = TimeRestriction(self._earliest(), self.definition.end_date, catchup=True)
         for _ in range(MOST_RUNS):
             info = next_info(self.definition.schedule, self.last_interval, restriction)
@@ -292,9 +292,9 @@ class _Replay:
 
 @dataclass(slots=True)
 class _TimedReplay(_Replay):
-    """For a DAG that is due by instants alone: one look finds all runs that were due by the end.
+    """For a DAG that is due by instants alone: one look finds all runs up to the end.
 
-    To look at the instant of each run took ten times as long.
+    A look at the instant of each run took ten times as long.
     """
 
     def _pass_time(self, wake: datetime | None, until: datetime) -> datetime | None:
@@ -313,7 +313,7 @@ class _KeyedReplay(_Replay):
     keys: KeysInMemory
 
     def _together(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
-        """Yield those of one instant together: as a rule they were recorded in one transaction."""
+        """Yield the events of one instant together, because one transaction usually recorded them."""
         for _, some in groupby(events, key=lambda event: event.timestamp):
             yield list(some)
 
@@ -337,6 +337,6 @@ class _KeyedReplay(_Replay):
 
 
 def keyed(event: RecordedEvent) -> KeyedEvent:
-    """Return the event as it is divided."""
+    """Return the event in the form that a partitioner divides."""
     asset = event.asset
     return KeyedEvent(event.id, 0, asset.name, asset.uri, event.partition_key, event.timestamp)

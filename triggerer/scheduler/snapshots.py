@@ -1,4 +1,4 @@
-"""From the rows of the database to what `decide` looks at."""
+"""Turns rows of the database into the snapshots that `decide` looks at."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_KEYS: Final = PartitionQueue()
 
 
 def rows_by_dag(rows: Sequence[DagRow]) -> Iterator[list[DagRow]]:
-    """Yield the rows of each DAG."""
+    """Yield the rows of each DAG as one list."""
     for _, group in groupby(rows, key=lambda row: row.dag_id):
         yield list(group)
 
@@ -26,9 +26,9 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
     """Return the snapshot of one DAG.
 
     Args:
-        partitions: Its keys, if it is partitioned.
+        partitions: The partition queue, if the DAG is partitioned.
     Raises:
-        DagError, PluginError: Its schedule cannot be read here.
+        DagError, PluginError: The schedule cannot be read here.
     """
     first = rows[0]
     last_after, *last_interval = first.last_automated or (None,)
@@ -60,7 +60,7 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
 
 
 def stored_info(row: DagRow) -> DagRunInfo | None:
-    """Return the run that the timetable asked for when it was last asked; None: none, or nobody has asked it yet."""
+    """Return the run that the timetable named when it was last asked. None: it named none, or was never asked."""
     start, end = row.next_interval_start, row.next_interval_end
     if start is None or end is None:
         return None
