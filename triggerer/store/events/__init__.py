@@ -1,1 +1,1 @@
-"""Asset events on their way into the tables, and reads of them."""
+"""Writes and reads asset events."""

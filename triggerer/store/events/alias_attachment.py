@@ -14,7 +14,7 @@ _IDENTITIES: Final = Statement(
     "SELECT idempotency_key, ordinal, asset_id, id FROM asset_event WHERE id {IN_EVENTS}",
     IN_EVENTS=in_list("event_ids", "bigint"),
 )
-# "WHERE true": without it SQLite takes ON CONFLICT for the condition of a join.
+# "WHERE true": without it SQLite parses ON CONFLICT as the condition of a join.
 _RESOLVE: Final = Statement(
     """
 INSERT INTO asset_alias_member (alias_id, asset_id)
@@ -30,7 +30,7 @@ WHERE s.alias_id {IN_ALIASES}
 """,
     IN_ALIASES=in_list("alias_ids", "bigint"),
 )
-# A DAG may wait for the asset and for the alias, or for several aliases: one entry is enough.
+# A DAG may wait for the asset and for the alias, or for several aliases. One queue entry is enough.
 _QUEUE: Final = Statement(
     """
 INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id)
@@ -48,12 +48,12 @@ WHERE true ON CONFLICT DO NOTHING
 def attach_events(
     rows: Sequence[EventRow], aliases: Sequence[Sequence[int]], new_ids: Sequence[int]
 ) -> Script[set[str]]:
-    """Resolve the aliases to the events' assets, and queue the events for the DAGs that wait for them.
+    """Resolve the aliases to the events' assets, and queue the events for the DAGs that wait for the aliases.
 
     Args:
-        rows: That were given to `insert_events`.
+        rows: The rows that were passed to `insert_events`.
         aliases: For each row the ids of its aliases.
-        new_ids: Of the rows that are new. What is a repeat was attached the first time.
+        new_ids: The ids of the new rows. A repeat was attached when it was first stored.
     Returns:
         The DAGs that may wait now.
     """

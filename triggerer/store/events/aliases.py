@@ -12,14 +12,14 @@ from triggerer.store.schema.models import AssetAlias
 
 
 async def ensure_aliases(session: AsyncSession, names: Sequence[str]) -> dict[str, int]:
-    """Return the ids of the aliases with these names; those that do not exist are created."""
+    """Return the ids of the aliases with these names; missing aliases are created."""
     if not names:
         return {}
     known = select(AssetAlias.name, AssetAlias.id).where(AssetAlias.name.in_(names))
     found = {row.name: row.id for row in await session.execute(known)}
     if missing := [name for name in names if name not in found]:
         rows = [{"name": name} for name in missing]
-        # Another transaction may be creating one at this moment.
+        # Another transaction may create one of them at this moment.
         await session.execute(
             insert_into(session, AssetAlias).values(rows).on_conflict_do_nothing()
         )

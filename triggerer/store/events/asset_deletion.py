@@ -1,4 +1,4 @@
-"""Deletes an asset that no DAG file declares: first its events, some thousand rows at a time, then its own row."""
+"""Deletes an asset that no DAG file declares: first its events, a few thousand rows at a time, then its own row."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
 
 @dataclass(frozen=True, slots=True)
 class AssetUse:
-    """What uses an asset."""
+    """The objects that use an asset, so that it cannot be deleted."""
 
     declared_in: str | None
     """The DAG file that declares it."""
     dag_id: str | None
-    """A DAG that waits for it, and is not stale."""
+    """A DAG that waits for the asset and is not stale."""
     watcher: str | None
-    """A watcher of it that is not deleted."""
+    """A watcher of the asset that is not deleted."""
     run: tuple[str, str] | None
-    """A run (DAG, id) that has not ended and has some of its events."""
+    """An unfinished run (DAG, run id) that has some of the asset's events."""
     parked: tuple[str, int] | None
-    """A deleted watcher that has parked messages, and their number."""
+    """A deleted watcher with parked messages, and their number."""
     queued: int
     """How many entries of its events wait in the queues of DAGs."""
 
 
 async def use_of_asset(session: AsyncSession, asset_id: int) -> AssetUse | None:
-    """Return what uses an asset, and lock its row for the transaction; None: there is no such asset."""
+    """Return the objects that use an asset, and lock its row for the transaction. None: there is no such asset."""
     query = select(Asset.declared_in).where(Asset.id == asset_id).with_for_update()
     found = (await session.execute(query)).one_or_none()
     if found is None:
@@ -104,7 +104,7 @@ async def find_asset(session: AsyncSession, asset: str) -> tuple[int, str, str] 
 
 
 async def _queued(session: AsyncSession, asset_id: int) -> int:
-    """Return how many entries wait. By DAG, as the indexes of what waits are."""
+    """Return the number of waiting entries. The query goes DAG by DAG because the indexes begin with the DAG."""
     waiting = 0
     for entry in _ENTRIES:
         query = (
@@ -118,7 +118,7 @@ async def _queued(session: AsyncSession, asset_id: int) -> int:
 
 
 async def delete_some_events(session: AsyncSession, asset_id: int, *, limit: int) -> int:
-    """Delete the next events of an asset, with what runs and queues have of them; return how many there were."""
+    """Delete the next `limit` events of an asset with their queue and run entries; return how many were deleted."""
     found = await session.scalars(
         select(AssetEvent.id)
         .where(AssetEvent.asset_id == asset_id)
@@ -134,7 +134,7 @@ async def delete_some_events(session: AsyncSession, asset_id: int, *, limit: int
 
 
 async def delete_asset_row(session: AsyncSession, asset_id: int) -> None:
-    """Delete an asset that has no events, with its watchers, and with what aliases and stale DAGs have of it."""
+    """Delete an asset without events, with its watchers and with every row of aliases and stale DAGs that names it."""
     watchers = select(Watcher.id).where(Watcher.asset_id == asset_id)
     for of_watcher in (WatcherPosition, WatcherReplay):
         await session.execute(delete(of_watcher).where(of_watcher.watcher_id.in_(watchers)))

@@ -1,11 +1,11 @@
 """Inserts asset events and their queue entries, many in one statement: the hot path of the store.
 
-Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py). On SQLite, a statement
-for each 100 to 150 rows is twice as fast as one over `json_each`. It is 1.5 times as fast as one for each row, or four
-times beside a busy event loop: each statement releases the interpreter's lock, and takes up to half a millisecond to
-get it back. With one statement for each 1,000 rows, the whole way from message to row is faster by another seventh. On
-PostgreSQL, one statement that unnests arrays is ten times as fast as the ORM; what triggers make is sent in a form that
-costs the driver a third of that, see `record_step`.
+Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py). On SQLite, one statement
+for 100 to 150 rows is twice as fast as one over `json_each`. It is 1.5 times as fast as one statement per row, or four
+times if the event loop is busy: each statement releases the interpreter's lock, and waits up to half a millisecond to
+get it back. With one statement per 1,000 rows, the way from message to row is faster by another seventh. On
+PostgreSQL, one statement that unnests arrays is ten times as fast as the ORM. For events of triggers, `record_step`
+uses a form that costs the driver a third of that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EventRow(NamedTuple):
     """JSON text."""
     timestamp: datetime
     watcher_id: int
-    """0: not from a watcher."""
+    """0 if the event is not from a watcher."""
     idempotency_key: str
     ordinal: int
     partition_key: str | None = None
@@ -45,16 +45,16 @@ class Inserted:
     """The outcome of a bulk insert."""
 
     dag_ids: tuple[str, ...]
-    """DAGs for which at least one of the rows may wait now."""
+    """DAGs for which one of the rows may wait now. It may be a repeat."""
     event_ids: tuple[int, ...]
-    """Of the new rows, in the order given; repeats have none. Empty unless they were asked for."""
+    """The ids of the new rows in the given order, without repeats. Empty unless `want_ids` asked for them."""
 
 
 _COLUMNS: Final = ", ".join(EventRow._fields)
 
-# The sizes of the statements. An older SQLite takes 999 parameters.
+# The sizes of the statements. Older versions of SQLite take 999 parameters.
 _SQLITE_ROWS: Final = (1_000, 100, 16, 1)
-# The new rows are those with an id above the highest one before: nobody else can write at the same time.
+# The new rows have ids above the highest earlier id, because SQLite has one writer at a time.
 _SQLITE_HIGHEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
 )
@@ -72,7 +72,7 @@ _SQLITE_WAITING: Final = (
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
     "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
 )
-# Of one event; a DAG names an asset once.
+# For one event. A DAG names an asset once, so there is no duplicate entry.
 _SQLITE_QUEUE_ONE: Final = (
     "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
     "SELECT s.dag_id, ?1, s.asset_id FROM dag_schedule_asset s "
@@ -80,10 +80,10 @@ _SQLITE_QUEUE_ONE: Final = (
 )
 
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
-"""The fields of events that no task has emitted and that have no partition key."""
-# Ids follow the order of the rows, since defaults are computed after the sort. A timestamp is never
-# later than the server's time. A run's instant is the server's too, so no run is older than one of its
-# events, however far the hosts' clocks are apart.
+"""The fields of an event that no task emitted and that has no partition key."""
+# Ids follow the order of the rows because defaults are computed after the sort. A timestamp is never later than the
+# server's time. A run's instant is the server's time too. So no run is older than one of its events, however far the
+# clocks of the hosts are apart.
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})
@@ -101,7 +101,7 @@ new AS (
     JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale
     RETURNING dag_id
 )"""
-"""The two common table expressions that insert and queue. What is given has a `place`, which is the rows' order."""
+"""Two common table expressions that insert and queue. The given rows have a column `place`, their order."""
 
 
 POSTGRES_TIMESTAMP: Final = "least({timestamp}, clock_timestamp())"
@@ -130,7 +130,7 @@ SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
 
 @dataclass(frozen=True, slots=True)
 class InsertEvents:
-    """A step: one row, with the DAGs that may wait now and, if wanted, the new events' ids; see `insert_events`."""
+    """A step with one result row: the DAGs that may wait now and, if wanted, the new events' ids."""
 
     rows: Sequence[EventRow]
     want_ids: bool
@@ -148,8 +148,8 @@ class InsertEvents:
 def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script[Inserted]:
     """Insert the rows whose identity is new, and queue them for every DAG that waits.
 
-    Paused DAGs wait too, stale ones do not. To wake the scheduler is left to the caller. If one row is
-    refused, none is written.
+    Paused DAGs wait too, stale DAGs do not. The caller wakes the scheduler. If the database refuses one row, it
+    writes none.
     """
     if not rows:
         return Inserted((), ())
@@ -162,10 +162,10 @@ def insert_into_sqlite(
 ) -> tuple[Sequence[str], Sequence[int]]:
     """Insert and queue; return the DAGs that may wait and, if wanted, the new ids.
 
-    Nothing is done in Python for each row: the event loop would wait for the interpreter's lock meanwhile.
+    No Python code runs for each row, because the event loop would wait for the interpreter's lock meanwhile.
 
     Args:
-        columns: The fields of at least one `EventRow`, one list each; the last four may be left out.
+        columns: The fields of at least one `EventRow`, one list each. The last four may be left out.
     """
     asset_ids, extras, timestamps, *others = columns
     columns = (asset_ids, extras, _sqlite_instants(timestamps), *others)
@@ -176,7 +176,7 @@ def insert_into_sqlite(
     (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
     most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
     done, left = 0, len(asset_ids)
-    # Few sizes, so that each statement stays prepared.
+    # Only a few sizes, so that each statement stays prepared.
     for size in _SQLITE_ROWS:
         while left >= size <= most:
             values: list[Any] = [None] * (size * width)
@@ -205,7 +205,7 @@ def _sqlite_insert(rows: int, columns: int) -> str:
 def _insert_one(
     connection: sqlite3.Connection, values: Sequence[Any]
 ) -> tuple[Sequence[str], Sequence[int]]:
-    """As `insert_into_sqlite`, in two statements instead of four: most messages come alone."""
+    """Do the work of `insert_into_sqlite` for one row in two statements instead of four. Most messages come alone."""
     created = connection.execute(_sqlite_insert(1, len(values)), values)
     if not created.rowcount or created.lastrowid is None:
         return (), ()
@@ -214,6 +214,6 @@ def _insert_one(
 
 
 def _sqlite_instants(instants: Sequence[datetime]) -> Sequence[str]:
-    """Write each different instant once: many of them are equal."""
+    """Format each distinct instant once, because most rows share theirs."""
     texts = {instant: sqlite_instant(instant) for instant in set(instants)}
     return list(map(texts.__getitem__, instants))

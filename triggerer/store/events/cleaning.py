@@ -1,4 +1,4 @@
-"""Old asset events: which of them are needed no more, and their deletion, some thousand ids at a time."""
+"""Finds the old asset events that nobody needs any longer, and deletes them, a few thousand ids at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.store.partitions.keys import DIVIDED
 
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NO_REPEAT: Final = "~"
-"""How the key of an event begins that is never a repeat, see `AssetEvent`."""
+"""An idempotency key that begins with this marks an event that is never a repeat, see `AssetEvent`."""
 
 _NEWEST: Final = Statement(
     "SELECT (SELECT max(e.id) FROM asset_event e WHERE e.asset_id = a.id) FROM asset a"
@@ -57,7 +57,7 @@ _DELETE: Final = Statement(
 _RELEASE: Final = Statement(
     "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
 )
-# By the range and without the index of what runs have taken, which would be read as far as it was divided.
+# The range keeps the query off the index of events that runs have taken, which it would read from the start.
 _DELETE_DIVIDED: Final = Statement(
     """
 DELETE FROM queued_asset_event
@@ -71,42 +71,42 @@ WHERE asset_event_id >= {first} AND asset_event_id <= {last} AND asset_event_id 
 
 @dataclass(frozen=True, slots=True)
 class OldEvent:
-    """An event from before the instant that was asked for."""
+    """An event from before the given instant."""
 
     id: int
     watcher_id: int
-    """0: not from a watcher."""
+    """0 if the event is not from a watcher."""
     is_quiet: bool
-    """It is so old that its message has been advanced, if its watcher's stream is in good order."""
+    """True if the broker must have advanced past the event's message, unless the watcher's stream has a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The old events with ids in a range, and what is known of them."""
+    """The old events with ids in a range, and the reasons to keep them."""
 
     last: int
     """The highest id of the range."""
     old: Sequence[OldEvent]
     queued: frozenset[int]
-    """Those that wait for a DAG."""
+    """Events that wait for a DAG."""
     in_runs: frozenset[int]
-    """Those that a run has, which is not deleted."""
+    """Events of a run that is not deleted."""
     emitted: frozenset[int]
-    """Those that a task of such a run has emitted: if it is repeated, they are found by their keys."""
+    """Events that a task of such a run emitted. A repeat of the task finds them by their keys."""
     orphans: frozenset[int]
-    """Those whose run is gone, and that still have the key which a task of that run gave them."""
+    """Events whose run is gone, and which still have the key from a task of that run."""
     divided: frozenset[int]
-    """Those of which an entry of a queue is left that has become entries of partition keys."""
+    """Events with a leftover queue entry, because they were divided among partition keys."""
 
 
 async def newest_events(session: AsyncSession) -> set[int]:
-    """Return the newest event of each asset: `inlet_events[asset][-1]` is to be there."""
+    """Return the newest event of each asset. It must stay, because tasks read `inlet_events[asset][-1]`."""
     rows = await perform(session, single_step(_NEWEST()))
     return {event for (event,) in rows if event is not None}
 
 
 async def highest_event(session: AsyncSession) -> int:
-    """Return the highest id; 0: there are none."""
+    """Return the highest event id, or 0."""
     ((highest,),) = await perform(session, single_step(_HIGHEST()))
     return highest or 0
 
@@ -120,10 +120,10 @@ def read_window(
     quiet_since: datetime,
     removed_runs: Collection[int],
 ) -> Script[Window]:
-    """Return the next `size` events by id, as far as they are old.
+    """Return the old events among the next `size` event ids.
 
     Args:
-        highest: No event beyond this id is looked at.
+        highest: Events beyond this id are ignored.
         removed_runs: Runs that count as deleted.
     """
     ends = yield _LAST(after=after, offset=size - 1)
@@ -155,7 +155,7 @@ def read_window(
 
 
 def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[int]:
-    """Delete events, and the entries that partition keys have left of them; return how many events were there."""
+    """Delete events and the leftover queue entries of divided events; return how many events were deleted."""
     if not event_ids:
         return 0
     gone = yield _DELETE(event_ids=list(event_ids))
@@ -167,7 +167,7 @@ def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[
 def release_keys(event_ids: Sequence[int]) -> Script[None]:
     """Give these events keys that nobody uses again.
 
-    A run that gets the id of one that is gone would seem to repeat its events: they would not be recorded.
+    A later run with the id of the deleted run would emit the old keys, and its events would count as repeats.
     """
     if event_ids:
         yield _RELEASE(event_ids=list(event_ids))

@@ -1,4 +1,4 @@
-"""Records asset events in the caller's transaction: those of tasks' outlets, and of `assets emit`."""
+"""Records asset events of tasks' outlets and of `assets emit`, in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MAX_EXTRA_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class NewAssetEvent:
-    """An asset event that is to be recorded."""
+    """An asset event to record."""
 
     asset_id: int
     extra: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
-    """The same key, ordinal and asset are a repeat; None: never a repeat."""
+    """An event with a stored key, ordinal and asset is a repeat. None: never a repeat."""
     ordinal: int = 0
     timestamp: datetime | None = None
     """None: the database's time."""
@@ -36,17 +36,17 @@ class NewAssetEvent:
     source_run_id: str | None = None
     source_task_id: str | None = None
     alias_ids: tuple[int, ...] = ()
-    """The aliases that it was attached to: they resolve to its asset from now on."""
+    """The aliases that the event is attached to. They resolve to its asset from now on."""
     partition_key: str | None = None
 
 
 async def record_events(session: AsyncSession, events: Sequence[NewAssetEvent]) -> list[int]:
-    """Record events in the caller's transaction, queue them for the DAGs that wait, and announce it.
+    """Record events in the caller's transaction, queue them for the DAGs that wait, and announce them.
 
     Returns:
-        The ids of the new events, in the order given; a repeat has none.
+        The ids of the new events, in the given order, without repeats.
     Raises:
-        RowRefused: One cannot be stored; let the transaction roll back.
+        RowRefused: An event cannot be stored. Let the transaction roll back.
     """
     if not events:
         return []

@@ -1,4 +1,4 @@
-"""Encodes what an event carries as the JSON text that is stored; what cannot be stored is refused."""
+"""Encodes an event's payload as the JSON text to store, and refuses payloads that cannot be stored."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from triggerer.domain.json_text import dump_json
 from triggerer.errors import RowRefused
 
 MAX_KEY_BYTES: Final = 1_000
-"""Of an idempotency key.
+"""The longest idempotency key.
 
-PostgreSQL's index takes rows below 2,704 bytes; a position is far shorter.
+PostgreSQL's index takes rows below 2,704 bytes. A position is far shorter.
 """
 
 _MAX_ORDINAL: Final = 2**31 - 1
@@ -25,23 +25,23 @@ _MAX_ORDINAL: Final = 2**31 - 1
 def encode_extra(payload: Any, *, max_bytes: int, what: str | None = None) -> str:
     """Return the event's `extra`: the payload if it is a mapping, else `{"payload": payload}`.
 
-    Instants become ISO 8601; UUIDs, decimals and paths become strings; enums their values; dataclasses and
-    mappings objects; sets and tuples arrays; keys become strings. NaN, the infinities and bytes are refused:
-    JSON has none of them, and the filter has to choose what they mean.
+    Instants become ISO 8601. UUIDs, decimals, paths and keys become strings. Enums become their values, dataclasses and
+    mappings objects, sets and tuples arrays. NaN, the infinities and bytes are refused because JSON has none of them:
+    the filter has to choose their form.
 
     Args:
-        what: The payload's name in an error; None: "a payload", with its type.
+        what: The payload's name in an error. None: "a payload", with its type.
     Raises:
-        RowRefused: It is no JSON, too large, or has a NUL character, which PostgreSQL cannot store.
+        RowRefused: The payload has no JSON form, is too large, or has a NUL character, which PostgreSQL cannot store.
     """
-    # First what almost all are: a check against an abstract class takes longer than encoding.
+    # Test for a dict first, because a check against an abstract class takes longer than encoding.
     is_mapping = type(payload) is dict or isinstance(payload, Mapping)
     document = payload if is_mapping else {"payload": payload}
     encoded = _encode(document, what or f"a payload of type {type(payload).__name__}")
     if len(encoded) > max_bytes:
         raise RowRefused(
             f"{what or 'a payload'} has {len(encoded):,} bytes as JSON, more than the {max_bytes:,} allowed",
-            hint="store it elsewhere and let the event carry where it lies",
+            hint="store it elsewhere and let the event carry its address",
         )
     return encoded.decode()
 
@@ -52,15 +52,15 @@ def _encode(document: Any, what: str) -> bytes:
     except RowRefused as error:
         if not isinstance(error.__cause__, TypeError):
             raise
-        # It makes encoding slower, so it is used only where it is needed.
+        # This option makes encoding slower, so only a payload that needs it gets it.
         return dump_json(document, what, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
 
 def check_identity(key: str, ordinal: int) -> None:
-    """Check that both can be stored as an event's identity.
+    """Check that the key and the ordinal can be stored as an event's identity.
 
     Raises:
-        RowRefused: The key is too long, has a NUL character or is no Unicode; or the ordinal.
+        RowRefused: The ordinal is out of range, or the key is too long, not Unicode or has a NUL character.
     """
     if not 0 <= ordinal <= _MAX_ORDINAL:
         raise RowRefused(f"the ordinal {ordinal} is out of range")
@@ -85,6 +85,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, AbstractSet):
-        # The same set has to have the same text in every process.
+        # Equal sets must have equal texts in every process.
         return sorted(value, key=repr)
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,4 +1,4 @@
-"""A batch of trigger events, as they were submitted, so that each repeat writes the same rows."""
+"""A batch of trigger events as submitted. Each repeat of the batch writes identical rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from triggerer.store.streams.lost_leases import lease_lost
 
 
 def size_of(extra: str) -> int:
-    """The bytes that a payload takes in memory: where it is not ASCII, up to four for each character."""
+    """Return the bytes that a payload takes in memory. A character outside ASCII takes up to four."""
     return len(extra) if extra.isascii() else sys.getsizeof(extra)
 
 
 class EventBatch:
-    """Rows by column, as both databases take them: thousands of events are a few lists.
+    """Rows as columns, the form that both databases take, so that thousands of events are a few lists.
 
-    `add` and `add_without_rows` fill it. Nothing is added once it is being written.
+    `add` and `add_without_rows` fill the batch. Once its write has begun, nothing is added.
     """
 
     __slots__ = (
@@ -46,44 +46,44 @@ class EventBatch:
 
     def __init__(self) -> None:
         self._events: list[PendingEvent | None] = []
-        """For each row its event, if it is the first row of that; None for further rows."""
+        """One entry for each row: the event at its first row, None at its further rows."""
         self._further_rows = 0
         self._rowless: list[tuple[int, PendingEvent, RowRefused | None]] = []
-        """Events without rows, in order, each with the number of rows before it, and its refusal if any."""
+        """Events without rows, in order: the number of rows before the event, the event, and its refusal if any."""
         self.extras: list[str] = []
         self.keys: list[str] = []
         self.shared_indices: list[int] = []
         self.shared: list[SharedFields] = []
         self.partition_keys: list[str | None] | None = None
         self.fences: dict[Fence, int] = {}
-        """The leases under which the events were derived, with their numbers, which count from 1."""
-        # Of the previous event: almost always the next has the same, so nothing is looked up.
+        """The leases that the rows need, with their numbers, which count from 1."""
+        # These describe the previous event. The next event almost always shares them, which saves a look-up.
         self._source: EventSource | None = None
         self._now: datetime | None = None
         self._ordinal = 0
         self._indices: tuple[int, ...] = ()
-        """Of the fields that the rows of such an event share, one for each of the source's watchers."""
+        """Indices in `shared` for the rows of such an event, one for each of the source's watchers."""
         self._known: dict[tuple[int, datetime, int], tuple[EventSource, tuple[int, ...]]] = {}
-        """The same of all events so far, by the source's `id`, which is its own while it is held here."""
+        """Indices of all events so far. The `id` of a source is unique here, because the value keeps it alive."""
         self.size_bytes = 0
-        """Of the payloads, counted for each row."""
+        """The size of the payloads, counted once for each row."""
         self.states: list[StateChange] = []
-        """The states of streams that pass some of these events; of one stream one at most."""
+        """Stream states to store with the events, at most one for each stream."""
 
     @property
     def refused(self) -> int:
-        """How many events have no rows, or were refused when they were added."""
+        """The number of events without rows, refused events included."""
         return len(self._rowless)
 
     @property
     def rows(self) -> EventRows:
-        """All rows, not copied."""
+        """All rows; the columns are not copied."""
         return EventRows(
             self.extras, self.keys, self.shared_indices, self.shared, self.partition_keys
         )
 
     def __len__(self) -> int:
-        """Return the number of events, with rows or without."""
+        """Return the number of events, with or without rows."""
         return len(self._events) - self._further_rows + len(self._rowless)
 
     # Filling
@@ -100,7 +100,11 @@ class EventBatch:
         *,
         size_bytes: int,
     ) -> None:
-        """Add the rows of an event, one for each of the source's watchers; `size_bytes`: of all their payloads."""
+        """Add the rows of an event, one for each of the source's watchers.
+
+        Args:
+            size_bytes: The size of the payload, times the number of watchers.
+        """
         if source is not self._source or now is not self._now or ordinal != self._ordinal:
             self._share(source, now, ordinal)
         indices = self._indices
@@ -122,7 +126,7 @@ class EventBatch:
             first = None
 
     def _share(self, source: EventSource, now: datetime, ordinal: int) -> None:
-        """Find the fields that the next rows share."""
+        """Find or add the fields that the next rows share."""
         known = self._known.get((id(source), now, ordinal))
         if known is None:
             first = len(self.shared)
@@ -141,13 +145,13 @@ class EventBatch:
         return 0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
 
     def add_without_rows(self, event: PendingEvent, refused: RowRefused | None) -> None:
-        """Add an event for which nothing is to be written; it is completed in its turn."""
+        """Add an event that needs no rows. `complete` reaches it in its turn."""
         self._rowless.append((len(self._events), event, refused))
 
     # Writing
 
     def halves(self) -> tuple[EventBatch, EventBatch] | None:
-        """Split it into two batches, each with rows; None if all rows are of one event."""
+        """Return two batches, each with rows, or None if all rows belong to one event."""
         starts = [row for row, event in enumerate(self._events) if event is not None]
         if len(starts) < 2:
             return None
@@ -179,16 +183,16 @@ class EventBatch:
         return part
 
     def drop_states(self, error: StoreError) -> None:
-        """Store the events alone."""
+        """Give up the stream states, with this error; the events stay."""
         states, self.states = self.states, []
         for change in states:
             change.on_done(error)
 
     def complete(self, refusal: StoreError | None, lost: Collection[Fence]) -> None:
-        """Tell each event, in the order of submission, what became of it.
+        """Complete each event, in the order of submission, with its outcome.
 
         Args:
-            refusal: Why none of the rows was written; None: those that the fences allow are durable.
+            refusal: Why no row was written. None: the rows are durable, except rows under a lost fence.
             lost: The fences that do not hold.
         """
         self._complete_events(refusal, lost)

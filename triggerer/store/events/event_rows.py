@@ -1,4 +1,4 @@
-"""The rows of trigger events by column: what differs from row to row, and once for many rows what these share."""
+"""The rows of trigger events as columns. Fields that many rows share are stored once."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 
 
 class SharedFields(NamedTuple):
-    """What the rows of one watcher have in common that were submitted in one turn of the event loop."""
+    """The fields that the rows of one watcher share, if they were submitted in one turn of the event loop."""
 
     asset_id: int
     timestamp: datetime
     watcher_id: int
     ordinal: int
     fence_number: int
-    """Of the fence that the rows need, counted from 1; 0: none."""
+    """The number of the fence that the rows need, counted from 1; 0 if they need none."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRows:
-    """Rows of `asset_event`. They are not copied, and are not changed while they are written.
+    """Rows of `asset_event`. They are not copied, and nothing changes them while they are written.
 
-    Drivers encode each value of a column: to send what is shared with every row would take PostgreSQL's three times
-    as long.
+    Drivers encode each value of a column. Sending the shared fields with every row would take PostgreSQL's driver three
+    times as long.
     """
 
     extras: Sequence[str]
@@ -35,17 +35,17 @@ class EventRows:
     """For each row the index, from 0, of its fields in `shared`."""
     shared: Sequence[SharedFields]
     partition_keys: Sequence[str | None] | None = None
-    """None: no row has one, as is the rule."""
+    """None if no row has a partition key, the usual case."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def fence_numbers(self) -> list[int]:
-        """For each row the number of its fence."""
+        """Return the number of the fence for each row."""
         return self._of_each_row([fields.fence_number for fields in self.shared])
 
     def columns(self) -> list[Sequence[Any]]:
-        """The first fields of an `EventRow`, a sequence for each: with the partition key only if a row has one."""
+        """Return the first fields of `EventRow`, one sequence each, and the partition key if a row has one."""
         asset_ids, timestamps, watcher_ids, ordinals, _ = map(
             self._of_each_row, zip(*self.shared, strict=True)
         )

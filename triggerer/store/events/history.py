@@ -1,4 +1,4 @@
-"""The recorded events in the order in which they came, and which assets aliases stand for: for a replay."""
+"""Reads the recorded events in order, and the assets of the aliases, for a replay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triggerer.store.schema.models import Asset, AssetAlias, AssetAliasMember, A
 
 @dataclass(frozen=True, slots=True)
 class PastEvent:
-    """An event, and its asset's identity."""
+    """An event with the name and URI of its asset."""
 
     id: int
     name: str
@@ -25,7 +25,7 @@ class PastEvent:
 async def newest_events(
     session: AsyncSession, *, limit: int, since: datetime | None
 ) -> list[PastEvent]:
-    """Return the newest events, oldest first; at most so many, and none that is older than `since`."""
+    """Return the newest `limit` events, oldest first, without events older than `since`."""
     newest = select(AssetEvent.id).order_by(AssetEvent.id.desc()).limit(limit)
     query = (
         select(AssetEvent.id, Asset.name, Asset.uri, AssetEvent.timestamp, AssetEvent.partition_key)
@@ -39,7 +39,7 @@ async def newest_events(
 
 
 async def alias_members(session: AsyncSession) -> dict[str, list[tuple[str, str]]]:
-    """Return, by alias, the names and URIs of the assets that it has been resolved to."""
+    """Return, by alias, the names and URIs of the assets that the alias resolves to."""
     rows = await session.execute(
         select(AssetAlias.name, Asset.name, Asset.uri)
         .join(AssetAliasMember, AssetAliasMember.alias_id == AssetAlias.id)

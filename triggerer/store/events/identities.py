@@ -1,4 +1,4 @@
-"""Which name and URI an event's asset had when the event was recorded, and which events belong to a name or a URI."""
+"""Tells which name and URI an asset had when an event was recorded, and which events belong to a name or URI."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from triggerer.store.schema.models import Asset, AssetEvent, FormerIdentity
 
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 NAME = func.coalesce(FormerIdentity.name, Asset.name)
-"""The name of an event's asset at its time, in a query with `with_identity`."""
+"""The name of the event's asset when the event was recorded, in a query with `with_identity`."""
 URI = func.coalesce(FormerIdentity.uri, Asset.uri)
 
 
 class Span(NamedTuple):
-    """Events of one asset that were recorded under one identity."""
+    """The events of one asset that were recorded under one identity."""
 
     asset_id: int
     after: int
-    """An id: later events belong to the span."""
+    """The id of the last event before the span; 0 if there is none."""
     last: int | None
-    """The id of the last event; None: the identity is the present one."""
+    """The id of the last event of the span. None: the identity is the present one."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all events of the asset belong to the span: it has always had this identity."""
+        """True if the asset has always had this identity, so that all its events belong to the span."""
         return self.after == 0 and self.last is None
 
     def holds(self) -> ColumnElement[bool]:
@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 
 def with_identity(query: _Query) -> _Query:
-    """Join a query of `AssetEvent` with the asset, and with the identity that it had, for `NAME` and `URI`."""
+    """Join a query of `AssetEvent` with the asset and with its identity at that time, for `NAME` and `URI`."""
     other = aliased(FormerIdentity)
     its_last = (
         select(func.min(other.last_event_id))
@@ -60,10 +60,10 @@ def with_identity(query: _Query) -> _Query:
 
 
 async def spans_of(session: AsyncSession, *, uri: str, name: str | None = None) -> list[Span]:
-    """Return the events that were recorded under this URI, or under this name; empty: no asset has or had it.
+    """Return the events that were recorded under this URI or this name; empty if no asset has or had either.
 
     Args:
-        name: None: the URI alone counts.
+        name: None: only the URI counts.
     """
     had_it = select(FormerIdentity.asset_id).where(_has(FormerIdentity, uri, name))
     assets = await session.execute(
@@ -96,7 +96,7 @@ def in_spans(spans: Sequence[Span]) -> ColumnElement[bool]:
     """Return the condition that an `AssetEvent` belongs to one of the spans."""
     whole = [span.asset_id for span in spans if span.is_whole]
     parts = [span.holds() for span in spans if not span.is_whole]
-    # SQLite takes an expression of some hundred parts, and a list of any length.
+    # SQLite takes an expression of a few hundred parts, but a list of any length.
     return or_(AssetEvent.asset_id.in_(whole), *parts)
 
 

@@ -1,4 +1,4 @@
-"""Asset events as the commands show them; see `definitions`."""
+"""Reads asset events for the commands and the API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.store.schema.models import (
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LARGEST_WINDOW: Final = 16_000
 _IDS_AT_ONCE: Final = 500
-"""Below every database's bound on parameters."""
+"""Below the limit on parameters of every database."""
 _FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
     DagPartitionEvent.run_pk.is_(None)
 )
@@ -42,14 +42,14 @@ async def list_asset_events(
 ) -> list[AssetEventView]:
     """Return events, newest first.
 
-    With `unused` it may walk the whole history if hardly any event is: no index has the events that nobody waited for,
-    since every insert would have to maintain it. With `asset` or `dag` it walks theirs.
+    With `unused`, the query may walk the whole history, or the events of `asset` or `dag`. No index lists the events
+    that nobody waited for, because every insert would have to maintain it.
 
     Args:
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
         state: `queued`: a DAG still waits to take it into a run. `consumed`: all DAGs that waited have taken it.
-            `unused`: none waited. The first two take the longer the more other events are queued.
+            `unused`: no DAG waited. The first two take longer with more other events in the queue.
     """
     wanted: list[ColumnElement[bool]] = []
     if asset is not None:
@@ -86,7 +86,7 @@ def _view(
 async def list_events_by_id(
     session: AsyncSession, event_ids: Sequence[int]
 ) -> list[AssetEventView]:
-    """Return these events, the oldest first; those that are gone are left out."""
+    """Return these events, oldest first. Deleted events are left out."""
     found: list[AssetEventView] = []
     for start in range(0, len(event_ids), _IDS_AT_ONCE):
         some = event_ids[start : start + _IDS_AT_ONCE]
@@ -103,7 +103,7 @@ async def _walk(
     *,
     are_consumed: bool,
 ) -> list[Any]:
-    """Return rows of a query for `wanted` events: window by window, from the newest, until there are enough."""
+    """Return rows of a query for `wanted` events. Read window after window, newest first, up to `limit` rows."""
     found: list[Any] = []
     upper = await session.scalar(select(func.max(AssetEvent.id))) or 0
     width = 1_000
@@ -119,12 +119,12 @@ async def _walk(
             break
         candidates = beyond.where(AssetEvent.id.between(lowest, highest)).correlate(None)
         in_queue = QueuedAssetEvent.asset_event_id
-        # A range of the queue, or the entries of each candidate, whichever is less.
+        # Read a range of the queue, or the entries of each candidate, whichever is less.
         are_few = 4 * count < highest - lowest
         entries = select(in_queue).where(
             in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest)
         )
-        # Not by NOT IN: where PostgreSQL expects many rows, it compares each with each.
+        # EXCEPT instead of NOT IN: if PostgreSQL expects many rows, NOT IN compares every pair.
         if are_consumed:
             waiting = union_all(
                 entries.where(QueuedAssetEvent.run_pk.is_(None)),
@@ -143,6 +143,6 @@ async def _walk(
 
 
 async def _newest_in_queue(session: AsyncSession, upper: int) -> int:
-    """Return the newest event, up to this one, for which a DAG waits or has waited; 0: there is none."""
+    """Return the newest event up to `upper` that a DAG waits or has waited for, or 0."""
     entry = QueuedAssetEvent.asset_event_id
     return await session.scalar(select(func.max(entry)).where(entry <= upper)) or 0

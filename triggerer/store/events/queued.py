@@ -1,4 +1,4 @@
-"""The events that wait for DAGs: looked at, and deleted."""
+"""Lists and deletes the events that wait for DAGs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ async def list_queued_events(
     asset: str | None = None,
     state: str | None = None,
 ) -> list[QueuedEventView]:
-    """Return what waits, by DAG, and in the order in which it was recorded.
+    """Return the waiting events by DAG, in the order of recording.
 
-    What waits for a partitioned DAG has the key of the run that it is for, once it was divided: one that is for several
-    is there for each.
+    An event that waits for a partitioned DAG has the key of its run once it is divided. It is listed once for each key.
 
     Args:
-        state: Of the DAG: `active`, `paused` or `stale`.
+        state: The state of the DAG: `active`, `paused` or `stale`.
     """
     of_asset = None if asset is None else await asset_ids(session, asset)
     found: list[QueuedEventView] = []
@@ -62,9 +61,9 @@ async def list_queued_events(
 async def delete_queued_events(
     session: AsyncSession, *, dag: str | None = None, asset: str | None = None
 ) -> int:
-    """Take what waits out of the queues, for good: no run will get it. Return how many entries that were.
+    """Remove waiting events from the queues for good, so that no run takes them; return the number of entries.
 
-    The events themselves stay. A scheduler that is planning for one of these DAGs notices, and plans again.
+    The events themselves stay. A scheduler that plans for one of these DAGs at this moment notices, and plans again.
     """
     of_asset = None if asset is None else await asset_ids(session, asset)
     return await empty_queues(session, dag=dag, assets=of_asset)
@@ -73,17 +72,17 @@ async def delete_queued_events(
 async def empty_queues(
     session: AsyncSession, *, dag: str | None = None, assets: Sequence[int] | None = None
 ) -> int:
-    """As `delete_queued_events`, for assets that are named by their ids; None: all assets."""
+    """Do the work of `delete_queued_events` for assets given by id. None: all assets."""
     of_keys = _waiting(DagPartitionEvent, dag, assets)
     keyed = select(DagPartitionEvent.dag_id).where(*of_keys).distinct()
     waiting = _waiting(QueuedAssetEvent, dag, assets)
     queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
     dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
-    # Sorted, so that two of these cannot deadlock. Whoever plans locks the row, or goes by its version.
+    # Sorted, so that two of these cannot deadlock. A planning scheduler locks the row, or checks its version.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))
-    # What waits for keys goes back to the queue: what is left of it is divided anew.
+    # Events that wait for keys return to the queue, and the scheduler divides the remaining ones again.
     if remapped := await return_to_queue(session, dag_ids):
         announce(session, Signal.EVENTS_QUEUED, *remapped)
     gone = await session.execute(

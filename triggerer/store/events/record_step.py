@@ -1,4 +1,4 @@
-"""The step that stores trigger events under the leases of their streams: a flush of the recorder."""
+"""The step that stores a batch of trigger events under the leases of their streams."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from triggerer.store.events.event_rows import EventRows
 
 @dataclass(frozen=True, slots=True)
 class RecordEvents:
-    """A step: one row, with the DAGs for which events may wait now, and the numbers (from 1) of the fences that hold.
+    """A step with one result row: the DAGs for which events may wait now, and the numbers of the fences that hold.
 
-    Rows whose fence does not hold are not stored. Nobody can take over the streams of the others until the
-    transaction has ended. On PostgreSQL the statement also notifies other processes, so that it can be a
-    transaction by itself; on SQLite there are none to notify.
+    Rows whose fence does not hold are not stored. Nobody can take over the streams of the other rows until the
+    transaction has ended. On PostgreSQL the statement also notifies other processes, so it can be the whole
+    transaction. On SQLite there are no other processes.
 
     Args:
-        rows: At least one.
-        fences: Those that the rows need, in the order of their numbers.
+        rows: At least one row.
+        fences: The fences that the rows need, in the order of their numbers, which count from 1.
         sender: See `AnnouncementTransport`.
     """
 
@@ -60,7 +60,7 @@ class RecordEvents:
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         rows = self.rows
         has_keys = rows.partition_keys is not None
-        # Two texts for all rows: as arrays, the driver would encode each of their elements.
+        # One text each for all extras and all keys. The driver would encode every element of an array.
         extras, keys = f"[{','.join(rows.extras)}]", orjson.dumps(rows.keys).decode()
         fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
         shared = map(list, zip(*rows.shared, strict=True))
@@ -74,7 +74,7 @@ _SQLITE_SHOWN: Final = Statement(
 )
 
 
-# Subscripts of arrays whose elements have one size, which are found at once; a join might compare all with all.
+# Subscripts of arrays with elements of one size take constant time. A join might compare every pair.
 _VALUES: Final = {
     "asset_id": "($8::bigint[])[shared + 1]",
     "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),
@@ -115,6 +115,6 @@ SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SEL
 """
 
 
-# Most have no partition key: an array of nulls for it would take a part of the time.
+# Most batches have no partition key, and sending an array of nulls for it costs time.
 _POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
-"""By whether a row has a partition key."""
+"""The statement without and with partition keys."""

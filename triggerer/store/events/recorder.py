@@ -1,4 +1,4 @@
-"""Group commit of trigger events; a group is bounded in rows and in bytes."""
+"""Commits trigger events in groups; a group is bounded in rows and in bytes."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ from triggerer.synchronization import Notifier
 _log = LazyLogger(__name__)
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
-# At 30,000 rows/s a flush of this size holds SQLite's writer for a sixth of a second.
+# At 30,000 rows/s a group of this size occupies SQLite's writer for a sixth of a second.
 MAX_BATCH_ROWS: Final = 5_000
 # Bounds a batch of large payloads.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-# Four batches: filters go on while the first is written. All streams together, since there is one recorder.
+# Four batches, so that filters go on while one is written. There is one recorder, so this covers all streams.
 MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 
 
 class EventRecorder(GroupCommit[EventBatch]):
-    """The runtime's `EventSink`. Events are stored, and settled, in the order of their submission.
+    """The runtime's `EventSink`. Events are stored and completed in the order of their submission.
 
-    `complete(None)` is called once the rows of all of the event's watchers are durable, in this
-    transaction or, for a repeat, in an earlier one. While the database is away, events wait and
-    nothing is completed; the runtime bounds their number, and waits while they are too large together. Cancelling `run`
-    completes nothing.
+    `complete(None)` is called once the rows of all of the event's watchers are durable. For a repeat, an earlier
+    transaction has stored them. While the database is away, events wait and nothing is completed. The runtime bounds
+    their number, and waits while the recorder is full. Cancelling `run` completes nothing.
 
     Args:
-        max_pending_bytes: It is full while so many bytes of payloads wait or are being written, counted for each row.
-        on_fenced: Called on the event loop when a lease no longer holds: another instance owns the stream.
-        now: The timestamp of an event that is submitted; None: the host's time, once in each turn of the loop.
+        max_pending_bytes: The recorder is full while payloads of this size wait or are being written. A payload counts
+            once for each row.
+        on_fenced: Called on the event loop when a lease no longer holds, because another instance owns the stream.
+        now: Returns the timestamp of a submitted event. None: the host's time, read once in each turn of the loop.
         random: For the jitter of retries.
     """
 
-    # If its commit went through all the same, the keys absorb the repeat.
+    # If the failed commit was successful after all, the keys absorb the repeat.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 
@@ -89,16 +89,16 @@ class EventRecorder(GroupCommit[EventBatch]):
         """See `EventSink`."""
         self._has_room = Notifier()
         self.unsettled_bytes = 0
-        """Of the payloads that were submitted and are not settled yet, counted for each row."""
+        """The size of the payloads that are submitted and not completed, counted once for each row."""
         self.trouble: TriggererError | None = None
-        """Why nothing can be written at present; None if it can."""
+        """The error that prevents writing at present, or None."""
         self.rows_written = 0
-        """Rows of transactions that committed, repeats included."""
+        """Rows in committed transactions, repeats included."""
         self.flushes = 0
 
     @property
     def unsettled(self) -> int:
-        """How many events were submitted and are not settled yet."""
+        """The number of events that are submitted and not completed."""
         return sum(map(len, self._full)) + len(self._filling) + self._writing
 
     def submit_nowait(
@@ -109,18 +109,15 @@ class EventRecorder(GroupCommit[EventBatch]):
         key: str | None,
         ordinal: int,
     ) -> None:
-        """Take an event for the next flush; see `EventSink`.
-
-        Its payload is encoded here.
-        """
+        """Encode an event's payload and add the event to the next group; see `EventSink`."""
         if key is None:
-            # A redelivery will not be recognised, but a repeat of this commit must be.
+            # A redelivery gets another key and is stored again. This key only identifies a repeat of the commit.
             key = "~" + uuid4().hex
         batch = self._filling
         try:
             extra = encode_extra(yielded.payload, max_bytes=self._max_event_bytes)
             check_identity(key, ordinal)
-            # Events of another service's triggers have none.
+            # Triggers written for Airflow yield events without this attribute.
             partition_key = getattr(yielded, "partition_key", None)
             if partition_key is not None:
                 check_partition_key(partition_key)
@@ -128,7 +125,7 @@ class EventRecorder(GroupCommit[EventBatch]):
             batch.add_without_rows(event, error)
         else:
             rows = len(source.watchers)
-            # First as almost all are: a call would take as long as this.
+            # Inline for ASCII, the usual case: a call would take as long as the check.
             size_bytes = rows * (len(extra) if extra.isascii() else size_of(extra))
             if (
                 len(batch.keys) + rows > self._max_batch_rows
@@ -155,7 +152,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     def submit_with_state_nowait(
         self, submissions: Sequence[Submission], change: StateChange
     ) -> None:
-        """Take events, and the state that passes them, for one transaction; see `EventsWithState`."""
+        """Add events and the stream state that passes them to one transaction; see `EventsWithState`."""
         rows = sum(len(one.source.watchers) for one in submissions)
         if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
             self._full.append(self._filling)
@@ -176,7 +173,7 @@ class EventRecorder(GroupCommit[EventBatch]):
             await self._has_room.wait()
 
     async def drained(self) -> None:
-        """Return once everything that was submitted is settled."""
+        """Return once all submitted events are completed."""
         while self.unsettled:
             self._settled = anyio.Event()
             await self._settled.wait()
@@ -198,7 +195,7 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
         if group.states:
-            # What was refused may be one of them, or an event without which it must not be stored.
+            # The refused row may be a state, or an event without which its state must not be stored.
             group.drop_states(StoreError("the transaction with the state was refused"))
             return (group,)
         return group.halves()
@@ -257,13 +254,13 @@ class EventRecorder(GroupCommit[EventBatch]):
     def _recovered(self) -> None:
         if self.trouble is not None:
             self.trouble = None
-            # A commit whose answer was lost may have queued events, which its repeat did not announce.
+            # A commit whose answer was lost may have queued events, and its repeat did not announce them.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
 
 
 def _record_with_states(step: RecordEvents, states: Sequence[StateChange]) -> Script[Row]:
-    """The step, and the states under leases that hold: all of it is durable, or nothing is."""
+    """Store the events, and the states under leases that hold, in one transaction."""
     (row,) = yield step
     held = {step.fences[number - 1] for number in row[1] or ()}
     yield from save_states([change for change in states if change.fence in held])

@@ -1,4 +1,4 @@
-"""The asset events that a run's tasks read, by page."""
+"""Reads the asset events for a run's tasks, page by page."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from triggerer.store.schema.models import (
 _EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
 PAGE_CHARACTERS: Final = 4 * 2**20
-"""The size of a page, in characters of `extra`: it ends with the event that exceeds it."""
-# Rows are fetched in portions; those after the end of the page are discarded.
+"""The size of a page in characters of `extra`. The page ends with the event that exceeds it."""
+# Rows are fetched in portions, and rows after the end of the page are discarded.
 _FETCHED_AT_ONCE: Final = 200
-# Each asset is a part of one statement; SQLite takes 500 parts.
+# Each asset is one part of a statement, and SQLite takes 500 parts.
 _ASSETS_MERGED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class TriggeringAsset:
-    """An asset of some of a run's triggering events."""
+    """An asset with events among a run's triggering events."""
 
     name: str
     uri: str
@@ -60,7 +60,7 @@ class TriggeringAsset:
 
 @dataclass(frozen=True, slots=True)
 class NamedAsset:
-    """Which asset a name stands for."""
+    """The asset with a given name."""
 
     name: str
     uri: str
@@ -68,23 +68,23 @@ class NamedAsset:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a sequence of events, which is ordered by id.
+    """A page of a sequence of events that is ordered by id.
 
-    A page ends early if its events are large. It has at least one event, unless the sequence ends before it. Events
-    that are skipped are counted in an index.
+    A page of large events ends early. It has at least one event, unless the sequence ends before it. Skipped events are
+    counted in an index.
     """
 
     last_id: int
     """Events with a greater id are not part of the sequence."""
     newest_first: bool
     beyond: int | None
-    """The page begins after this id, in its own order; None: at that end of the sequence."""
+    """The page begins after this id, in its own order. None: it begins at the end of the sequence that comes first."""
     skip: int
     limit: int
 
 
 async def triggering_assets(session: AsyncSession, run_pk: int) -> list[TriggeringAsset]:
-    """Return the assets of a run's triggering events, and the number of events of each; by name."""
+    """Return the assets of a run's triggering events by name, with the number of events of each."""
     entry = await _entries_of(session, run_pk)
     rows = await session.execute(
         select(Asset.name, Asset.uri, func.count(), func.max(entry.asset_event_id))
@@ -97,7 +97,7 @@ async def triggering_assets(session: AsyncSession, run_pk: int) -> list[Triggeri
 
 
 async def find_asset(session: AsyncSession, *, name: str) -> NamedAsset | None:
-    """Return the asset of this name, if there is one."""
+    """Return the asset with this name, or None."""
     row = (await session.execute(select(Asset.name, Asset.uri).where(Asset.name == name))).first()
     return None if row is None else NamedAsset(*row)
 
@@ -105,10 +105,10 @@ async def find_asset(session: AsyncSession, *, name: str) -> NamedAsset | None:
 async def last_event(
     session: AsyncSession, *, uri: str | None = None, alias: str | None = None
 ) -> int:
-    """Return the id of the newest event of an asset, or of the assets of an alias; 0: there is none."""
+    """Return the id of the newest event of an asset, or of the assets of an alias; 0 if there is none."""
     spans, newest = await _spans(session, uri, alias), 0
     for start in range(0, len(spans), _ASSETS_MERGED):
-        # Each span by itself is one index lookup.
+        # A separate maximum for each span is one index look-up.
         each = union_all(
             *(
                 select(func.max(AssetEvent.id).label("id")).where(span.holds())
@@ -122,7 +122,7 @@ async def last_event(
 async def count_events(
     session: AsyncSession, *, last_id: int, uri: str | None = None, alias: str | None = None
 ) -> int:
-    """Return how many events they have, up to that one. It takes the longer the more there are."""
+    """Return how many events the asset or the alias has, up to `last_id`. The time grows with the number."""
     counted = (
         select(func.count())
         .select_from(AssetEvent)
@@ -136,12 +136,12 @@ async def page_of_asset(
 ) -> list[dict[str, Any]]:
     """Return a page of the events of an asset, or of the assets of an alias.
 
-    For an alias with more than 100 assets, it takes the longer the more events there are after the page's begin.
+    If an alias has more than 100 assets, the time grows with the number of events after the begin of the page.
     """
     spans = await _spans(session, uri, alias)
     if not spans:
         return []
-    # No index has the events of several assets in order. So take the first ones of each, and the first of those.
+    # No index has the events of several assets in order. So take the first events of each asset, and merge them.
     apart = [[one] for one in spans] if len(spans) <= _ASSETS_MERGED else [spans]
     firsts = [
         _in_order(select(AssetEvent.id).where(in_spans(some)), AssetEvent.id, page)
@@ -170,7 +170,7 @@ async def page_of_run(
 async def _entries_of(
     session: AsyncSession, run_pk: int
 ) -> type[QueuedAssetEvent] | type[DagPartitionEvent]:
-    """Return where the run's events are: those of a partition key are by themselves."""
+    """Return the table with the run's events. Runs of partition keys have a table of their own."""
     keyed = exists().where(DagPartitionEvent.run_pk == run_pk)
     return DagPartitionEvent if await session.scalar(select(keyed)) else QueuedAssetEvent
 
@@ -190,7 +190,7 @@ async def _spans(session: AsyncSession, uri: str | None, alias: str | None) -> l
 
 
 def _in_order(query: Select[int], event_id: _EventId, page: Page) -> Select[int]:
-    """Restrict a query to the sequence after the page's begin, in the page's order."""
+    """Restrict a query to the sequence after the begin of the page, and sort it in the page's order."""
     query = query.where(event_id <= page.last_id)
     if page.beyond is not None:
         query = query.where(event_id < page.beyond if page.newest_first else event_id > page.beyond)
@@ -198,9 +198,9 @@ def _in_order(query: Select[int], event_id: _EventId, page: Page) -> Select[int]
 
 
 def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, ...]]:
-    """Give a query, which reads from `asset_event`, the columns of a page; `extra` is the last."""
-    # `extra` is passed on as text: decoding thousands of them, only to encode them again, would hold up the
-    # event loop for longer than all the rest.
+    """Select the columns of a page in a query of `asset_event`, `extra` last."""
+    # `extra` stays text: decoding and re-encoding thousands of them would delay the event loop longer than
+    # everything else.
     postgresql = session.get_bind().dialect.name == "postgresql"
     extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
     return (
@@ -225,7 +225,7 @@ def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, .
 async def _read(
     session: AsyncSession, page: Page, ids: Select[int], events: Select[int], event_id: _EventId
 ) -> list[dict[str, Any]]:
-    """Find the page's first and last event by `ids`, which are sorted, then read `events` between them."""
+    """Find the page's first and last event with the sorted query `ids`, then read `events` between them."""
     wanted = ids.limit(page.limit).offset(page.skip).subquery()
     bounds = select(func.min(wanted.c[0]), func.max(wanted.c[0]))
     lowest, highest = (await session.execute(bounds)).one()

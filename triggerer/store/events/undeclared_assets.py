@@ -1,4 +1,4 @@
-"""The assets of events: found, or created where no DAG declares them."""
+"""Finds the assets of events, and creates assets that no DAG declares."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _FIND: Final = Statement(
     IN_NAMES=in_list("names", "text"),
     IN_URIS=in_list("uris", "text"),
 )
-# In an order, so that two transactions that create the same assets cannot deadlock; and another one may be creating
-# them at this moment. "WHERE true": see `attaching`.
+# Sorted, so that two transactions that create the same assets cannot deadlock. ON CONFLICT, because another transaction
+# may create them at this moment. "WHERE true": see `alias_attachment`.
 _CREATE: Final = Statement(
     """
 INSERT INTO asset (name, uri, "group", extra, created_at)
@@ -47,13 +47,13 @@ class StoredAsset:
 async def ensure_asset(
     session: AsyncSession, *, name: str | None = None, uri: str | None = None
 ) -> StoredAsset:
-    """Return the asset of this name and URI; create it, with a warning, if no DAG declares it.
+    """Return the asset with this name and URI. If no DAG declares it, create it with a warning.
 
-    One of them may be omitted: an existing asset is found by the other; a new one has the other as both.
+    With only one of the two, an existing asset is found by it, and a new asset gets it as name and URI.
 
     Raises:
         AssetConflict: The name belongs to another URI, or the URI to another name.
-        DagError: Neither is given, or one is no valid name or URI.
+        DagError: Neither is given, or one is not a valid name or URI.
     """
     declared = Asset(uri=uri, name=name)
     if name and uri:
@@ -68,7 +68,7 @@ async def ensure_asset(
 
 
 async def ensure_assets(session: AsyncSession, assets: Iterable[Asset]) -> dict[Asset, StoredAsset]:
-    """Return the rows of these assets; create those that no DAG declares, with a warning.
+    """Return the rows of these assets. Assets that no DAG declares are created with a warning.
 
     Raises:
         AssetConflict: A name belongs to another URI, or a URI to another name.
@@ -99,10 +99,10 @@ def _ensure(assets: Sequence[Asset]) -> Script[tuple[dict[Asset, StoredAsset], l
 
 
 def _matches(assets: Sequence[Asset]) -> Script[dict[Asset, StoredAsset]]:
-    """Return those that exist.
+    """Return the assets that exist.
 
     Raises:
-        AssetConflict: See `ensure_assets`.
+        AssetConflict: A name belongs to another URI, or a URI to another name.
     """
     rows = yield from _find([_identity(asset) for asset in assets])
     by_name = {row.name: row for row in rows}

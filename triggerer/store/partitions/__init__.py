@@ -1,1 +1,1 @@
-"""Reads and writes of partition keys: what has arrived for each key, and the run that took it."""
+"""Reads and writes partition keys: the events that arrived for each key, and the run that took them."""

@@ -1,6 +1,6 @@
-"""The steps of partitioned DAGs: from their queue to the partition keys, and from a key to its run.
+"""The steps of partitioned DAGs: from the DAG's queue to the partition keys, and from a key to its run.
 
-A scheduler performs them under the lock of the DAG's row, so that there is never more than one at work on a DAG.
+A scheduler performs them under the lock of the DAG's row, so only one of them at a time works on a DAG.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from triggerer.store.runs.new_run import HINT
 from triggerer.store.schema.models.dags import NEVER
 
 DIVIDED: Final = 0
-"""The `run_pk` of a queue entry whose event has become one or more of `dag_partition_event`: no run has it."""
+"""The `run_pk` of a queue entry whose event was divided among keys in `dag_partition_event`. No run has this id."""
 
 _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# Asset by asset in the order of the index, so that no more is read than is asked for, however much waits. What waits of
-# an asset that the expression has no more stays in the queue, as for other DAGs: it may come back to the file. On
-# PostgreSQL a join would read all of that, and of the events.
+# One asset after the other, in the order of the index, so that the query reads no more than it returns. Events of an
+# asset that left the DAG's expression stay in the queue, as for other DAGs, because the asset may come back. On
+# PostgreSQL a join would read all of them, and their events.
 _ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
       UNION
       SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
@@ -172,7 +172,7 @@ JOIN asset a ON a.id = e.asset_id
 ORDER BY e.id
 """
 )
-# The keys that wait for no time sort last.
+# Keys without a due time sort last.
 _WAKE: Final = Statement(
     """
 UPDATE dag SET next_run_after = n.due_at, last_run_at = CASE WHEN {has_run} THEN {NOW} ELSE last_run_at END
@@ -187,36 +187,36 @@ WHERE dag_id = {dag_id} AND ({has_run} OR next_run_after <> n.due_at)
 
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """What is stored of a key."""
+    """The stored record of a key."""
 
     runs: int
     due_at: datetime | None
-    """None: it waits for another event."""
+    """None: the key waits for another event."""
     newest_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class NotedKey:
-    """What is to be stored of a key."""
+    """The record to store for a key."""
 
     partition_key: str
     due_at: datetime | None
-    """None: it waits for another event."""
+    """None: the key waits for another event."""
     newest_at: datetime
 
 
 def undivided(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
-    """Return some of the events that wait for the DAG and were not divided yet, in the order of their ids."""
+    """Return up to `limit` events that wait for the DAG and are not divided yet, in the order of their ids."""
     return keyed_events((yield UNDIVIDED(dag_id=dag_id, limit=limit)))
 
 
 def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
-    """Return the newest event of each asset that the DAG waits for, not only by an alias."""
+    """Return the newest event of each asset that the DAG names itself, not through an alias."""
     return keyed_events((yield _NEWEST(dag_id=dag_id)))
 
 
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
-    """Store them, and the parts that they make; return those that are new: the others are, or were, in a run."""
+    """Store the shares and the parts that they form; return the new shares. The others are, or were, in a run."""
     if not shares:
         return []
     rows = [(one.partition_key, one.event.id, one.event.asset_id) for one in shares]
@@ -233,14 +233,14 @@ def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
 
 
 def leave_queue(dag_id: str, *, divided: Iterable[int], refused: Iterable[int]) -> Script[None]:
-    """Take events out of the DAG's queue."""
+    """Remove divided and refused events from the DAG's queue."""
     for statement, event_ids in ((TAKE_OUT, list(divided)), (DROP, list(refused))):
         if event_ids:
             yield statement(dag_id=dag_id, event_ids=event_ids)
 
 
 def known_keys(dag_id: str, keys: Iterable[str]) -> Script[dict[str, KnownKey]]:
-    """Return what is stored of these keys."""
+    """Return the stored records of these keys."""
     rows = yield KNOWN(dag_id=dag_id, keys=list(keys))
     return {
         key: KnownKey(runs, None if _instant(due) == NEVER else _instant(due), _instant(at))
@@ -251,10 +251,10 @@ def known_keys(dag_id: str, keys: Iterable[str]) -> Script[dict[str, KnownKey]]:
 def parts_of(
     dag_id: str, keys: Iterable[str], *, has_aliases: bool
 ) -> Script[dict[str, list[Part]]]:
-    """Return the parts that are there for the next run of each of these keys; keys without any are left out.
+    """Return the parts that wait for the next run of each of these keys. Keys without parts are left out.
 
     Args:
-        has_aliases: Whether the DAG's expression has any.
+        has_aliases: True if the DAG's expression has aliases.
     """
     aliases = (yield from alias_names(dag_id)) if has_aliases else {}
     found: dict[str, list[Part]] = {}
@@ -265,7 +265,7 @@ def parts_of(
 
 
 def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
-    """Return, by asset, the names of the DAG's aliases that resolve to it."""
+    """Return, by asset id, the names of the DAG's aliases that resolve to the asset."""
     found: dict[int, frozenset[str]] = {}
     for asset, name in (yield _ALIASES(dag_id=dag_id)):
         found[asset] = found.get(asset, frozenset()) | {name}
@@ -273,7 +273,7 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
 
 
 def record_keys(dag_id: str, keys: Sequence[NotedKey], *, now: datetime) -> Script[None]:
-    """Store when the runs of these keys may start, and that it was found now."""
+    """Store when the runs of these keys may start, and that this was computed now."""
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
@@ -283,29 +283,29 @@ def record_keys(dag_id: str, keys: Sequence[NotedKey], *, now: datetime) -> Scri
 
 
 def keys_noted_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
-    """Return some of the keys that wait for no event and were noted after an instant that lies ahead."""
+    """Return up to `limit` keys with a due time that was computed after an instant ahead of the clock."""
     return [key for (key,) in (yield LATER(dag_id=dag_id, soon=soon, limit=limit))]
 
 
 def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
-    """Have those parts of these keys whose first event came after an instant begin at another one."""
+    """Let the parts of these keys begin at `at` if their first event came later than `after`."""
     yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
-    """Return the first keys whose run may start at some time without another event, and when."""
+    """Return the first keys whose run will start without another event, and the instant of each."""
     rows = yield DUE(dag_id=dag_id, limit=limit)
     return [(key, _instant(at)) for key, at in rows]
 
 
 def waiting_keys(dag_id: str, *, limit: int) -> Script[list[str]]:
-    """Return the first keys for which something is there, due or not, in the order of the keys."""
+    """Return the first keys with events, due or not, in the order of the keys."""
     return [key for (key,) in (yield _WAITING(dag_id=dag_id, limit=limit))]
 
 
 @dataclass(frozen=True, slots=True)
 class TakePartition:
-    """A step: the run gets all that is there for the key. No rows."""
+    """A step without result rows: the run takes all events of the key."""
 
     dag_id: str
     partition_key: str
@@ -321,7 +321,7 @@ class TakePartition:
         return _POSTGRES_TAKE, (self.dag_id, self.partition_key, self.run_pk)
 
 
-# As for the queue: without statistics SQLite would walk all that ever was there for the key.
+# INDEXED BY as for the queue: without statistics SQLite would walk all events that the key ever had.
 _SQLITE_TAKE: Final = (
     """
 UPDATE dag_partition_event INDEXED BY ix_dag_partition_event_waiting SET run_pk = :run_pk
@@ -347,7 +347,7 @@ WHERE dag_id = $1::text AND partition_key = $2::text
 
 @dataclass(frozen=True, slots=True)
 class NotePartitions:
-    """A step: note in the DAG's row when its next partition is due, and whether runs were made just now. No rows."""
+    """A step without result rows: store in the DAG's row when its next key is due, and if runs were created now."""
 
     dag_id: str
     has_run: bool
@@ -360,7 +360,7 @@ class NotePartitions:
 
 
 def keyed_events(rows: Sequence[Row]) -> list[KeyedEvent]:
-    """Return the events of rows (id, asset's id, name and URI, partition key, instant)."""
+    """Return the events of rows (id, asset id, name and URI, partition key, instant)."""
     return [
         KeyedEvent(event, asset, name, uri, key, _instant(at))
         for event, asset, name, uri, key, at in rows

@@ -1,4 +1,4 @@
-"""Puts what waits for partition keys back into the queue: its DAG maps it otherwise now, or some of it is deleted."""
+"""Puts events that wait for partition keys back into the queue, because the DAG maps them differently or some leave."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from triggerer.store.schema.models.dags import NEVER
 
 
 async def return_to_queue(session: AsyncSession, dag_ids: Sequence[str]) -> set[str]:
-    """Put what waits for keys of these DAGs back where it came from, to be divided anew, in the caller's transaction.
+    """Put the events that wait for keys of these DAGs back into the queue, to be divided again.
 
-    What runs have taken stays theirs. The caller has locked the DAGs' rows, and wakes the scheduler.
+    Events that runs have taken stay with the runs. The caller has locked the DAGs' rows, and wakes the scheduler.
 
     Returns:
-        The DAGs for which something did wait.
+        The DAGs that had waiting events.
     """
     if not dag_ids:
         return set()
