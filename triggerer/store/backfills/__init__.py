@@ -1,1 +1,1 @@
-"""Reads, writes and cleaning of backfills."""
+"""Reads, writes and deletes backfills."""

@@ -1,4 +1,4 @@
-"""Backfills: their intervals or partition keys, and the runs that they make in turn. The caller commits."""
+"""Backfills: their intervals or partition keys, and the runs created for them in turn. The caller commits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def insert_backfill(
     max_active: int,
     params: Mapping[str, Any] | None = None,
 ) -> int:
-    """Write a backfill with its intervals, none of which has begun; return its id.
+    """Store a backfill with its intervals, all pending; return its id.
 
     Args:
         infos: The runs in order, each with its partition key, if it has one.
@@ -79,7 +79,7 @@ async def insert_backfill(
 
 
 def _kept(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Raises: RowRefused: The runs would not get the params as they were given."""
+    """Raises: RowRefused: A parameter has no JSON form."""
     if params is None:
         return None
     dump_json(given := dict(params), "a param of the backfill")
@@ -95,7 +95,7 @@ async def insert_key_backfill(
     max_active: int,
     params: Mapping[str, Any] | None = None,
 ) -> int:
-    """Write a backfill with its partition keys, none of which has begun; return its id."""
+    """Store a backfill with its partition keys, all pending; return its id."""
     now = await database_now(session)
     row = Backfill(
         dag_id=dag_id,
@@ -121,10 +121,10 @@ async def insert_key_backfill(
 async def runs_of_keys(
     session: AsyncSession, dag_id: str, keys: Sequence[str]
 ) -> dict[str, tuple[str, RunState]]:
-    """Return the newest run (id, state) for each of these partition keys that has one."""
+    """Return the newest run (id, state) of each partition key. Keys without a run are left out."""
     found: dict[str, tuple[int, str, str]] = {}
     for start in range(0, len(keys), _AT_ONCE):
-        # Not ordered by id: for that SQLite would rather read all runs of the DAG in that order.
+        # Not ordered by id: SQLite would then read all runs of the DAG in that order.
         rows = await session.execute(
             select(DagRun.partition_key, DagRun.id, DagRun.run_id, DagRun.state)
             .where(DagRun.dag_id == dag_id)
@@ -139,7 +139,7 @@ async def runs_of_keys(
 async def existing_runs(
     session: AsyncSession, dag_id: str, start: datetime, end: datetime
 ) -> dict[datetime, tuple[str, RunState]]:
-    """Return the newest run (id, state) for each logical date between two instants that has one."""
+    """Return the newest run (id, state) of each logical date between two instants. Dates without a run are left out."""
     rows = await session.execute(
         select(DagRun.logical_date, DagRun.run_id, DagRun.state)
         .where(DagRun.dag_id == dag_id, DagRun.logical_date.between(start, end))
@@ -149,7 +149,7 @@ async def existing_runs(
 
 
 async def dags_with_pending(session: AsyncSession) -> dict[int, str]:
-    """Return the backfills that have still to begin an interval, and their DAGs."""
+    """Return the backfills with pending intervals or keys, and their DAG ids."""
     pending = union_all(
         select(BackfillInterval.backfill_id).where(BackfillInterval.state == _PENDING),
         select(BackfillKey.backfill_id).where(BackfillKey.state == _PENDING),
@@ -161,9 +161,9 @@ async def dags_with_pending(session: AsyncSession) -> dict[int, str]:
 
 
 async def advance(session: AsyncSession, backfill_id: int) -> int:
-    """Begin as many of the next intervals as `max_active` leaves room for; return how many runs that made or repeated.
+    """Start pending intervals or keys, up to `max_active` runs at a time; return how many runs were queued.
 
-    Two of these at the same time take turns: the backfill's row is locked.
+    The backfill's row is locked, so two calls at the same time take turns.
     """
     backfill = await session.scalar(
         select(Backfill)
@@ -173,8 +173,7 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     )
     if backfill is None or backfill.cancelled_at is not None:
         return 0
-    # A scheduler that decides which intervals still need a run has the row's lock, or waits for it, or makes runs on
-    # condition that the row has not changed.
+    # A scheduler that decides which intervals still need a run locks this row, or checks that it has not changed.
     await session.execute(
         update(Dag).where(Dag.dag_id == backfill.dag_id).values(last_run_at=Dag.last_run_at)
     )
@@ -202,9 +201,9 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
 
 
 async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
-    """Cancel what has not begun, and end the runs that are queued; return how many of those there were.
+    """Cancel pending intervals and keys, and end queued runs; return the number of these runs.
 
-    Runs that are running end by themselves. None: there is no such backfill, or it was cancelled before.
+    Running runs run to their end. None: there is no such backfill, or it was cancelled before.
     """
     backfill = await session.scalar(
         select(Backfill).where(Backfill.id == backfill_id).with_for_update()
@@ -218,7 +217,7 @@ async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
             .where(kind.backfill_id == backfill_id, kind.state == _PENDING)
             .values(state=_CANCELLED)
         )
-    # Those that it has made, and those that were there and that it has had repeated.
+    # Runs that the backfill created, and older runs that it queued again.
     ended = await session.scalars(
         update(DagRun)
         .where(DagRun.backfill_id == backfill_id, DagRun.state == RunState.QUEUED.value)
@@ -239,11 +238,11 @@ async def list_backfills(
     state: str | None = None,
     backfill_id: int | None = None,
 ) -> list[BackfillView]:
-    """Return backfills, newest first, with how far they are.
+    """Return backfills, newest first, with their progress.
 
     Args:
-        asset: Only of DAGs that wait for it.
-        state: One of `BackfillView`'s.
+        asset: Only backfills of DAGs that wait for this asset.
+        state: A state of `BackfillView`.
     """
     query = select(Backfill).order_by(Backfill.id.desc())
     if dag is not None:
@@ -301,9 +300,9 @@ async def _next(session: AsyncSession, kind: type[_Item], backfill_id: int) -> _
 async def _begin(
     session: AsyncSession, backfill: Backfill, dag: Dag, interval: BackfillInterval
 ) -> bool:
-    """Begin an interval; return whether a run was queued for it."""
+    """Start an interval; return whether a run was queued for it."""
     at = interval.logical_date
-    # Looked up again: the scheduler, or somebody, may have made one since the backfill was asked for.
+    # Look again, because the scheduler or a person may have created a run since the backfill was created.
     found = (await existing_runs(session, backfill.dag_id, at, at)).get(at)
     existing = None if found is None else await lock_run(session, backfill.dag_id, found[0])
     step = step_for(None if existing is None else existing.state, Reprocess(backfill.reprocess))
@@ -332,7 +331,7 @@ async def _begin(
         "backfill_id": backfill.id,
     }
     if interval.partition_key is not None:
-        # A run that is repeated may be from before its DAG had keys.
+        # A run from before its DAG had keys gets the key when it is repeated.
         values["partition_key"] = interval.partition_key
     await session.execute(update(DagRun).where(DagRun.id == run_pk).values(values))
     interval.state, interval.run_pk = _STARTED, run_pk
@@ -340,7 +339,7 @@ async def _begin(
 
 
 async def _begin_key(session: AsyncSession, backfill: Backfill, dag: Dag, key: BackfillKey) -> bool:
-    """Begin a partition key; return whether a run was queued for it."""
+    """Start a partition key; return whether a run was queued for it."""
     name = key.partition_key
     found = (await runs_of_keys(session, backfill.dag_id, [name])).get(name)
     existing = None if found is None else await lock_run(session, backfill.dag_id, found[0])
@@ -365,7 +364,7 @@ async def _begin_key(session: AsyncSession, backfill: Backfill, dag: Dag, key: B
 
 
 async def _repeat(session: AsyncSession, backfill: Backfill, existing: LockedRun) -> int:
-    """Queue a run that has ended again, from its beginning, with the backfill's parameters; return its key."""
+    """Queue an ended run again from its beginning, with the backfill's parameters; return its primary key."""
     names = {*existing.tasks, *(task["task_id"] for task in existing.definition)}
     counts = {name: existing.repeat.cleared.get(name, 0) + 1 for name in names}
     await queue_again(session, existing.pk, Repeat({}, counts, existing.attempt))
@@ -388,9 +387,9 @@ async def _counts(
 async def _counts_of_begun(
     session: AsyncSession, kind: type[BackfillInterval | BackfillKey], backfill_id: int
 ) -> dict[str, int]:
-    """Return how many of the runs that a backfill has made or repeated are in which state now.
+    """Return the number of runs that a backfill created or repeated, by their present state.
 
-    A later backfill may have repeated them since: then they are its own, but it was this one that began them.
+    A later backfill may have repeated and taken over such a run. It still counts here.
     """
     rows = await session.execute(
         select(DagRun.state, func.count())

@@ -1,4 +1,4 @@
-"""Old backfills, whose runs are all gone."""
+"""Finds old backfills whose runs are all gone, and deletes them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ async def old_backfills(
     unfinished: Collection[int],
     removed: Collection[int],
 ) -> list[int]:
-    """Return those that were asked for before an instant and that nothing reads any more.
+    """Return the backfills from before an instant that nothing reads any longer.
 
-    What a backfill has made is not made again by its DAG's timetable: those of data intervals that reach beyond the
-    last run that the timetable has asked for stay.
+    A backfill stays while its intervals reach beyond the last run that the DAG's timetable asked for. It keeps the
+    timetable from creating those runs again.
 
     Args:
         needed: The runs that decisions need, by DAG.
-        unfinished: Those that have still runs to make.
+        unfinished: Backfills that still have runs to create.
         removed: Runs that count as deleted.
     """
     rows = await session.execute(
@@ -52,7 +52,7 @@ async def old_backfills(
 
 
 async def delete_backfill(session: AsyncSession, pk: int) -> bool:
-    """Delete a backfill with its intervals and keys, unless it has runs again; return whether it is gone."""
+    """Delete a backfill with its intervals and keys, unless it has runs again; return True if it was deleted."""
     if await session.scalar(select(exists().where(DagRun.backfill_id == pk))):
         return False
     for part in (BackfillInterval, BackfillKey):

@@ -1,1 +1,1 @@
-"""Reads, writes and cleaning of runs and tasks."""
+"""Reads, writes and deletes runs and their tasks."""

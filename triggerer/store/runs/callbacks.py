@@ -1,6 +1,7 @@
-"""Runs after whose end their DAGs want to be called; the caller commits.
+"""The callbacks that DAGs want after the end of a run. The caller of these functions commits.
 
-That a call is due is written with the end of the run. It is claimed by an executor, and taken back if that one dies.
+The transaction that ends a run also marks its callback as due. An executor claims the call. If that executor dies,
+the call becomes due again.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import Dag, DagRun, Instance
 
 MAX_CALLS: Final = 3
-"""Callbacks whose executors died this often are given up: they may have killed them."""
+"""A callback whose executors died this often is given up, because it may have killed them."""
 
 _DUE: Final = "due"
 _RUNNING: Final = "running"
 
 
 async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
-    """Note, and announce, that calls are due for those of these runs whose DAGs have a callback for such an end."""
+    """Mark, and announce, callbacks as due for ended runs whose DAGs have a callback for that state."""
     if not run_pks:
         return
-    # `callbacks` holds no other words than the states.
+    # `callbacks` contains no words but the names of states.
     wants = exists().where(Dag.dag_id == DagRun.dag_id, Dag.callbacks.contains(DagRun.state))
     ended = DagRun.state.in_((RunState.SUCCESS.value, RunState.FAILED.value))
     found = await session.scalars(
@@ -46,7 +47,7 @@ async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
 async def claim_call(
     session: AsyncSession, *, executor: str, log_home: str
 ) -> CallbackOrder | None:
-    """Make the oldest call that is due this executor's; None: none is due."""
+    """Claim the oldest due call for this executor; None if no call is due."""
     row = (
         await session.execute(
             select(DagRun, Dag.path, Dag.callbacks)
@@ -86,9 +87,9 @@ async def claim_call(
 async def mark_called(
     session: AsyncSession, call: CallbackOrder, *, executor: str, is_done: bool
 ) -> None:
-    """Note that a call is done; or that it was interrupted, and is due again, which does not count.
+    """Mark a call as done. An interrupted call becomes due again, and its attempt does not count.
 
-    It is of no effect once others have the call, or the run is repeated.
+    Nothing changes if another executor has the call by now, or the run was queued again.
     """
     await session.execute(
         update(DagRun)
@@ -106,11 +107,11 @@ async def mark_called(
 
 
 async def recover_calls(session: AsyncSession, *, executor: str, alone: bool) -> list[str]:
-    """Make the calls of executors that are gone due again; return the runs whose calls are given up.
+    """Make the calls of dead executors due again; return the runs whose calls are given up.
 
     Args:
-        executor: Whoever asks; it has none in hand.
-        alone: No other executor can be alive.
+        executor: The executor that asks. It has no call under way.
+        alone: True if no other executor can be alive.
     """
     gone: list[ColumnElement[bool]] = []
     if not alone:

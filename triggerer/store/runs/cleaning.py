@@ -1,4 +1,4 @@
-"""Old runs: which of them nothing reads any more, and their deletion."""
+"""Finds the old runs that nothing reads any longer, and deletes them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _AUTOMATED: Final = text(
 )
 _BY_ITSELF: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
-# One lookup of the event for each that was taken. Written so, neither database can take an index that begins with the
-# DAG: without statistics that would read all that waits for it, each time.
+# One look-up of the event for each taken entry. The odd conditions keep both databases off the indexes that begin with
+# the DAG. Without statistics the planners would use one, and read everything that waits for the DAG each time.
 SHARED: Final = Statement(
     """
 SELECT DISTINCT t.run_pk FROM dag_partition_event t
@@ -55,7 +55,7 @@ class OldRun(NamedTuple):
     run_id: str
     run_type: str
     log_home: str | None
-    """The folder of its log, on its executor's machine; None: it has none."""
+    """The folder of its log on the executor's machine. None: it has no log."""
     logical_date: datetime | None
     data_interval_end: datetime | None
     backfill_id: int | None
@@ -66,14 +66,14 @@ class NeededRuns:
     """The old runs of a DAG that the next decisions read, see `triggerer.store.dags.snapshots`."""
 
     pks: frozenset[int]
-    """The newest, the newest that no backfill has made, the newest that time or assets have asked for, and the last
-    old one that its timetable has asked for: what comes next is computed from that, even if the clock is set back."""
+    """The newest run, the newest that is not a backfill's, the newest timed or event-driven run, and the last old
+    timed run. The timetable continues from the last one, even if the clock is set back."""
     since: datetime | None
-    """The logical date of the last one: of what time or assets have asked for, the runs that cover later data intervals
-    are needed too. None: none."""
+    """The logical date of the last old timed run, or None. Timed and event-driven runs for later data intervals are
+    needed too."""
 
     def holds(self, run: OldRun) -> bool:
-        """Whether the run is one of them."""
+        """True if the run is needed."""
         if run.pk in self.pks:
             return True
         if run.run_type not in _BY_ITSELF:
@@ -83,7 +83,7 @@ class NeededRuns:
 
 
 async def needed_runs(session: AsyncSession, before: datetime) -> Mapping[str, NeededRuns]:
-    """Return, by DAG, the runs that must stay, however old they are."""
+    """Return, by DAG, the runs that must stay at any age."""
     of_dag = DagRun.dag_id == Dag.dag_id
 
     def newest(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
@@ -119,7 +119,7 @@ async def needed_runs(session: AsyncSession, before: datetime) -> Mapping[str, N
 
 
 async def open_backfills(session: AsyncSession) -> set[int]:
-    """Return the backfills that have still runs to make."""
+    """Return the backfills that still have runs to create."""
     found: set[int] = set()
     for part in (BackfillInterval, BackfillKey):
         pending = select(part.backfill_id).where(text("state = 'pending'")).distinct()
@@ -130,7 +130,7 @@ async def open_backfills(session: AsyncSession) -> set[int]:
 async def old_runs(
     session: AsyncSession, before: datetime, *, after_pk: int, limit: int
 ) -> list[OldRun]:
-    """Return the next runs, by primary key, that ended before an instant and are to be called back no more."""
+    """Return the next runs, by primary key, that ended before an instant and wait for no callback."""
     rows = await session.execute(
         select(
             DagRun.id,
@@ -150,7 +150,7 @@ async def old_runs(
 
 
 async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping[int, int]:
-    """Return how many events each of these runs has taken; those without any are left out."""
+    """Return how many events each of these runs has taken. Runs without events are left out."""
     counts: dict[int, int] = {}
     for entry in (QueuedAssetEvent, DagPartitionEvent):
         rows = await session.execute(
@@ -165,10 +165,10 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
 
 
 async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
-    """Return those of these runs that have an event which waits for other partition keys of their DAG.
+    """Return the runs with an event that still waits for other partition keys of their DAG.
 
-    If those are mapped anew, what the runs have taken keeps the event from being taken for the same keys again. An
-    event that waits for no key of the DAG never does again.
+    If those keys are mapped again, the entries of these runs keep the event from being taken twice for one key. An
+    event that waits for no key of the DAG will never wait for one again.
     """
     rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}
@@ -177,9 +177,9 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
 async def delete_runs(
     session: AsyncSession, run_pks: Collection[int], before: datetime
 ) -> set[int]:
-    """Delete those of these runs that are still old and ended, with their tasks and entries; return their keys.
+    """Delete the runs that are still old and ended, with their tasks and entries; return their primary keys.
 
-    One that somebody repeats at this moment stays.
+    A run that somebody queues again at this moment stays.
     """
     locked = (
         select(DagRun.id)

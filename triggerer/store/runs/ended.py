@@ -1,4 +1,4 @@
-"""Chooses runs that have ended, by DAG, state and time, in the order in which they were made."""
+"""Chooses ended runs by DAG, state and time, in the order of their creation."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _UNSUCCESSFUL = frozenset({RunState.FAILED, RunState.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class EndedRuns:
-    """A choice of runs that have ended."""
+    """Which ended runs to choose."""
 
     states: Collection[RunState]
-    """The final states that are chosen."""
+    """The final states to choose."""
     dag: str | None = None
     start: datetime | None = None
-    """The earliest `run_after`, the time in a run's id; None: any."""
+    """The earliest `run_after`, which is the time in a run's id. None: any."""
     end: datetime | None = None
-    """The latest `run_after`, included; None: any."""
+    """The latest `run_after`, inclusive. None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EndedRun:
 
 
 async def count_ended(session: AsyncSession, choice: EndedRuns) -> tuple[int, int, int]:
-    """Return the number of the chosen runs, the number of their DAGs, and the highest primary key, or 0."""
+    """Return the number of chosen runs, the number of their DAGs, and the highest primary key, or 0."""
     query = _chosen(choice, func.count(), func.count(distinct(DagRun.dag_id)), func.max(DagRun.id))
     runs, dags, highest = (await session.execute(query)).one()
     return runs, dags, highest or 0
@@ -51,10 +51,10 @@ async def count_ended(session: AsyncSession, choice: EndedRuns) -> tuple[int, in
 async def next_ended(
     session: AsyncSession, choice: EndedRuns, *, after: int, up_to: int, limit: int, lock: bool
 ) -> Sequence[EndedRun]:
-    """Return the first `limit` chosen runs whose primary keys lie between `after` and `up_to`; none: no run is left.
+    """Return the first `limit` chosen runs with primary keys above `after`, up to `up_to`; empty if no run is left.
 
     Args:
-        lock: Nobody else can change these runs until the commit.
+        lock: True to keep others from changing these runs until the commit.
     """
     columns = (DagRun.id, DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.run_after)
     query = _chosen(choice, *columns).where(DagRun.id > after, DagRun.id <= up_to)
@@ -66,7 +66,7 @@ async def next_ended(
 def _chosen(choice: EndedRuns, *columns: Any) -> Select[Any]:
     query = select(*columns).where(DagRun.state.in_([state.value for state in choice.states]))
     if _UNSUCCESSFUL.issuperset(choice.states):
-        # Written out, so that the planners see that the index of these runs covers the condition.
+        # Written out, so that the planners see that the index of unsuccessful runs covers the condition.
         query = query.where(UNSUCCESSFUL)
     if choice.dag is not None:
         query = query.where(DagRun.dag_id == choice.dag)

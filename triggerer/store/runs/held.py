@@ -1,10 +1,10 @@
-"""Queued runs whose DAG file does not load: executors hold them, and the repaired file releases them.
+"""Holds queued runs whose DAG file does not load, and releases them when the file is repaired.
 
 A held run stays queued, counts for `max_active_runs`, and no executor claims it. There are two cases:
 
 - The DAG processor could not load the file (`dag_file.is_broken`). The run is held until the file loads.
-- Only a worker could not load it, for instance because a package is missing on its machine. The run is held for a
-  while, and is tried again then, or as soon as the DAG processor has read the file again.
+- Only a worker could not load the file, for instance because its machine lacks a package. The run is held for a while.
+  It is tried again after that, or once the DAG processor has read the file again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _FIRST_DELAY_S: Final = 5.0
 _LONGEST_DELAY_S: Final = 60.0
 _OTHERS_FIRST: Final = timedelta(seconds=12)
-"""For so long, only another executor tries the run again: it may have what this one lacks. Longer than a sweep."""
+"""For this long, only another executor tries the run again, because this one may lack a package. Exceeds a sweep."""
 
-# Only runs that a claim would pick are looked at, so each run is held once and a claim costs the same afterwards.
-# PostgreSQL locks the file. The DAG processor changes its row before it releases runs, so it sees all held runs.
+# The query looks only at claimable runs, so each run is held once, and a claim costs no more afterwards. PostgreSQL
+# locks the file's row. The DAG processor changes that row before it releases runs, so it sees all held runs.
 _BROKEN: Final = """
 SELECT r.id FROM (
     SELECT id, dag_id FROM dag_run {HINT}
@@ -72,18 +72,18 @@ RETURNING id
 
 
 def hold_broken(*, limit: int) -> Script[None]:
-    """Hold the runs of broken files, until there is none among the first `limit` claimable runs."""
+    """Hold the runs of broken files, until no such run is among the first `limit` claimable runs."""
     while (yield _HOLD(limit=limit, never=NEVER, now=datetime.now(UTC))):
         pass
 
 
 def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> BoundStatement:
-    """A step: queue and hold a run whose file the worker could not load; one row if the run is held now.
+    """A step: queue and hold a run whose file the worker could not load. It returns one row if the run is held now.
 
-    The attempt does not count. There is no row if the run is no longer this attempt's, has to be cancelled, or belongs
-    to a DAG that no file defines any longer.
+    The attempt does not count. There is no row if another attempt has the run, if the run is to be cancelled, or if no
+    file defines its DAG any longer.
     """
-    # The number of an attempt is never given twice: an outcome that the store reports late would be taken for another.
+    # An attempt's number is never used twice. Otherwise a late result could be mistaken for another attempt's.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)
@@ -99,7 +99,7 @@ def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> BoundStateme
 
 
 async def any_file_is_broken(session: AsyncSession) -> bool:
-    """Return whether there is a file whose runs have to be held."""
+    """Return True if a file does not load, so that its runs must be held."""
     return await session.scalar(select(DagFile.path).where(DagFile.is_broken).limit(1)) is not None
 
 
@@ -109,7 +109,7 @@ async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[s
     The caller has written what the files define now, in this transaction.
 
     Args:
-        reread: The files that were read since the last call. Runs that only a worker could not load are tried again.
+        reread: The files read since the last call. Runs that only a worker could not load are tried again.
     """
     rows = (await session.execute(_held())).all()
     loads = [
@@ -123,12 +123,12 @@ async def release_runs(session: AsyncSession, reread: Collection[str]) -> list[s
 async def release_due(
     session: AsyncSession, *, holds: bool, executor: str, alone: bool
 ) -> list[str]:
-    """Release the held runs whose time to be tried again has come; return the ids of their DAGs.
+    """Release the held runs whose next try is due; return the ids of their DAGs.
 
     Args:
-        executor: Who asks. A run that this executor could not load is left to others at first.
-        alone: There is no other executor.
-        holds: Whether the configuration wants runs to be held at all; if not, all are released.
+        holds: False if the configuration holds no runs; then all are released.
+        executor: The executor that asks. At first, only other executors try a run that this one could not load.
+        alone: True if there is no other executor.
     """
     now = datetime.now(UTC)
     due: ColumnElement[bool] = _RUNS.c.held_until <= now

@@ -1,4 +1,4 @@
-"""Runs and their tasks as the commands show them; see `definitions`."""
+"""Reads runs and their tasks for the commands and the API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from triggerer.store.schema.models import (
 )
 
 _ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
-"""Where the events of runs are; those of one run are in one of them."""
+"""The tables of the runs' events. All events of one run are in the same table."""
 
 
 async def list_runs(
@@ -37,14 +37,18 @@ async def list_runs(
     state: str | None = None,
     with_events: bool = False,
 ) -> list[RunView]:
-    """Return runs, newest first. `asset`: only those that took an event of it, see `_with_events_of`."""
+    """Return runs, newest first.
+
+    Args:
+        asset: Only runs that took an event of this asset. Slow if that is rare, see `_with_events_of`.
+    """
     query = select(DagRun).order_by(DagRun.id.desc())
     if dag is not None:
         query = query.where(DagRun.dag_id == dag)
     if run_id is not None:
         query = query.where(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # As a query of its own: otherwise the planners walk all runs, which are in the right order.
+        # A subquery, because otherwise the planners walk all runs, which are already sorted.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         query = query.where(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
@@ -62,21 +66,21 @@ async def list_runs(
 
 
 async def find_run(session: AsyncSession, dag_id: str, run_id: str) -> int | None:
-    """Return the run's primary key; None: there is no such run."""
+    """Return the run's primary key, or None if there is no such run."""
     query = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
     found: int | None = await session.scalar(query)
     return found
 
 
 async def newest_run_id(session: AsyncSession, dag_id: str) -> str | None:
-    """Return the id of the run of this DAG that was made last; None if the DAG has no run."""
+    """Return the id of the newest run of this DAG, or None."""
     query = select(DagRun.run_id).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc())
     found: str | None = await session.scalar(query.limit(1))
     return found
 
 
 async def list_task_runs(session: AsyncSession, dag_id: str, run_id: str) -> list[TaskRunView]:
-    """Return the tasks of a run in the order in which they began."""
+    """Return the tasks of a run by start time."""
     query = (
         select(TaskRun)
         .join(DagRun, DagRun.id == TaskRun.run_pk)
@@ -93,11 +97,11 @@ async def _with_events_of(
     assets: Sequence[int],
     limit: int,
 ) -> list[DagRun]:
-    """Return the runs of a query, which are of these DAGs, that took an event of one of the assets.
+    """Return the runs of `query` that took an event of one of the assets. The runs belong to `dags`.
 
-    It takes a few times as long as the quicker of two ways: to read each event of the assets once for each DAG, or to
-    read each run that is newer than the last one on the page. Both are slow for an asset with a long history, if no run
-    has taken one of its events lately: an index with its runs in order would have to be maintained for each event.
+    There are two ways. One reads each event of the assets for each DAG. The other reads all runs newer than the last
+    one on the page. This takes a few times as long as the quicker one. Both are slow if the asset has a long history
+    and no run took its events lately. An index of its runs would have to be maintained for each event.
     """
     events = select(AssetEvent.id).where(AssetEvent.asset_id.in_(assets))
     found: list[DagRun] = []
@@ -110,10 +114,10 @@ async def _with_events_of(
         by_way_of_events = entries is not None and entries <= width
         lower = 0 if by_way_of_events else upper - width
         some: list[DagRun] = []
-        # One after the other: where either will do, PostgreSQL reads all entries of both.
+        # One table after the other, because for both together PostgreSQL reads all entries.
         for one in _ENTRIES:
             if by_way_of_events:
-                # What is left of the runs.
+                # The events may belong to any of the remaining runs.
                 taken = select(one.run_pk).where(
                     one.dag_id.in_(dags), one.asset_event_id.in_(events)
                 )
@@ -131,7 +135,7 @@ async def _with_events_of(
 async def _count_entries(
     session: AsyncSession, dags: Select[str], events: Select[int], enough: int
 ) -> int:
-    """Return how many queue entries these events may have; from `enough` on it is not counted exactly."""
+    """Estimate the queue entries of these events from above. From `enough` on, the number is not exact."""
     count = await session.scalar(select(func.count()).select_from(dags.subquery())) or 1
     some = events.limit(enough // count + 1).subquery()
     return count * (await session.scalar(select(func.count()).select_from(some)) or 0)
@@ -157,7 +161,7 @@ def _run_view(row: DagRun, event_ids: list[int], wait: RunWait | None) -> RunVie
     return view_of(
         row,
         RunView,
-        # The attempts of a run count together, so its duration never starts again.
+        # The duration of a run covers all attempts.
         started_at=row.first_started_at or row.started_at,
         log_path=path,
         waiting_for=None if wait is None else wait.reason,

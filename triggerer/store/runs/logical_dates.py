@@ -1,4 +1,4 @@
-"""The logical date of a run that a person has asked for."""
+"""Sets the logical date of a run that a person triggered."""
 
 from __future__ import annotations
 

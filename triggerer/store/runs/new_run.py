@@ -1,4 +1,4 @@
-"""The step that creates a run and gives it its events: one statement on PostgreSQL, a few on SQLite."""
+"""The step that creates a run and assigns its events: one statement on PostgreSQL, a few on SQLite."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from triggerer.store.database.statement import sqlite_instant
 from triggerer.store.database.wakeups.notify import notify_cte
 from triggerer.store.database.wakeups.signals import Signal
 
-# Without statistics, SQLite may take another one.
+# Without statistics, SQLite may choose another index.
 _INDEX: Final = "INDEXED BY ix_queued_asset_event_waiting"
 HINT: Final = (_INDEX, "")
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedRun:
-    """A run that was created."""
+    """A new run."""
 
     pk: int
     dag_id: str
@@ -34,10 +34,10 @@ class CreatedRun:
 
 @dataclass(frozen=True, slots=True)
 class EventSelection:
-    """Which of a DAG's waiting events a run takes.
+    """The waiting events of a DAG that a run takes.
 
     Args:
-        per_asset: At most so many of each of `asset_ids`, the oldest. None: all that wait.
+        per_asset: The number of events, oldest first, that the run takes of each of `asset_ids`. None: all events.
     """
 
     per_asset: int | None = None
@@ -46,13 +46,13 @@ class EventSelection:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """A condition: the row of the DAG has not changed since it was read, so nobody has planned since.
+    """A condition: the DAG's row has not changed since it was read, so no other scheduler has planned meanwhile.
 
-    PostgreSQL only: the step is then a transaction by itself, and notifies other processes of the run. On SQLite
-    nobody else can write between reading and creating a run.
+    PostgreSQL only. The step is then a whole transaction, and notifies other processes of the run. On SQLite nobody
+    else can write between reading the row and creating the run.
 
     Args:
-        version: Of the DAG's row, as `SNAPSHOT` or the previous run gave it.
+        version: The version of the DAG's row, as `SNAPSHOT` or the previous run returned it.
         sender: See `AnnouncementTransport`.
     """
 
@@ -62,11 +62,10 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class CreateRun:
-    """A step: a row (primary key, run id, run_after) of the new run; no row if its id is taken.
+    """A step: create a run; return its row (primary key, run id, run_after), or no row if its id is taken.
 
-    See `triggerer.store.dags.candidates.create_run`. A run that takes events also changes the row of its
-    DAG, so that whoever is planning for the DAG at the same time notices. With `unchanged`, there is no row either if
-    the condition is false.
+    See `triggerer.store.dags.candidates.create_run`. A run that takes events also changes the row of its DAG, so that
+    another scheduler that plans for the DAG notices. With `unchanged`, there is no row either if the condition fails.
     """
 
     dag_id: str
@@ -78,12 +77,12 @@ class CreateRun:
     unchanged: Unchanged | None = None
     logical_date: datetime | None = None
     interval: tuple[datetime, datetime] | None = None
-    """The data interval."""
+    """The data interval of the run."""
     partition_key: str | None = None
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         assert self.unchanged is None
-        # Nobody else can be writing: everything in the queue was queued before this instant.
+        # SQLite has one writer at a time, so everything in the queue is older than this instant.
         run_after = self.run_after or now()
         run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
         values = {
@@ -145,7 +144,7 @@ class CreateRun:
         return _postgres(variant), arguments
 
     def _params(self) -> str:
-        """Raises: RowRefused: As `dump_json`."""
+        """Raises: RowRefused: A parameter has no JSON form."""
         return dump_json(dict(self.params), "a param of the run").decode()
 
 
@@ -153,7 +152,7 @@ COLUMNS: Final = (
     "dag_id, run_id, run_type, state, run_after, queued_at, params, attempt, cancel_requested, "
     "logical_date, data_interval_start, data_interval_end, partition_key, priority, pools"
 )
-# As `isoformat` writes an instant in UTC.
+# The format of `isoformat` for an instant in UTC.
 RUN_ID_INSTANT: Final = 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'
 _INSTANTS: Final = ("logical_date", "interval_start", "interval_end")
 _SQLITE_CREATE: Final = f"""
@@ -168,8 +167,8 @@ _SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
 _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
-# Up to the id of the last one, rather than a list of ids: the inner query is then evaluated once, whatever the planner
-# assumes about sizes. The same on PostgreSQL.
+# The condition is an upper bound, not a list of ids, so that the inner query runs once even if the planner misjudges
+# the sizes. PostgreSQL's statement below does this too.
 _SQLITE_TAKE_OLDEST: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
@@ -183,7 +182,7 @@ WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_eve
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """The variant of PostgreSQL's statement."""
+    """The options that decide about the text of PostgreSQL's statement."""
 
     takes: bool
     is_conditional: bool
@@ -192,9 +191,9 @@ class _Variant:
     assets: int = 0
 
 
-# A statement has one snapshot, which is taken before the time is read: a run is not older than any of its
-# events, whatever is committed meanwhile. If the run takes events, a given instant is only a lower bound, since
-# others may have been committed after it was read.
+# A statement takes its snapshot before it reads the time. So a run is never older than one of its events, even if
+# others commit meanwhile. If the run takes events, a given instant is only a lower bound, because events may have been
+# committed after that instant was read.
 _POSTGRES: Final = f"""
 at AS MATERIALIZED (
     SELECT {{now}} AS now, {{queued_at}} AS queued_at
@@ -212,7 +211,7 @@ at AS MATERIALIZED (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
-# Whoever has to wait here, for another transaction that changes the row, then sees the version that it committed.
+# After waiting here for another transaction that changes the row, PostgreSQL sees the version that was committed.
 _POSTGRES_CHANGED: Final = """dag_row AS (
     UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
 )"""

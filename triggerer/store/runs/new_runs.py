@@ -1,4 +1,4 @@
-"""The step that creates runs of many DAGs, without a lock before: one statement. PostgreSQL only."""
+"""The step that creates runs of many DAGs in one statement, without a lock before. PostgreSQL only."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from triggerer.store.schema.models.dags import NEVER
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run that is to be made."""
+    """One run to create."""
 
     run_type: RunType
     selection: EventSelection | None
-    """Which of the DAG's waiting events it takes; None: none. The same for all of the DAG's runs that take some."""
+    """The events that the run takes, or None. All runs of the DAG that take events have equal selections."""
     run_after: datetime | None
-    """None: the instant at which it is made. A microsecond more for each of the DAG's runs of this kind before it."""
+    """None: the instant of creation, plus a microsecond for each earlier run of the DAG without an instant."""
     logical_date: datetime | None = None
     interval: tuple[datetime, datetime] | None = None
-    """The data interval."""
+    """The data interval of the run."""
     partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """What a DAG's timetable asks for next."""
+    """The run that a DAG's timetable asks for next."""
 
     run_after: datetime | None
-    """None: nothing."""
+    """None: the timetable asks for no run."""
     interval: tuple[datetime, datetime] | None
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedDag:
-    """A DAG whose row is to be changed, on condition that it is still as it was read."""
+    """A DAG whose row changes, unless it has changed since it was read."""
 
     dag_id: str
     version: str
-    """That of the row, see `Unchanged`."""
+    """The version of the row, see `Unchanged`."""
     runs: tuple[PlannedRun, ...]
-    """In order; there may be none."""
+    """The runs to create, in order; may be empty."""
     next_run: NextRun | None
-    """To be noted; None: the row shows it."""
+    """The next run to store. None: the row already shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateRuns:
-    """A step, which is a transaction by itself: a row (DAG id, number of runs made) for each DAG that has not changed.
+    """A step and a whole transaction. It returns a row (DAG id, number of new runs) for each unchanged DAG.
 
-    There is no row of a DAG that has changed since it was read, or that another transaction has locked: nothing is made
-    of it. A run whose id is taken is not made, and takes no events. Other processes are notified of the runs.
+    A DAG has no row, and gets no run, if its row has changed since it was read or another transaction has locked it. A
+    run whose id is taken is not created, and takes no events. Other processes are notified of the new runs.
 
     Args:
         sender: See `AnnouncementTransport`.
@@ -70,7 +70,7 @@ class CreateRuns:
     sender: str
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        # Its one writer has the lock from its look on, and makes runs by the locked path.
+        # SQLite's only writer has the lock from its look on, and creates runs by the locked path.
         raise NotImplementedError("on SQLite nobody else can write between a look and its runs")
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
@@ -109,7 +109,7 @@ def _run_rows(dag: PlannedDag) -> Iterable[Row]:
 
 
 def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
-    """Yield which assets' events the DAG's runs take, how many each, and how many together."""
+    """Yield the assets whose events the runs take, the number for each run, and the number in total."""
     taking = [run.selection for run in dag.runs if run.selection is not None]
     if not taking or (each := taking[0].per_asset) is None:
         return
@@ -117,12 +117,11 @@ def _oldest_rows(dag: PlannedDag) -> Iterable[Row]:
         yield dag.dag_id, asset_id, each, each * len(taking)
 
 
-# Rows are locked in order, and nobody's lock is waited for: so no two of these statements wait for each other. One
-# that was changed since it was read has another xmin, also if that was committed after this statement's snapshot: the
-# condition is then asked again of the row's last version. Otherwise nobody has planned for the DAG, and the snapshot's
-# queue is up to date.
+# Rows are locked in order, and locked rows are skipped, so two of these statements never wait for each other. A row
+# that changed since it was read has another xmin, and PostgreSQL checks the condition on the row's last version. If it
+# matches, no other scheduler has planned for the DAG, and the queue in this snapshot is complete.
 #
-# The snapshot is taken before the time is read: a run is not older than any of its events.
+# The snapshot is taken before the time is read, so a run is never older than one of its events.
 _POSTGRES: Final = f"""
 asked AS (
     SELECT * FROM unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[],
@@ -166,8 +165,9 @@ asked AS (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id
 )"""
-# By the place of the row, and each DAG's queue by itself: with a plain join the planner, when it believes the queue to
-# be empty, would walk all that waits for any DAG. `coalesce` keeps the partial index, which is such a walk, out.
+# The update finds rows by their ctid, and each DAG's queue in a lateral query. With a plain join, a planner that takes
+# the queue for empty would walk everything that waits for any DAG. `coalesce` keeps it off the partial index, which
+# would be such a walk.
 _TAKE: Final = """{name} AS (
     UPDATE queued_asset_event q SET run_pk = t.run_pk FROM ({found}) AS t
     WHERE q.ctid = t.place AND coalesce(q.run_pk, -1) = -1

@@ -18,17 +18,17 @@ from triggerer.store.runs.state_conditions import RUNNING
 from triggerer.store.schema.models import DagRun, Instance, TaskRun
 
 MAX_ATTEMPTS: Final = 3
-"""A run whose executors died this often is given up: it may have killed them."""
+"""A run whose executors died this often is given up, because it may have killed them."""
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-# The first attempt counts as begun when it is claimed, see `begin_run`.
+# A claim counts as the begin of the first attempt, see `begin_run`.
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The runs whose executor was gone."""
+    """The runs whose executor died."""
 
     requeued: list[str]
     """DAG ids, one for each run."""
@@ -36,14 +36,15 @@ class Recovered:
 
 
 async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) -> Recovered:
-    """Queue the running runs of dead executors again, or fail those that were begun too often.
+    """Queue the running runs of dead executors again. Runs that began too often fail.
 
-    An attempt that its executor died before it began does not count: it cannot have killed the executor. The next
-    attempt has the same number, so an executor that was not dead after all may have the same (executor, attempt) again.
+    If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
+    executor. The next attempt then has the same number. So an executor that was wrongly taken for dead may get the same
+    (executor, attempt) again.
 
     Args:
-        alone: No other executor can be alive (SQLite, which is locked for this process): the runs of all
-            others are orphans. Otherwise those whose instance is deregistered or has expired.
+        alone: True if no other executor can be alive (SQLite, which is locked for this process): the runs of all
+            others are orphans. Otherwise an executor is dead if its instance is deregistered or has expired.
     """
     gone: list[ColumnElement[bool]] = [
         or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)
@@ -85,7 +86,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
 
 
 async def _give_up(session: AsyncSession, row: Any, now: datetime) -> None:
-    """End a run, and what runs of its tasks, as failed."""
+    """End a run and its running tasks as failed."""
     error = (
         f"given up after {_counted(row)} attempts: each time the executor died while it ran"
         f" (the last one was {row.executor})"
@@ -102,5 +103,5 @@ async def _give_up(session: AsyncSession, row: Any, now: datetime) -> None:
 
 
 def _counted(row: Any) -> int:
-    """The attempts since somebody had the run repeated."""
+    """Return the number of attempts since a person last had the run repeated."""
     return int(row.attempt) - Repeat.from_json(row.again).after_attempt

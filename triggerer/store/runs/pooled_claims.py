@@ -1,4 +1,4 @@
-"""Claims where some DAG uses a pool: a slot is given to one run, whoever claims at the same time."""
+"""Claims runs if some DAG uses a pool. Each slot goes to one run, even if several executors claim at once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from triggerer.store.runs.state_conditions import ACTIVE
 from triggerer.store.runs.transitions import claim_these
 from triggerer.store.schema.models import Dag, DagRun
 
-# Executors that claim runs with pools take turns. Any number that nobody else uses.
+# Executors that claim runs with pools take turns under this lock. The number is arbitrary, and unique in the database.
 _LOCK: Final = 0x7472_6967_706F
 MOST_LOOKED_AT: Final = 1_000
-"""Queued runs: behind so many that wait for a pool, those that wait for none are not seen."""
+"""Queued runs to look at. A run without a pool is not seen behind this many that wait for a pool."""
 
 _QUEUED: Final = Statement(
     """
@@ -42,7 +42,7 @@ WHERE r.state IN ('queued', 'running') AND r.state = 'running' AND r.pools IS NO
 
 @dataclass(frozen=True, slots=True)
 class _TakeTurns:
-    """A step: until the commit, nobody else claims runs with pools. On SQLite nobody else can be writing."""
+    """A step: keep other executors from claiming runs with pools until the commit. SQLite has one writer anyway."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         return []
@@ -53,15 +53,15 @@ class _TakeTurns:
 
 @dataclass(frozen=True, slots=True)
 class PooledRuns:
-    """What decides which runs are claimed."""
+    """The runs and slots that decide which runs are claimed."""
 
     queued: list[tuple[QueuedRun, str, str]]
-    """In order, with the DAG's id and the run's."""
+    """In order, each with its DAG id and run id."""
     running: list[frozenset[str]]
 
 
 def pooled_runs() -> Script[PooledRuns]:
-    """Return the queued runs, with pools or without, and the pools of those that run."""
+    """Return the queued runs, with or without pools, and the pools of the running runs."""
     running = [pools_in(pools) for (pools,) in (yield _RUNNING())]
     return PooledRuns(
         [
@@ -75,12 +75,12 @@ def pooled_runs() -> Script[PooledRuns]:
 def claim_with_pools(
     *, executor: str, limit: int, log_home: str, slots: Mapping[str, int]
 ) -> Script[list[Row]]:
-    """Claim up to `limit` queued runs, with pools or without; `claimed_runs` reads the rows.
+    """Claim up to `limit` queued runs, with or without pools. `claimed_runs` reads the rows.
 
-    The order is that of `claim_runs`. A run takes a slot of each of its pools until it has ended; see
-    `triggerer.domain.pools.choose` for who may go first.
+    The order is the order of `claim_runs`. A run occupies a slot of each of its pools until it has ended. See
+    `triggerer.domain.pools.choose` for the runs that may overtake others.
     """
-    # The lock first: a statement sees what was committed before it began.
+    # The lock comes first, because a statement sees only commits from before its begin.
     yield _TakeTurns()
     waiting = yield from pooled_runs()
     queued = [run for run, _, _ in waiting.queued]
@@ -91,7 +91,7 @@ def claim_with_pools(
 
 
 async def any_run_may_use_pools(session: AsyncSession) -> bool:
-    """Return whether a DAG has a task with a pool, or a run that has not ended was made while it had one."""
+    """Return True if a DAG has a task with a pool, or an unfinished run was created while its DAG had one."""
     dag = select(Dag.dag_id).where(Dag.pools.is_not(None)).limit(1)
     if await session.scalar(dag) is not None:
         return True

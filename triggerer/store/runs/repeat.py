@@ -1,4 +1,4 @@
-"""Queues a run that has ended once more; the caller commits and announces."""
+"""Queues an ended run again; the caller commits and announces."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from triggerer.store.schema.models import Dag, DagRun, TaskRun
 
 @dataclass(frozen=True, slots=True)
 class LockedRun:
-    """A run that nobody else can change until the commit, and what its DAG's file last defined."""
+    """A run that is locked until the commit, with the tasks that its DAG's file last defined."""
 
     pk: int
     state: RunState
     attempt: int
     repeat: Repeat
     is_stale: bool
-    """The DAG is gone from its file."""
+    """True if the DAG is gone from its file."""
     path: str
     tasks: Mapping[str, TaskState]
-    """How the tasks ended that it has begun, or left out."""
+    """The states of the tasks that the run began or skipped."""
     definition: Sequence[Mapping[str, Any]]
     """The DAG's tasks, see `Dag.tasks`."""
 
 
 async def lock_run(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun | None:
-    """Lock a run and return it; None: there is no such run."""
+    """Lock a run and return it, or None if there is no such run."""
     row = await session.scalar(
         select(DagRun)
         .where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
@@ -59,7 +59,7 @@ async def lock_run(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun
 
 
 async def queue_again(session: AsyncSession, run_pk: int, repeat: Repeat) -> None:
-    """Queue the run for a new attempt. What is not kept of its tasks is as if it had not begun."""
+    """Queue the run for a new attempt. Tasks that `repeat` does not keep lose their rows, as if they never began."""
     await session.execute(
         update(DagRun)
         .where(DagRun.id == run_pk)

@@ -19,19 +19,19 @@ from triggerer.store.database.wakeups.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class AttemptUpdate:
-    """News of an attempt: tasks that run or have ended, a wait, and maybe the end of the run."""
+    """News of an attempt: tasks that run or have ended, a wait, and possibly the end of the run."""
 
     order: RunOrder
     tasks: tuple[TaskResult, ...] = ()
     end: RunEnd | None = None
     wait: Wait | None = None
     is_unloaded: bool = False
-    """The run has not begun, because its file does not load: it is held if it can be, and ends as `end` says if not."""
+    """True if the run has not begun because its file does not load. It is held if possible; otherwise it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """What the store shows of a run that this executor has claimed."""
+    """The stored state of a run that this executor claimed."""
 
     attempt: int
     state: RunState
@@ -40,16 +40,16 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True)
 class SaveResults:
-    """A step that writes updates of those runs that are running, as claimed by `executor` for the same attempt.
+    """A step that writes updates of running runs, if `executor` still has the run in the update's attempt.
 
-    Tasks are inserted or replaced, and the end is written. Unless it is a success, tasks that still run end with it. On
-    PostgreSQL the statement also notifies other processes of the ends, so that it can be a transaction by itself.
+    Tasks are inserted or replaced, and the end is written. If the run ends without success, its running tasks end with
+    it. On PostgreSQL the statement also notifies other processes of the ends, so it can be a whole transaction.
 
-    It has a row (primary key, attempt, state, cancel_requested) for each run that `executor` was the last to claim, as
-    it was before; `held_runs` reads them.
+    It returns a row (primary key, attempt, state, cancel_requested) for each run that `executor` was the last to claim,
+    with the values from before this step. `claimed_states` reads the rows.
 
     Args:
-        updates: In order: the last one with a task counts. No two of them end the same run.
+        updates: In order; the last update of a task counts. No two of them end the same run.
         sender: See `AnnouncementTransport`.
     """
 
@@ -118,7 +118,7 @@ class SaveResults:
 
 
 def held_runs(rows: Sequence[Row]) -> dict[int, HeldRun]:
-    """Return what the rows of `SaveResults` show, by primary key."""
+    """Return the runs in the rows of `SaveResults`, by primary key."""
     return {
         pk: HeldRun(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
     }
@@ -170,7 +170,7 @@ _SQLITE_OTHER_TASKS: Final = Statement(
     GIVEN=_ENDS,
 )
 
-# One statement can change a row only once, so the tasks that end with their run are those without an update.
+# One statement can change a row only once, so the run's end applies to tasks without an update of their own.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, attempt, state, cancel_requested FROM dag_run

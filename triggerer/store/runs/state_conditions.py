@@ -1,6 +1,6 @@
-"""Conditions on the state of runs that the partial indexes of `dag_run` serve.
+"""Conditions on the state of runs, in the form that the partial indexes of `dag_run` serve.
 
-They are written out, without parameters: only then do the planners see that the index covers them.
+They have no parameters, because the planners use a partial index only for a literal condition.
 """
 
 from __future__ import annotations

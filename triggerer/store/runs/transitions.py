@@ -1,6 +1,6 @@
-"""Transitions of runs and tasks, as executors make them; the caller commits.
+"""The transitions of runs and tasks that executors make; the caller commits.
 
-A result is taken only from the (executor, attempt) that the row still shows. So an executor that was taken for dead,
+A result is accepted only from the (executor, attempt) that the run's row shows. So an executor that was taken for dead,
 and whose runs were queued again, can write nothing.
 """
 
@@ -28,21 +28,21 @@ _TASKS: Final = typing.cast(Table, TaskRun.__table__)
 
 
 def claim_runs(*, executor: str, limit: int, log_home: str) -> BoundStatement:
-    """A step: move up to `limit` queued runs to running for this executor alone.
+    """A step: move up to `limit` queued runs to running for this executor alone. `claimed_runs` reads the rows.
 
-    Those with the highest priority come first, of equal ones the oldest. Runs that use pools are left to
-    `triggerer.store.runs.pooled_claims`. Each claim is a new attempt; see also `begin_run`. Runs that
-    other executors are claiming at this moment are skipped. `claimed_runs` reads the rows.
+    Runs with a higher priority come first, then older runs. Runs with pools are left to
+    `triggerer.store.runs.pooled_claims`. Each claim is a new attempt; see also `begin_run`. Runs that other executors
+    claim at this moment are skipped.
     """
     now = datetime.now(UTC)
     return _CLAIM(executor=executor, limit=limit, log_home=log_home, now=now)
 
 
 def begin_run(*, executor: str, run_pk: int, attempt: int) -> BoundStatement:
-    """A step: note that a worker begins an attempt now; one row if the run is still this executor's, none otherwise.
+    """A step: store that a worker begins an attempt now. It returns one row if this executor still has the run.
 
-    For every attempt but the first, which counts as begun when it is claimed: nearly all runs need only that one,
-    and another transaction would cost each of them. `recover_orphans` counts attempts that were begun.
+    It serves every attempt but the first, whose claim counts as its begin. Nearly all runs need one attempt, and this
+    saves them a transaction. `recover_orphans` counts attempts that began.
     """
     now = datetime.now(UTC)
     return _BEGIN(executor=executor, run_pk=run_pk, attempt=attempt, now=now)
@@ -56,7 +56,7 @@ def record_wait(
     waiting_for: str | None,
     waiting_since: datetime | None,
 ) -> BoundStatement:
-    """A step: note what an attempt of ours waits for; None: for nothing. Of no effect once it has ended."""
+    """A step: store the reason why an attempt of this executor waits, or None. No effect once the attempt has ended."""
     return _WAIT(
         executor=executor,
         run_pk=run_pk,
@@ -67,13 +67,13 @@ def record_wait(
 
 
 def claimed_runs(rows: Sequence[Row], *, log_home: str) -> list[RunOrder]:
-    """Return the runs that the step `claim_runs` has claimed, in the order in which they are to be executed."""
+    """Return the runs that the step `claim_runs` claimed, in the order of execution."""
     ordered = sorted(rows, key=lambda row: (-row[-1], row[0]))
     return [_order(row[:-1], log_home) for row in ordered]
 
 
 def claim_these(*, executor: str, run_pks: Sequence[int], log_home: str) -> BoundStatement:
-    """A step: the same of these runs, those that are still queued."""
+    """A step: claim these runs, if they are still queued, in the way of `claim_runs`."""
     now = datetime.now(UTC)
     return _CLAIM_THESE(executor=executor, run_pks=list(run_pks), log_home=log_home, now=now)
 
@@ -112,8 +112,8 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# SQLite has to be told which index to use: not knowing the limit, it would walk all runs that there ever were. On
-# PostgreSQL the ids are an array, so that the runs are picked only once, whatever the planner makes of the rest.
+# SQLite needs the name of the index: it does not know the limit, and would walk all runs that ever existed. On
+# PostgreSQL the ids are an array, so that the planner picks the runs only once.
 _CLAIMABLE: Final = "state = 'queued' AND held_until IS NULL AND NOT cancel_requested"
 _PICKED: Final = f"""
 SELECT r.id FROM dag_run r {{HINT}} WHERE {_CLAIMABLE} AND r.pools IS NULL
@@ -166,14 +166,14 @@ WHERE id = {run_pk} AND executor = {executor} AND attempt = {attempt} AND state 
 async def requeue_runs(
     session: AsyncSession, *, executor: str, attempts: Mapping[int, int], have_begun: bool = True
 ) -> int:
-    """Queue runs of this executor again; return how many were still its own.
+    """Queue runs of this executor again; return how many it still had.
 
-    The attempt does not count, however far it had come: attempts are counted to find a run that kills its executors,
-    and an executor that queues runs again is alive.
+    The attempt does not count, however far it had come. Attempts are counted to find a run that kills its executors,
+    and an executor that queues a run again is alive.
 
     Args:
         attempts: The attempt of each run, by primary key.
-        have_begun: False: no worker has begun one of these attempts.
+        have_begun: False if no worker has begun any of these attempts.
     """
     requeued = 0
     for pk, attempt in attempts.items():
@@ -183,7 +183,7 @@ async def requeue_runs(
             "attempt": attempt - 1,
         }
         if not have_begun and attempt == 1:
-            # It was set by the claim.
+            # The claim has set it.
             values["first_started_at"] = None
         result = await session.execute(
             update(_RUNS)
@@ -208,11 +208,11 @@ async def running_of(session: AsyncSession, *, executor: str) -> dict[int, HeldR
 
 
 async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
-    """Cancel a run: at once while it is queued, otherwise ask its executor to.
+    """Cancel a queued run at once, or ask the executor of a running run to cancel it.
 
     Returns:
-        The run's state now: cancelled; running (its executor will end it); success or failed (it had ended
-        before). None: there is no such run. The caller announces RUNS_ENDED or RUNS_CANCELLED accordingly.
+        The run's state now. CANCELLED: it was queued. RUNNING: its executor will end it. SUCCESS or FAILED: it had
+        ended before. None: there is no such run. The caller announces RUNS_ENDED or RUNS_CANCELLED accordingly.
     """
     state = (
         await session.execute(select(_RUNS.c.state).where(_RUNS.c.id == run_pk).with_for_update())
@@ -231,7 +231,7 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
 
 
 async def cancel_queued(session: AsyncSession) -> list[str]:
-    """End the queued runs that are to be cancelled; return their DAG ids."""
+    """End the queued runs with a request to cancel; return their DAG ids."""
     now = datetime.now(UTC)
     ended = await session.execute(
         update(_RUNS)
@@ -246,7 +246,7 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """End the tasks that a former attempt has left as running: its executor died, or queued the run again."""
+    """End tasks that an earlier attempt left as running when its executor died or queued the run again."""
     await session.execute(
         update(_TASKS)
         .where(_TASKS.c.run_pk.in_(run_pks), _TASKS.c.state == TaskState.RUNNING.value)
@@ -255,7 +255,7 @@ async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: date
 
 
 async def any_dag_needs_spark(session: AsyncSession) -> bool:
-    """Return whether a DAG that may run has a task that names `spark`."""
+    """Return True if a task of an active DAG names `spark`."""
     rows = await session.execute(
         select(Dag.tasks).where(Dag.is_stale.is_(False), Dag.is_paused.is_(False))
     )

@@ -1,4 +1,4 @@
-"""Gives a run its triggering events, as the scheduler would."""
+"""Assigns triggering events to a run in a test, in place of the scheduler."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from triggerer.store.schema.models import AssetEvent, DagRun, QueuedAssetEvent
 
 
 async def give_events(session: AsyncSession, run_pk: int, event_ids: Sequence[int]) -> None:
-    """Make these events the run's, whether or not its DAG waits for their assets.
+    """Assign these events to the run, whether or not its DAG waits for their assets.
 
-    For a store that has no scheduler: an event that waits for the DAG is taken out of its queue.
+    For a store without a scheduler. An event that waits for the DAG leaves its queue.
     """
     if not event_ids:
         return

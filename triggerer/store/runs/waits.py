@@ -1,4 +1,4 @@
-"""Tells why a run does not proceed: it waits for its file, a worker, an executor, or what its task says."""
+"""Tells why a run does not proceed: it waits for its file, a worker, an executor, or what its task reports."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class RunWait:
     reason: str
     since: datetime | None
     is_for_file: bool = False
-    """Its file does not load."""
+    """True if its file does not load."""
 
 
 async def waits_of(session: AsyncSession, rows: Sequence[DagRun]) -> dict[int, RunWait]:
-    """Return the waits of these runs, by primary key; a run that works, or has ended, has none."""
+    """Return the waits of these runs by primary key. A run that works or has ended has none."""
     active = [row for row in rows if row.state in (RunState.QUEUED, RunState.RUNNING)]
     if not active:
         return {}
@@ -57,7 +57,7 @@ def readable_problem(problem: Mapping[str, Any]) -> str:
 
 
 async def broken_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[str, str]:
-    """Return the first error of the file of each of these DAGs, where the DAG processor cannot load the file."""
+    """Return, by DAG id, the first error of the DAG's file, if the DAG processor cannot load it."""
     found: dict[str, str] = {}
     query = select(Dag.dag_id, DagFile.errors).join(DagFile, DagFile.path == Dag.path)
     for chosen in some_of(sorted(dag_ids), Dag.dag_id):
@@ -67,7 +67,7 @@ async def broken_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[
 
 
 async def unloaded_files(session: AsyncSession, dag_ids: Collection[str]) -> dict[str, str]:
-    """Return why an executor could not load the file of these DAGs, where a run is held for it."""
+    """Return, by DAG id, why an executor could not load the DAG's file, if a run is held for it."""
     found: dict[str, str] = {}
     query = select(DagRun.dag_id, DagRun.waiting_for).where(
         QUEUED, DagRun.held_until.is_not(None), DagRun.held_until != NEVER
@@ -85,7 +85,7 @@ async def count_queued(session: AsyncSession, dag_id: str) -> int:
 
 
 async def awaited_worker(session: AsyncSession) -> str:
-    """Return what a queued run waits for that nothing else holds."""
+    """Return the last reason why a queued run waits: no executor is running, or no worker is free."""
     now = await database_now(session)
     alive = select(Instance.id).where(Instance.kind == "executor", Instance.expires_at > now)
     if await session.scalar(alive.limit(1)) is None:
