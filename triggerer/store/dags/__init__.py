@@ -1,1 +1,1 @@
-"""Reads and writes of DAGs: sync with the DAG files, due moments, snapshots for the scheduler, lists."""
+"""Reads and writes DAGs: updates from the DAG files, due moments, snapshots for the scheduler, lists."""

@@ -1,4 +1,4 @@
-"""The DAGs that may be due, and the runs that are created from their waiting events."""
+"""Finds the DAGs that may be due, and creates runs."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from triggerer.store.schema.models.dags import NEVER
 
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250
-# A scheduled run with an id that is taken counts as made.
+# A scheduled run whose id is taken counts as created, so a manual run must not have such an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
-# Not a decision: it only leaves out what nobody has to look at. From one DAG of the queue to the next, an index lookup
-# each: a join would read the whole queue, and to look up each DAG takes as long where only a few have anything waiting.
+# Not a decision: the query only leaves out DAGs that need no look. It goes from one DAG of the queue to the next, by one
+# index look-up each. A join would read the whole queue. Looking up every DAG is no faster if few have waiting events.
 _CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (
@@ -85,9 +85,9 @@ _LOCK_FREE: Final = Statement(
 
 @dataclass(frozen=True, slots=True)
 class LockDags:
-    """A step: lock these DAGs against other schedulers until the commit. On SQLite nobody else can be writing.
+    """A step: lock these DAGs against other schedulers until the commit. SQLite needs no lock: it has one writer.
 
-    The lock is the weaker one: others may still insert runs, which refer to the row.
+    The lock is the weaker kind, so that others may still insert runs, which refer to the row.
     """
 
     dag_ids: Collection[str]
@@ -105,7 +105,7 @@ class LockDags:
 
 @dataclass(frozen=True, slots=True)
 class LockFreeDags:
-    """A step: lock those of these DAGs that nobody has locked; a row (id) for each. On SQLite those are all."""
+    """A step: lock the DAGs that nobody else has locked; one row (id) for each. On SQLite it locks all."""
 
     dag_ids: Collection[str]
 
@@ -117,23 +117,23 @@ class LockFreeDags:
 
 
 async def find_candidates(session: AsyncSession) -> list[str]:
-    """Return the DAGs, neither paused nor stale, for which an event waits; by id."""
+    """Return the active DAGs (neither paused nor stale) with waiting events, by id."""
     rows = await perform(session, single_step(_CANDIDATES()))
     return [dag_id for (dag_id,) in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The DAGs that a timetable makes due, at some time."""
+    """The DAGs with a timetable, and when they are due."""
 
     now: datetime
-    """By the database's clock, read before."""
+    """The database's time, read before the DAGs."""
     due: Mapping[str, datetime]
-    """When each is due, the earliest first; it may have been."""
+    """DAG id to the instant when it is due, earliest first. The instant may have passed."""
 
 
 async def find_timed(session: AsyncSession) -> Timed:
-    """Return the DAGs, neither paused nor stale, whose timetable asks for a run."""
+    """Return the active DAGs (neither paused nor stale) whose timetable asks for a run."""
     now = await database_now(session)
     rows = await perform(session, single_step(_TIMED()))
     return Timed(now, {dag_id: cast("datetime", instant_from(due)) for dag_id, due in rows})
@@ -142,16 +142,16 @@ async def find_timed(session: AsyncSession) -> Timed:
 def lock_and_read(
     dag_ids: Collection[str], *, bound: int, waits: bool = True
 ) -> Script[list[DagRow]]:
-    """Lock these DAGs against other schedulers until the commit, and return what there is to know of them.
+    """Lock these DAGs against other schedulers until the commit, and return the rows that a decision needs.
 
     Args:
-        bound: The queued events of an asset are counted up to this number.
-        waits: Whether to wait for DAGs that others have locked; otherwise those are left out.
+        bound: Counting of an asset's queued events stops at this number.
+        waits: True to wait for DAGs that others have locked; False to leave them out.
     """
     if not dag_ids:
         return []
-    # A statement of its own: a snapshot that locks the rows itself, and has to wait for the lock, still
-    # sees the queue as it was before the other scheduler's commit.
+    # The lock is a statement of its own. A query that reads and locks would, after waiting for the lock, still see the
+    # queue from before the other scheduler's commit.
     if waits:
         yield LockDags(dag_ids)
     else:
@@ -176,14 +176,14 @@ def create_run(
     """Insert a queued run with the events that it takes, and announce it.
 
     Args:
-        run_after: None: the present instant, which is not before that of any event that the run takes. For a
-            run that takes events, a given instant is only a lower bound. If the id made of it is taken, the next
-            free microsecond is used.
+        run_after: None: the present instant, which is never earlier than an event that the run takes. If the run
+            takes events, a given instant is only a lower bound. If the id built from it is taken, the next free
+            microsecond is used.
         run_id: None: `<type>__<run_after>`.
-        selection: The run takes these of the events that are queued for the DAG; None: none of them.
-        interval: The data interval.
+        selection: The events queued for the DAG that the run takes. None: no events.
+        interval: The data interval of the run.
     Raises:
-        RowRefused: The DAG has a run of this id.
+        RowRefused: The DAG has a run with this id.
     """
     step = CreateRun(
         dag_id,
@@ -216,16 +216,16 @@ async def create_manual_run(
     params: Mapping[str, Any] | None = None,
     partition_key: str | None = None,
 ) -> CreatedRun:
-    """Queue a run that a person has asked for: also if the DAG is paused, or has `max_active_runs`.
+    """Queue a run that a person asked for, even if the DAG is paused or has `max_active_runs` runs.
 
     Args:
-        params: They replace those of the DAG with the same names.
-        partition_key: Of a DAG whose timetable gives keys, the run is for the data interval that has this one. None:
-            that of the run's data interval, if the timetable gives keys.
+        params: They replace the DAG's parameters of the same names.
+        partition_key: If the DAG's timetable produces keys, the run covers the data interval that belongs to the key.
+            None: the key of the run's data interval, if the timetable produces keys.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: Its file is gone; or its timetable gives keys, and this is none of them.
-        RowRefused: The DAG has a run of this id; or the id, or the key, cannot be one.
+        DagError: The DAG is gone from its file, or its timetable produces keys and never this one.
+        RowRefused: The DAG has a run with this id, or the id or the key is not a valid one.
     """
     if partition_key is not None:
         check_partition_key(partition_key)
@@ -239,7 +239,7 @@ async def create_manual_run(
     if run_id is not None and run_id.startswith(_RESERVED):
         raise RowRefused(
             f"a run by hand cannot be called {run_id!r}",
-            hint=f"{', '.join(_RESERVED)} begin the ids of runs that the scheduler makes",
+            hint=f"{', '.join(_RESERVED)} begin the ids of runs that the scheduler creates",
         )
     now = await database_now(session)
     merged = {**dag.params, **(params or {})}

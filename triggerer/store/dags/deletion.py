@@ -1,4 +1,4 @@
-"""Deletes a stale DAG with its runs, some hundred at a time, the DAG's own row last."""
+"""Deletes a stale DAG: first its runs, a few hundred at a time, then its own row."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _CALLED_BACK: Final = "running"
 
 @dataclass(frozen=True, slots=True)
 class DagUse:
-    """What a DAG is, and whether it is at work."""
+    """The file of a DAG, and the runs that may keep it from deletion."""
 
     path: str
     is_stale: bool
     runs: int
     busy_run: str | None
-    """A run that has not ended, or whose callback is running."""
+    """An unfinished run, or a run whose callback is running."""
 
 
 async def use_of_dag(session: AsyncSession, dag_id: str) -> DagUse | None:
-    """Return what a DAG has, and whether it is at work; None: there is no such DAG."""
+    """Return the file and the runs of a DAG, or None if there is no such DAG."""
     query = select(Dag.path, Dag.is_stale).where(Dag.dag_id == dag_id)
     found = (await session.execute(query)).one_or_none()
     if found is None:
@@ -65,7 +65,7 @@ async def use_of_dag(session: AsyncSession, dag_id: str) -> DagUse | None:
 async def delete_some_runs(
     session: AsyncSession, dag_id: str, *, limit: int
 ) -> Sequence[tuple[str, str | None]]:
-    """Delete the next runs of a DAG, with their tasks and with what they have taken; return their ids and log homes."""
+    """Delete the next runs of a DAG, with their tasks and event entries; return their ids and log homes."""
     rows = await session.execute(
         select(DagRun.id, DagRun.run_id, DagRun.log_home)
         .where(DagRun.dag_id == dag_id)
@@ -84,12 +84,12 @@ async def delete_some_runs(
 async def release_some_keys(
     session: AsyncSession, dag_id: str, *, after: int, limit: int
 ) -> int | None:
-    """Give the next events that tasks of a DAG emitted keys that nobody uses again; None: there are no more.
+    """Give the next events that tasks of a DAG emitted keys that nobody uses again.
 
-    Otherwise a DAG that gets the id again would seem to repeat these events, and its own would not be recorded.
+    Otherwise a later DAG with this id would seem to repeat these events, and its own would not be recorded.
 
     Returns:
-        The id of the last of these events, for the next call.
+        The id of the last of these events, for the next call. None: there were no further events.
     """
     found = await session.scalars(
         select(AssetEvent.id)
@@ -104,7 +104,7 @@ async def release_some_keys(
 
 
 async def delete_dag_row(session: AsyncSession, dag_id: str) -> None:
-    """Delete a DAG that has no runs, with its queue, its partition keys, its backfills and its schedule."""
+    """Delete a DAG without runs, with its queue, partition keys, backfills and schedule."""
     backfills = select(Backfill.id).where(Backfill.dag_id == dag_id)
     for part in (BackfillInterval, BackfillKey):
         await session.execute(delete(part).where(part.backfill_id.in_(backfills)))

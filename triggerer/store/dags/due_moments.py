@@ -1,4 +1,4 @@
-"""When a DAG's timetable makes it due next, as its row has it."""
+"""Stores when a DAG's timetable makes it due next."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ WHERE dag_id = {dag_id}
 
 @dataclass(frozen=True, slots=True)
 class NoteNext:
-    """A step: note which run a DAG's timetable asks for next, and whether runs were made just now. No rows."""
+    """A step without result rows: store a DAG's next timed run, and if runs were created now."""
 
     dag_id: str
     run_after: datetime | None
-    """None: it asks for none."""
+    """None: the timetable asks for no run."""
     interval: tuple[datetime, datetime] | None
     has_run: bool
 
@@ -64,21 +64,21 @@ class NoteNext:
 
 
 async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
-    """Ask the timetables of these DAGs anew, and set when they are due; call it where their schedules have changed.
+    """Ask the timetables of these DAGs again, and set when the DAGs are due. Call it after a change of a schedule.
 
-    What was missed until now is due only if the timetable, asked now, says so. A timetable that cannot be read or
-    raises makes its DAG due at once: the scheduler will say why, and the other DAGs go on.
+    A moment that has passed is due only if the timetable still says so. A timetable that cannot be read, or raises,
+    makes its DAG due at once: the scheduler reports the error, and the other DAGs go on.
     """
     now = None
     for dag in dags:
         try:
             schedule = schedule_from_json(dag.schedule)
             if isinstance(schedule, OnPartitions):
-                # When the next key is due is noted as soon as a scheduler has looked.
+                # The first look of a scheduler stores when the next key is due.
                 now = now or await database_now(session)
                 dag.next_run_after, dag.next_interval_start, dag.next_interval_end = now, None, None
                 continue
-            # A row that is not written yet has no runs.
+            # A row that is not flushed yet has no runs.
             is_new = timetable_in(schedule) is None or inspect(dag).pending
             last = None if is_new else await _last_interval(session, dag.dag_id)
             info = next_info(schedule, last, _restriction(dag))

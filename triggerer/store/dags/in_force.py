@@ -1,4 +1,4 @@
-"""Reads the DAGs, assets and watchers in force into the form of a parsed folder, so that the two can be compared."""
+"""Reads the present DAGs, assets and watchers in the form of a parsed folder, so that the two can be compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Backlog:
     """The messages that a watcher misses, as far as the store knows them."""
 
     positions: int = 0
-    """The number of lanes of logs in which the watcher is behind."""
+    """The number of lanes of logs with a backlog."""
     messages: int = 0
     """The number of stored messages of queues that wait for the watcher."""
 
@@ -38,7 +38,7 @@ NO_BACKLOG = Backlog()
 async def folder_in_force(session: AsyncSession) -> Folder:
     """Return the DAGs that are not stale, the declared assets, and the watchers, each with its file.
 
-    The store has no locations and no `is_paused_upon_creation`.
+    Locations and `is_paused_upon_creation` are empty, because the store does not have them.
     """
     dags = await session.scalars(select(Dag).where(~Dag.is_stale).order_by(Dag.dag_id))
     assets = await session.scalars(select(Asset).where(Asset.declared_in.is_not(None)))
@@ -69,7 +69,7 @@ async def folder_in_force(session: AsyncSession) -> Folder:
 
 
 async def backlogs(session: AsyncSession) -> dict[WatcherKey, Backlog]:
-    """Return what the store has for watchers that are behind, by watcher."""
+    """Return, by watcher, the backlog of each watcher that is behind."""
     rows = await session.execute(
         select(Watcher.id, Asset.name, Asset.uri, Watcher.name)
         .join(Asset, Asset.id == Watcher.asset_id)

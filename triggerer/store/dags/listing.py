@@ -1,8 +1,8 @@
-"""Lists for the commands: newest first for what happens in time, otherwise by name.
+"""Lists for the commands and the API. Lists of things with a time are newest first, other lists are by name.
 
 Every function takes `limit` (0: all) and optional filters, which are combined by "and". An asset is given by its name
-or its URI. History grows for ever, so a page is read from the end of an index; if no index has the order, the docstring
-says what is walked instead.
+or its URI. History grows for ever, so a page is read from the end of an index. If no index has the order, the docstring
+says what the query walks instead.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ async def list_assets(
     """Return assets by name.
 
     Args:
-        dag: Only those that the DAG waits for.
-        state: One of `ASSET_STATES`: whether a file declares it, or only events have named it.
+        dag: Only assets that the DAG waits for.
+        state: A key of `ASSET_STATES`: a file declares the asset, or only events have named it.
     """
-    # By the newest id rather than max(timestamp): that is one index lookup for each asset.
+    # The newest id rather than max(timestamp), because that is one index look-up for each asset.
     any_event = aliased(AssetEvent)
     others = (
         select(func.max(FormerIdentity.last_event_id))
@@ -109,11 +109,11 @@ async def list_dags(
     asset: str | None = None,
     state: str | None = None,
 ) -> list[DagView]:
-    """Return DAGs by id. What waits for each is counted up to `MOST_COUNTED`.
+    """Return DAGs by id. Counting of their waiting events stops at `MOST_COUNTED`.
 
     Args:
-        asset: Only DAGs that wait for it.
-        state: `active`, `paused` or `stale`; a stale DAG is neither active nor paused.
+        asset: Only DAGs that wait for this asset.
+        state: `active`, `paused` or `stale`. A stale DAG is neither active nor paused.
     """
     any_run = aliased(DagRun)
     newest = (
@@ -155,7 +155,7 @@ async def list_dags(
             else row.next_run_after,
         )
         for row, missing_since, warnings, last_run_id, last_run_state in found
-        # It may have been deleted since.
+        # The DAG may have been deleted since the first query.
         if row.dag_id in waiting
     ]
 
@@ -163,7 +163,7 @@ async def list_dags(
 async def paths_of_dags(
     session: AsyncSession, *, dag: str | None = None
 ) -> dict[str, tuple[str, bool]]:
-    """Return, by DAG, its file and whether it is stale."""
+    """Return, by DAG id, the DAG's file and whether the DAG is stale."""
     query = select(Dag.dag_id, Dag.path, Dag.is_stale).order_by(Dag.dag_id)
     if dag is not None:
         query = query.where(Dag.dag_id == dag)
@@ -172,7 +172,7 @@ async def paths_of_dags(
 
 
 async def schedule_of_dag(session: AsyncSession, dag_id: str) -> Any:
-    """Return the schedule of a DAG, stale or not, as it is stored."""
+    """Return the stored schedule of a DAG, stale or not, as JSON."""
     return await session.scalar(select(Dag.schedule).where(Dag.dag_id == dag_id))
 
 
@@ -183,7 +183,7 @@ async def list_broken_files(session: AsyncSession) -> list[DagFileView]:
 
 
 async def count_definitions(session: AsyncSession) -> DefinitionCounts:
-    """Return how many DAGs and watchers are in force, and how many files have errors."""
+    """Return the numbers of present DAGs and watchers, and of files with errors."""
     dags = await session.scalar(select(func.count()).where(Dag.is_stale.is_(False)))
     watchers = await session.scalar(select(func.count()).where(Watcher.trigger_id.is_not(None)))
     broken = await list_broken_files(session)
@@ -191,7 +191,7 @@ async def count_definitions(session: AsyncSession) -> DefinitionCounts:
 
 
 async def list_ignored_files(session: AsyncSession) -> list[DagFileView]:
-    """Return the files that look like DAGs and are not loaded, by path, each with the reason."""
+    """Return the files that look like DAG files but are not loaded, by path, each with the reason."""
     query = select(DagFile).where(DagFile.path.not_like("%.py")).order_by(DagFile.path)
     return [
         DagFileView(row.path, row.warnings) for row in await session.scalars(query) if row.warnings
@@ -207,7 +207,11 @@ async def list_watchers(
     dag: str | None = None,
     state: str | None = None,
 ) -> list[WatcherView]:
-    """Return watchers by asset and name. `dag`: only those of assets that the DAG waits for."""
+    """Return watchers by asset and name.
+
+    Args:
+        dag: Only watchers of assets that the DAG waits for.
+    """
     now = await database_now(session)
     instances = await known_instances(session)
     shown_state = _shown_state(now)
@@ -257,7 +261,7 @@ async def list_watchers(
 
 
 def _how_far(state: str, positions: Sequence[PositionView]) -> int | None:
-    """How many messages a watcher is behind; None: unknown. One that fails leaves its messages at the source."""
+    """Return how many messages a watcher is behind, or None if unknown. A failing watcher leaves them at the broker."""
     numbers = [one.behind for one in positions]
     if state == "failing" and not numbers:
         return None
@@ -267,7 +271,7 @@ def _how_far(state: str, positions: Sequence[PositionView]) -> int | None:
 async def streams_of_watchers(
     session: AsyncSession, watchers: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], str]:
-    """Return what people call the streams of these watchers (asset, name); one that is gone is left out."""
+    """Return the readable stream keys of these watchers (asset, name). A deleted watcher is left out."""
     found: dict[tuple[str, str], str] = {}
     query = (
         select(Asset.name, Watcher.name, Stream.key)
@@ -285,9 +289,9 @@ async def streams_of_watchers(
 async def list_ailing_watchers(
     session: AsyncSession, dag: str, *, limit: int
 ) -> list[AilingWatcherView]:
-    """Return the watchers of the assets that a DAG waits for, as far as they are not running, by asset and name.
+    """Return the watchers of the DAG's assets that are not running, by asset and name.
 
-    A watcher whose owner has missed a heartbeat is one of them, and says so.
+    A watcher whose owner has missed a heartbeat is included, with the reason.
     """
     now = await database_now(session)
     instances = await known_instances(session)
@@ -318,13 +322,13 @@ async def list_ailing_watchers(
 
 
 def _shown_state(now: datetime) -> ColumnElement[str]:
-    """The state of the `Watcher`: waiting if nobody owns its `Stream`, whatever its last owner has written."""
+    """The state of the `Watcher`. It is waiting if nobody owns its `Stream`, even if the last owner wrote otherwise."""
     is_unowned = or_(Stream.owner.is_(None), Stream.expires_at <= now)
     return case((is_unowned, "waiting"), else_=Watcher.state)
 
 
 def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str | None:
-    """Return why the state may be out of date, or was corrected; None: neither."""
+    """Return why the stored state may be out of date, or why another is shown. None: the state is certain."""
     if row.owner is None or not (known.is_silent or shown != row.state):
         return None
     return why_silent(row.owner, known, now)
@@ -333,7 +337,7 @@ def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str
 async def _positions_of(
     session: AsyncSession, watchers: Sequence[Watcher]
 ) -> dict[int, list[PositionView]]:
-    """Where these watchers stand, by id; of those that run, nothing: they have caught up."""
+    """Return the backlogs of these watchers by lane. A running watcher has caught up, so it has none."""
     behind = [row.id for row in watchers if row.state != "running"]
     found: dict[int, list[PositionView]] = {}
     query = select(WatcherPosition).order_by(WatcherPosition.watcher_id, WatcherPosition.lane)

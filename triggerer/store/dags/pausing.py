@@ -10,13 +10,13 @@ from triggerer.store.schema.models import Dag
 
 
 async def set_paused(session: AsyncSession, dag_id: str, *, paused: bool) -> bool:
-    """Pause or unpause; False if there is no such DAG. Wakes the scheduler once committed."""
+    """Pause or unpause a DAG; return False if there is no such DAG. The commit wakes the scheduler."""
     dag = await session.get(Dag, dag_id, with_for_update=True)
     if dag is None:
         return False
     was_paused, dag.is_paused = dag.is_paused, paused
     if was_paused and not paused:
-        # Of what its timetable missed during the pause, only what it asks for now is due.
+        # The timetable decides which of the runs missed during the pause are due.
         await renew_due_moments(session, [dag])
     announce(session, Signal.DAGS_CHANGED, dag_id)
     return True

@@ -1,4 +1,4 @@
-"""What the scheduler reads of DAGs before it decides: one statement for all of them."""
+"""Reads everything about DAGs that the scheduler needs for its decisions, in one statement."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from triggerer.store.database.statement import (
 from triggerer.store.runs.new_run import HINT
 
 NEWEST_EVENTS: Final = 16
-"""Of each asset, by id, which follows the order of the inserts: the latest of their instants counts for the quiet
-period, those apart that lie ahead: they are from before the clock was set back."""
+"""The newest queued events of each asset, by id, that are read for the quiet period. The latest of their instants
+counts. Instants that lie ahead are ignored, because they are from before the clock was set back."""
 
 CLOCK_STEP: Final = timedelta(minutes=1)
-"""A last run, or an event, that lies no further ahead counts: a clock that is corrected must not have a timetable ask
-twice, nor a quiet period end at once."""
+"""A last run or an event that lies no further ahead than this counts. Otherwise a small correction of the clock would
+make a timetable give a run twice, or end a quiet period at once."""
 
 _SOON: Final = f"statement_timestamp() + interval '{CLOCK_STEP.total_seconds():g} s'"
 _SINCE: Final = """coalesce((
@@ -35,10 +35,9 @@ _SINCE: Final = """coalesce((
                   AND l.run_type IN ('scheduled', 'asset_triggered') AND l.run_after <= {soon}
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
-# One row for each asset of the DAG with events queued, which one index lookup finds, or one row without an asset. (With
-# EXISTS, PostgreSQL would join with the whole queue; without an order it would read all that is left of an asset which
-# the DAG has no more.) Queued events are never counted beyond the bound. The assets are those that the DAG waits for,
-# directly or through an alias.
+# One row for each asset of the DAG with queued events, which one index look-up finds, or one row without an asset. With
+# EXISTS, PostgreSQL would join with the whole queue. Without an order it would read all events of an asset that left
+# the DAG. Counting of queued events stops at the bound. The DAG's expression has the assets by name or by an alias.
 _SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,
@@ -102,10 +101,10 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
-    # SQLAlchemy would decode them.
+    # As text, because SQLAlchemy would decode JSON columns.
     SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
     PARAMS=("d.params", "d.params::text AS params"),
-    # That of the statement, which begins when the lock is held; the same for all rows.
+    # The time of the statement, which begins after the lock is granted. It is equal in all rows.
     NOW=(":now", "statement_timestamp()"),
     SOON=(":soon", _SOON),
     VERSION=("NULL", "d.xmin::text"),
@@ -117,15 +116,15 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # What ended before the last run began is never asked for again; after a change of the schedule, what began before
-    # that may be. No run is made before its logical date, which spares the index the others: unless that lies ahead, as
-    # those of partitions that do.
+    # A timetable never asks again for an interval that ended before the last run began. After a change of the schedule,
+    # it may ask for an interval that began before the last run. A run usually starts after its logical date, so the
+    # index can skip runs with an earlier `run_after`. The exception is a logical date ahead of the clock.
     EARLIEST=(
         f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
         f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",
     ),
     SINCE=(_SINCE.format(soon=":soon", never="''"), _SINCE.format(soon=_SOON, never="'-infinity'")),
-    # No other schedule begins so.
+    # No other schedule's JSON begins with this.
     EITHER=("""d.schedule LIKE '{{"either"%'""", """d.schedule::text LIKE '{{"either"%'"""),
     PAST=("json_array(r.run_id, r.state)", "ARRAY[r.run_id, r.state]"),
     NEWEST=(str(NEWEST_EVENTS), str(NEWEST_EVENTS)),
@@ -134,10 +133,10 @@ ORDER BY d.dag_id, w.asset_id
 
 @dataclass(frozen=True, slots=True)
 class ReadDags:
-    """A step: what there is to know of these DAGs before a decision; `dag_rows` reads its rows.
+    """A step: read what the scheduler needs to know about these DAGs. `dag_rows` parses its rows.
 
     Args:
-        bound: The queued events of an asset are counted up to this number.
+        bound: Counting of an asset's queued events stops at this number.
     """
 
     dag_ids: Sequence[str]
@@ -156,11 +155,11 @@ class ReadDags:
 
 
 class DagRow(NamedTuple):
-    """One asset of one DAG with events queued, or one DAG without any; the rows of a DAG are adjacent."""
+    """A DAG with one asset that has queued events, or a DAG without any. The rows of a DAG are adjacent."""
 
     dag_id: str
     schedule_json: str | None
-    """As it is stored: most looks find the schedules that the last ones have found."""
+    """The stored text. Most looks find a schedule that an earlier look has parsed."""
     params_json: str
     max_active_runs: int
     events_per_run: int | None
@@ -181,14 +180,14 @@ class DagRow(NamedTuple):
     """The version of the DAG's row, see `Unchanged`."""
     active_runs: int
     last_automated: tuple[datetime, datetime, datetime] | None
-    """Of the last run that its timetable has asked for: when it was due, and its data interval."""
+    """`run_after` and the data interval of the last run that the DAG's timetable asked for."""
     made: tuple[tuple[datetime, datetime], ...]
-    """The data intervals, not before that, for which there are runs all the same: a backfill's, or some that were made
-    before the clock was set back."""
+    """Data intervals from the last run on that other runs cover: runs of backfills, or runs from before the clock was
+    set back."""
     last_run: tuple[str, str] | None
-    """The newest run's id and state, where the DAG depends on it."""
+    """The id and state of the newest run, backfills excepted; read only if the DAG depends on it."""
     last_kind: str | None
-    """The type of the newest run that time or assets have asked for, where the DAG is scheduled by either."""
+    """The type of the newest timed or event-driven run; read only if the schedule is `OnEither`."""
     asset_id: int | None
     name: str
     uri: str
@@ -198,7 +197,7 @@ class DagRow(NamedTuple):
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether it is scheduled by partition keys; told without parsing. No other schedule begins so."""
+        """True if the DAG is scheduled by partition keys. Needs no parsing: no other schedule's JSON begins so."""
         return self.schedule_json is not None and self.schedule_json.startswith('{"partitioned"')
 
     @property
@@ -208,12 +207,12 @@ class DagRow(NamedTuple):
 
 
 def read_dags(dag_ids: Sequence[str], *, bound: int) -> Script[list[DagRow]]:
-    """Return what there is to know of these DAGs, without a lock."""
+    """Return what the scheduler needs to know about these DAGs, without a lock."""
     return dag_rows((yield ReadDags(dag_ids, bound)))
 
 
 def dag_rows(rows: Sequence[Row]) -> list[DagRow]:
-    """Return what the step `ReadDags` has read."""
+    """Return the parsed rows of the step `ReadDags`."""
     return [_dag_row(*row) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""What waits for DAGs, for commands that show it; what it costs does not grow with that."""
+"""Counts and lists the events that wait for DAGs. The cost does not grow with the number of waiting events."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from triggerer.store.partitions.keys import keyed_events
 from triggerer.store.runs.new_run import HINT
 
 Counts = Mapping[tuple[int, str, str], int]
-"""By asset (id, name, URI), how many events wait."""
+"""Asset (id, name, URI) to the number of its waiting events."""
 
 _SHARES_HINT: Final = ("INDEXED BY ix_dag_partition_event_waiting", "")
-"""As `HINT`, for `dag_partition_event`."""
+"""`HINT` for `dag_partition_event`."""
 
-# From one asset to the next in the index: as many lookups as assets, also of those that a DAG waits for no more.
+# From one asset to the next in the index: one look-up for each asset, including assets that left the DAG's expression.
 _QUEUED: Final = Statement(
     """
 WITH RECURSIVE n (dag_id, asset_id) AS (
@@ -52,7 +52,7 @@ _FIRST_SHARES: Final = """FROM (
             SELECT p.asset_event_id FROM dag_partition_event p {SHARES_HINT}
             WHERE p.dag_id = d.dag_id AND p.run_pk IS NULL
             ORDER BY p.partition_key, p.asset_id, p.asset_event_id LIMIT {limit}) AS s"""
-# The first rows in the order of an index, of each table.
+# From each table, the first rows in the order of an index.
 _WAITING: Final = Statement(
     f"""
 SELECT d.dag_id,
@@ -78,7 +78,7 @@ GROUP BY a.id, a.name, a.uri
 """,
     HINT=_SHARES_HINT,
 )
-# As many rows as are asked for of each table, in the order of its index: neither is read as a whole.
+# From each table, at most `limit` rows in the order of its index, so that neither is read as a whole.
 _SOME: Final = Statement(
     """
 SELECT w.id, w.asset_id, a.name, a.uri, e.partition_key, e.timestamp
@@ -104,7 +104,7 @@ ORDER BY w.id LIMIT {limit}
                     WHERE o.id = w.id LIMIT 1) AS e""",
     ),
 )
-# One lookup for each row: PostgreSQL might read all that the DAG's runs ever had, for a join.
+# One look-up for each row. For a join, PostgreSQL might read every event that the DAG's runs ever took.
 _TAKEN: Final = Statement(
     """
 SELECT r.partition_key, r.asset_event_id FROM {ROWS} AS r
@@ -141,15 +141,15 @@ WHERE timestamp <= {soon}
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How many events wait for a DAG."""
+    """The number of events that wait for a DAG."""
 
     events: int = 0
     is_counted_short: bool = False
-    """More may wait."""
+    """True if more events may wait."""
 
 
 def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Waiting]]:
-    """Return, by DAG, how many events wait for it, queued or for partition keys; counted up to `bound`."""
+    """Return, by DAG, the number of events that wait in its queue or for its partition keys, up to `bound`."""
     rows = yield _WAITING(dag_ids=list(dag_ids), limit=bound + 1)
     return {
         dag_id: Waiting(
@@ -160,7 +160,7 @@ def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Wai
 
 
 def count_queued(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Counts]]:
-    """Return, by DAG, how many events are queued of each asset, up to `bound`; DAGs without any are left out."""
+    """Return, by DAG, the number of queued events of each asset, up to `bound`. DAGs without any are left out."""
     found: dict[str, dict[tuple[int, str, str], int]] = {}
     for dag_id, *asset, count in (yield _QUEUED(dag_ids=list(dag_ids), bound=bound)):
         asset_id, name, uri = asset
@@ -169,20 +169,20 @@ def count_queued(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Coun
 
 
 def count_shared(dag_id: str, *, bound: int) -> Script[Counts]:
-    """Return how many events of each asset wait for partition keys of the DAG, of its first `bound` shares."""
+    """Return, by asset, the number of events among the first `bound` shares of the DAG's partition keys."""
     rows = yield _SHARED(dag_id=dag_id, bound=bound)
     return {(asset_id, name, uri): count for asset_id, name, uri, count in rows}
 
 
 def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
-    """Return some of the events that wait for the DAG, each once, whether or not they were divided; in order."""
+    """Return up to `limit` waiting events of the DAG, divided or not, each once, by id."""
     return keyed_events((yield _SOME(dag_id=dag_id, limit=limit)))
 
 
 def taken_by_runs(
     dag_id: str, shares: Iterable[tuple[str, int]]
 ) -> Script[frozenset[tuple[str, int]]]:
-    """Return those of some (partition key, event) that a run of the key has taken."""
+    """Return the given (partition key, event id) pairs whose event a run of the key has taken."""
     rows = list(shares)
     if not rows:
         return frozenset()
@@ -191,7 +191,7 @@ def taken_by_runs(
 
 
 def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
-    """Return id and state of the newest run that is no backfill's, and the type of the newest by time or assets."""
+    """Return id and state of the newest run that is not a backfill's, and the type of the newest automatic run."""
     runs = yield _LAST_RUN(dag_id=dag_id)
     kinds = yield _LAST_KIND(dag_id=dag_id)
     last = None if not runs else (str(runs[0][0]), str(runs[0][1]))
@@ -201,7 +201,7 @@ def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
 def newest_queued(
     dag_id: str, asset_ids: Sequence[int], *, soon: datetime
 ) -> Script[list[datetime]]:
-    """Return the instant of the newest queued event of each of these assets, of those not after `soon`."""
+    """Return the instant of the newest queued event of each of these assets, up to `soon`."""
     found = []
     for asset_id in asset_ids:
         rows = yield _NEWEST(dag_id=dag_id, asset_id=asset_id, limit=NEWEST_EVENTS, soon=soon)

@@ -1,1 +1,1 @@
-"""What the lists of all nouns share: views, filters and counts."""
+"""Views, filters and counts that several lists use."""

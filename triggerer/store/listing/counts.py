@@ -1,4 +1,4 @@
-"""Counts of rows: for displays, and for checks that nothing was lost."""
+"""Counts rows, for displays and for checks that nothing was lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from triggerer.store.schema.models import (
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The numbers of rows; those that are zero are omitted."""
+    """The numbers of rows. Zeros are omitted."""
 
     events: Mapping[str, int] = field(default_factory=dict)
     """Asset events by asset name."""
@@ -32,25 +32,25 @@ class Counts:
     """Events that no run has taken yet, by DAG id and asset name."""
     runs: Mapping[tuple[str, RunState], int] = field(default_factory=dict)
     tasks: int = 0
-    """Tasks that have begun. One that takes less than half a second counts when it has ended."""
+    """Tasks that have begun. A task of less than half a second counts once it has ended."""
     watchers: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
-    """State and error of each asset's watcher, by asset name; the last one if there are several."""
+    """State and error of each asset's watcher, by asset name. If there are several, the last one."""
     file_errors: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AssetCounts:
-    """The numbers of one asset's events, for one DAG that waits for it."""
+    """The numbers of one asset's events, for one DAG that waits for the asset."""
 
     events: int
     different: int
-    """Different keys: a message that was recorded twice counts once."""
+    """The number of different idempotency keys, which counts a message that was recorded twice only once."""
     in_successful_runs: int
     waiting: int
 
 
 class EventInRun(NamedTuple):
-    """An event of a run: when its message was sent, as the watcher wrote it, and the run."""
+    """An event of a run: when the message was sent, according to the watcher, and the run."""
 
     sent: Any
     run_id: str
@@ -58,7 +58,7 @@ class EventInRun(NamedTuple):
 
 
 async def count_all(session: AsyncSession) -> Counts:
-    """Count everything. It walks an index over all events, so call it rarely.
+    """Count everything. This walks an index of all events, so call it rarely.
 
     On PostgreSQL, unless the session reads from one snapshot, the counts may be some commits apart.
     """
@@ -92,7 +92,7 @@ async def count_all(session: AsyncSession) -> Counts:
 
 
 async def count_asset(session: AsyncSession, *, asset: str, dag_id: str) -> AssetCounts:
-    """Count the events of the asset of this name."""
+    """Count the events of the asset with this name."""
     asset_id = await session.scalar(select(Asset.id).where(Asset.name == asset))
     of_asset = AssetEvent.asset_id == asset_id
     queued = (QueuedAssetEvent.asset_id == asset_id, QueuedAssetEvent.dag_id == dag_id)
@@ -114,7 +114,7 @@ async def count_asset(session: AsyncSession, *, asset: str, dag_id: str) -> Asse
 
 
 async def events_in_runs(session: AsyncSession, *, dag_id: str) -> list[EventInRun]:
-    """Return each event of each run of the DAG, in no order."""
+    """Return each event of each run of the DAG, unsorted."""
     query = (
         select(AssetEvent.extra["timestamp"], DagRun.run_id, DagRun.queued_at)
         .join(QueuedAssetEvent, QueuedAssetEvent.asset_event_id == AssetEvent.id)

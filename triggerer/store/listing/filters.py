@@ -17,17 +17,17 @@ _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 
 
 def limited(query: _Query, limit: int) -> _Query:
-    """Limit the rows of a query; 0: all."""
+    """Limit the rows of a query; 0 means all."""
     return query.limit(limit) if limit else query
 
 
 def is_asset(asset: str) -> ColumnElement[bool]:
-    """The `Asset` has this name, or this URI."""
+    """The condition that the `Asset` has this name or URI."""
     return or_(Asset.name == asset, Asset.uri == asset)
 
 
 def waits_for(dag_id: Any, asset: str) -> ColumnElement[bool]:
-    """The DAG waits for the asset with this name, or this URI."""
+    """The condition that the DAG waits for the asset with this name or URI."""
     return (
         exists()
         .where(DagScheduleAsset.dag_id == dag_id, DagScheduleAsset.asset_id == Asset.id)
@@ -36,21 +36,21 @@ def waits_for(dag_id: Any, asset: str) -> ColumnElement[bool]:
 
 
 def is_waited_for(asset_id: Any, dag: str) -> ColumnElement[bool]:
-    """The DAG waits for the asset."""
+    """The condition that the DAG waits for the asset."""
     return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)
 
 
 def some_of(
     ids: Sequence[_Id], column: InstrumentedAttribute[_Id]
 ) -> Iterator[ColumnElement[bool]]:
-    """Conditions that choose rows by such a column, each some of them: a statement takes 32,767 values at most."""
+    """Yield conditions that together select these ids. A statement takes 32,767 values at most."""
     for start in range(0, len(ids), _AT_ONCE):
         yield column.in_(ids[start : start + _AT_ONCE])
 
 
 async def asset_ids(session: AsyncSession, asset: str) -> Sequence[int]:
-    """Return the ids of the assets with this name or URI: usually one; none if there is no such asset.
+    """Return the ids of the assets with this name or URI: usually one, none if there is no such asset.
 
-    A query of its own: in a join, the planners walk the events of all assets.
+    This is a separate query, because in a join the planners walk the events of all assets.
     """
     return (await session.scalars(select(Asset.id).where(is_asset(asset)))).all()

@@ -1,4 +1,4 @@
-"""Says that nothing has a name that a command was given, and which name is probably meant."""
+"""Reports that a name in a command is unknown, and suggests the nearest known name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triggerer.store.listing.filters import is_asset
 from triggerer.store.schema.models import Asset, Dag, DagRun, Watcher
 
 _MOST: Final = 10_000
-"""Names that are compared. One that is further down is not suggested."""
+"""Names to compare. Names further down are never suggested."""
 
 
 async def refuse_unknown(
@@ -29,11 +29,11 @@ async def refuse_unknown(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> None:
-    """Refuse the filters of a list that found nothing, if one of them names nothing that exists.
+    """Refuse the filters of a list that found nothing, if a filter names an unknown object.
 
     Args:
         asset: A name or a URI.
-        watcher: Of `asset`.
+        watcher: A watcher of `asset`.
     Raises:
         UnknownDag, UnknownAsset, UnknownWatcher: The hint suggests the nearest name.
     """
@@ -48,7 +48,7 @@ async def refuse_unknown(
 
 
 async def with_suggestion(session: AsyncSession, error: UnknownName) -> UnknownName:
-    """Return the error with the nearest known name as its hint, or an error about the part that is unknown first."""
+    """Return the error with the nearest known name as its hint. An unknown DAG or asset is reported first."""
     if error.has_suggestion:
         return error
     match error:
@@ -69,7 +69,7 @@ async def with_suggestion(session: AsyncSession, error: UnknownName) -> UnknownN
 
 
 async def dag_ids(session: AsyncSession) -> list[str]:
-    """Return the ids of the DAGs, stale ones too, in order."""
+    """Return the ids of all DAGs in order, including stale ones."""
     return await _texts(session, select(Dag.dag_id).order_by(Dag.dag_id))
 
 
@@ -80,7 +80,7 @@ async def run_ids(session: AsyncSession, dag_id: str) -> list[str]:
 
 
 async def asset_names(session: AsyncSession) -> list[str]:
-    """Return the names and the URIs of the assets, in order, each once."""
+    """Return the names and URIs of the assets in order, each once."""
     either = union(select(Asset.name.label("name")), select(Asset.uri.label("name"))).subquery()
     return await _texts(session, select(either.c.name).order_by(either.c.name))
 

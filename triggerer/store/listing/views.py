@@ -1,4 +1,4 @@
-"""What the commands show. The names of the fields are those of the contract, §9."""
+"""The objects that the commands and the API show. Section 9 of the contract fixes the names of the fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _View = TypeVar("_View", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class AssetView:
-    """An asset, the file that declares it (None: no file), and when its last event came."""
+    """An asset, the file that declares it (None: no file), and the time of its last event."""
 
     id: int
     name: str
@@ -27,7 +27,7 @@ class AssetView:
 
 @dataclass(frozen=True, slots=True)
 class AssetEventView:
-    """An asset event; `idempotency_key` is None where the broker gave none."""
+    """An asset event. `idempotency_key` is None if the broker gave none."""
 
     id: int
     asset_name: str
@@ -56,31 +56,31 @@ class QueuedEventView:
 
 @dataclass(frozen=True, slots=True)
 class BackfillView:
-    """A backfill, and how far it is. Its state is running, done or cancelled."""
+    """A backfill and its progress. Its state is running, done or cancelled."""
 
     id: int
     dag_id: str
     state: str
     from_date: datetime | None
-    """None, as `to_date`: it is one of partition keys."""
+    """None, like `to_date`, for a backfill of partition keys."""
     to_date: datetime | None
     reprocess: str
     max_active: int
     params: dict[str, Any] | None
-    """What its runs have in place of the DAG's parameters of the same names; None: nothing."""
+    """The parameters that replace the DAG's parameters of the same names. None: no parameters."""
     created_at: datetime
     cancelled_at: datetime | None
     intervals: dict[str, int]
-    """How many are pending, started, skipped (they had a run already) or cancelled."""
+    """How many are pending, started, skipped (a run existed) or cancelled."""
     partition_keys: dict[str, int]
-    """Likewise, of a backfill of partition keys."""
+    """How many partition keys are pending, started, skipped or cancelled, if it is a backfill of keys."""
     runs: dict[str, int]
-    """How many of the runs that it began are in which state, also of those that a later backfill has repeated."""
+    """The present states of the runs that it started, including runs that a later backfill has repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class DagView:
-    """A DAG, how many events wait for it, and its newest run."""
+    """A DAG, the number of events that wait for it, and its newest run."""
 
     dag_id: str
     path: str
@@ -94,34 +94,34 @@ class DagView:
     is_paused: bool
     is_stale: bool
     file_missing_since: datetime | None
-    """Its file is not in the folder, and is not taken for deleted yet: it may be being replaced."""
+    """Set while its file is missing but not yet taken for deleted, because it may be being replaced."""
     queued_events: int
-    """Counted up to 1,000."""
+    """Counting stops at 1,000."""
     last_run_id: str | None
     last_run_state: str | None
     start_date: datetime | None = None
     end_date: datetime | None = None
     catchup: bool = False
     min_run_gap: float | None = None
-    """Seconds, as the quiet period."""
+    """Seconds, like the quiet period."""
     quiet_period: float | None = None
     depends_on_past: bool = False
     priority: int = 0
     pools: str | None = None
-    """With commas between."""
+    """Comma-separated."""
     next_run_after: datetime | None = None
-    """When its timetable makes it due next, as of the last run or change; None: never, or it is stale."""
+    """When its timetable makes it due next, computed at the last run or change. None: never, or the DAG is stale."""
     is_counted_short: bool = False
-    """More events may be queued than were counted."""
+    """True if more events may be queued than were counted."""
     file_warnings: list[dict[str, Any]] = field(default_factory=list)
-    """Of its file: [{"file", "line", "reason"}]."""
+    """The warnings of its file: [{"file", "line", "reason"}]."""
     file_error: str | None = None
-    """Why its file does not load, so that its runs wait: for the DAG processor, or for an executor that tried."""
+    """Why the DAG processor, or an executor, could not load its file, so that its runs wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class DagFileView:
-    """A file that could not be read in full: [{"file", "line", "reason"}]."""
+    """A file that could not be read in full; errors are [{"file", "line", "reason"}]."""
 
     path: str
     errors: list[dict[str, Any]]
@@ -129,7 +129,7 @@ class DagFileView:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionCounts:
-    """How much the DAG files define."""
+    """How many objects the DAG files define."""
 
     dags: int
     watchers: int
@@ -150,7 +150,7 @@ class TaskRunView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run. `asset_event_ids` is empty where it was not asked for."""
+    """A run. `asset_event_ids` is empty unless it was requested."""
 
     dag_id: str
     run_id: str
@@ -171,7 +171,7 @@ class RunView:
     log_path: str | None
     partition_key: str | None
     waiting_for: str | None = None
-    """The reason why a queued or running run waits, such as a free worker, or its file; None: it does not wait."""
+    """The reason why a queued or running run waits, such as a free worker or its file. None: it does not wait."""
     waiting_since: datetime | None = None
     asset_event_ids: list[int] = field(default_factory=list)
 
@@ -184,9 +184,9 @@ class WatcherView:
     name: str
     trigger: str
     stream: str
-    """What people call it; two may have one name."""
+    """The readable stream key. Two streams may share it."""
     stream_id: str
-    """Its digest."""
+    """The digest of the stream key."""
     state: str
     error: str | None
     owner: str | None
@@ -194,21 +194,21 @@ class WatcherView:
     path: str
     updated_at: datetime
     behind: int | None
-    """Messages that it has still to get; None: unknown."""
+    """Messages that it has yet to receive. None: unknown."""
     behind_since: datetime | None
     traceback: str | None
     positions: list[PositionView]
-    """The lanes in which it is behind."""
+    """Its backlogs, by lane."""
     set_aside: int
-    """Messages that it could not take, until they are replayed or discarded."""
+    """Messages that are set aside until somebody replays or discards them."""
     guarantee: str | None
-    """The least that it asks its trigger to promise."""
+    """The least guarantee that the DAG file asks of the trigger."""
     owner_seen_at: datetime | None = None
     """The last heartbeat of its owner."""
     lease_ends_at: datetime | None = None
-    """When another instance may take over, unless the owner sends a heartbeat."""
+    """When another instance may take over, unless the owner sends a heartbeat before."""
     reason: str | None = None
-    """Why its state may be out of date, or why no instance hosts it, if an owner has died."""
+    """Why the state may be out of date, or why no instance hosts the watcher after its owner died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,38 +228,38 @@ class ParkedView:
 
 @dataclass(frozen=True, slots=True)
 class ParkedMessageView(ParkedView):
-    """The same with the evidence."""
+    """A parked message with its traceback and content."""
 
     traceback: str | None
     size_bytes: int
     message: str
-    """As its producer wrote it; Base64 where that is no text."""
+    """As its producer dumped it; Base64 if it is not text."""
 
 
 @dataclass(frozen=True, slots=True)
 class AilingWatcherView:
-    """A watcher that is not running: events of its asset may be missing for that."""
+    """A watcher that is not running, so that events of its asset may be missing."""
 
     asset_name: str
     name: str
     state: str
     error: str | None
     reason: str | None = None
-    """As `WatcherView.reason`."""
+    """See `WatcherView.reason`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionView:
-    """A lane in which a watcher is behind."""
+    """The backlog of a watcher in one lane."""
 
     lane: str
     position: list[Any] | None
-    """None: the source is a queue, and what it has still to get is kept in the store."""
+    """None for a queue, whose messages are in the store."""
     behind: int | None
     since: datetime
 
 
 def view_of(row: object, kind: type[_View], **others: Any) -> _View:
-    """Make a view of a row: its fields of the same names, and `others`."""
+    """Return a view with the row's fields of the same names, and `others`."""
     names = [one.name for one in fields(kind) if one.name not in others]
     return kind(**{name: getattr(row, name) for name in names}, **others)

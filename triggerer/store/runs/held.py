@@ -32,7 +32,7 @@ _LONGEST_DELAY_S: Final = 60.0
 _OTHERS_FIRST: Final = timedelta(seconds=12)
 """For this long, only another executor tries the run again, because this one may lack a package. Exceeds a sweep."""
 
-# The query looks only at claimable runs, so each run is held once, and a claim costs no more afterwards. PostgreSQL
+# The query looks only at claimable runs, so each run is held once, and later claims cost nothing extra. PostgreSQL
 # locks the file's row. The DAG processor changes that row before it releases runs, so it sees all held runs.
 _BROKEN: Final = """
 SELECT r.id FROM (
@@ -80,7 +80,7 @@ def hold_broken(*, limit: int) -> Script[None]:
 def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> BoundStatement:
     """A step: queue and hold a run whose file the worker could not load. It returns one row if the run is held now.
 
-    The attempt does not count. There is no row if another attempt has the run, if the run is to be cancelled, or if no
+    The attempt does not count. There is no row if another attempt has the run, if the run must be cancelled, or if no
     file defines its DAG any longer.
     """
     # An attempt's number is never used twice. Otherwise a late result could be mistaken for another attempt's.

@@ -1,4 +1,4 @@
-"""Updates the store to what the DAG files define; only differences are written."""
+"""Updates the store to the definitions in the DAG files; writes only differences."""
 
 from triggerer.store.dags.sync.differences import Changed
 from triggerer.store.dags.sync.folder import (

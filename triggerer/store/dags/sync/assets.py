@@ -1,4 +1,4 @@
-"""The rows of assets and asset aliases."""
+"""Updates the rows of assets and asset aliases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.store.schema.models import Asset, AssetAlias, AssetEvent, FormerI
 async def sync_assets(
     session: AsyncSession, folder: Folder, kept: Set[str], now: datetime
 ) -> dict[AssetKey, int]:
-    """Return the ids of all assets, those of kept files included."""
+    """Update the asset rows; return the ids of all assets, including assets of unchanged (kept) files."""
     rows = {AssetKey(row.name, row.uri): row for row in await session.scalars(select(Asset))}
     await _rename_assets(session, rows, folder.assets.keys(), now)
     for key, (asset, path) in folder.assets.items():
@@ -35,10 +35,10 @@ async def sync_assets(
 async def _rename_assets(
     session: AsyncSession, rows: dict[AssetKey, Asset], wanted: Iterable[AssetKey], now: datetime
 ) -> None:
-    """Give rows of assets that are no longer defined to those that have taken over their name or their URI.
+    """Rename the row of an asset that is no longer defined, if a new asset has its name or its URI.
 
-    Their watchers, queues and schedules go with them, and their older events keep the identity of their time. If the
-    name went to one asset and the URI to another, no asset can have the name that the row is left with.
+    Watchers, queues and schedules go with the row, and older events keep the identity from their time. If one asset
+    took over the name and another the URI, the row that is left gets a retired name.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}
@@ -59,8 +59,8 @@ async def _rename_assets(
             renamed.append((row, AssetKey(retired, retired)))
             del rows[old]
     for row, _ in renamed:
-        await _note_identity(session, row)
-    # Two assets may have swapped their URIs: in any order, single updates would violate the unique keys.
+        await _record_identity(session, row)
+    # Two assets may have swapped their URIs. In any order, direct updates would violate the unique keys.
     for row, _ in renamed:
         assign(row, name=f"x-renaming:{row.id}", uri=f"x-renaming:{row.id}")
     if renamed:
@@ -70,19 +70,19 @@ async def _rename_assets(
         rows[key] = row
 
 
-async def _note_identity(session: AsyncSession, row: Asset) -> None:
-    """Keep the name and the URI of an asset for the events that it got under them, if there are any."""
+async def _record_identity(session: AsyncSession, row: Asset) -> None:
+    """Store the present name and URI of an asset as the identity of its events so far, if it has new ones."""
     last = await session.scalar(
         select(func.max(AssetEvent.id)).where(AssetEvent.asset_id == row.id)
     )
     of_asset = FormerIdentity.asset_id == row.id
-    noted = await session.scalar(select(func.max(FormerIdentity.last_event_id)).where(of_asset))
-    if last is not None and last > (noted or 0):
+    covered = await session.scalar(select(func.max(FormerIdentity.last_event_id)).where(of_asset))
+    if last is not None and last > (covered or 0):
         session.add(FormerIdentity(asset_id=row.id, last_event_id=last, name=row.name, uri=row.uri))
 
 
 async def sync_aliases(session: AsyncSession, names: Iterable[str]) -> dict[str, int]:
-    """Return the ids of all aliases; none is ever removed."""
+    """Add missing aliases; return the ids of all aliases. No alias is ever removed."""
     rows = {row.name: row for row in await session.scalars(select(AssetAlias))}
     for name in sorted(set(names) - rows.keys()):
         rows[name] = AssetAlias(name=name)

@@ -1,4 +1,4 @@
-"""The rows of DAGs, and of the assets and aliases whose events are queued for them."""
+"""Updates the rows of DAGs, and the rows that say which assets and aliases each DAG waits for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.store.schema.models import Dag, DagScheduleAlias, DagScheduleAsse
 async def sync_dags(
     session: AsyncSession, folder: Folder, kept: Set[str], changed: Changed, now: datetime
 ) -> list[str]:
-    """Return the DAGs that were partitioned and whose keys, or when these are due, may be others now."""
+    """Update the DAG rows; return the partitioned DAGs whose keys, or the due times of these, may have changed."""
     rows = {row.dag_id: row for row in await session.scalars(select(Dag))}
     rescheduled: list[Dag] = []
     remapped: list[str] = []
@@ -73,7 +73,7 @@ def _columns(dag: ParsedDag) -> dict[str, Any]:
 
 
 _WHEN_DUE: Final = ("schedule", "start_date", "end_date", "catchup", "is_stale")
-"""The columns that say when a timetable makes a DAG due."""
+"""The columns that decide when a timetable makes a DAG due."""
 
 
 async def sync_schedules(
@@ -83,7 +83,7 @@ async def sync_schedules(
     aliases: Mapping[str, int],
     changed: Changed,
 ) -> None:
-    """Write for which assets and aliases events are queued. Those of a stale DAG stay, and queue nothing."""
+    """Store which assets and aliases trigger the DAG. A stale DAG keeps its rows but queues no events."""
     asset_rows = {
         (r.dag_id, r.asset_id): r for r in await session.scalars(select(DagScheduleAsset))
     }

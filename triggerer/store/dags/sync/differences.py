@@ -1,4 +1,4 @@
-"""What an update has written."""
+"""Tracks the differences that an update of the store has written."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from triggerer.store.streams.opening import Openings
 
 @dataclass(slots=True)
 class Changed:
-    """What was written; all empty if nothing was."""
+    """The rows that an update has written; all empty if it wrote nothing."""
 
     files: set[str] = field(default_factory=set)
     errors: list[Problem] = field(default_factory=list)
-    """All of the files whose errors or warnings are others than before."""
+    """All errors of each file whose errors or warnings have changed."""
     warnings: list[Problem] = field(default_factory=list)
     repaired_or_broken: set[str] = field(default_factory=set)
-    """The files that load now and did not before, or the other way round."""
+    """The files that load now and did not before, or the reverse."""
     dag_ids: set[str] = field(default_factory=set)
     stream_digests: set[str] = field(default_factory=set)
     openings: Openings = field(default_factory=Openings)
     missing: MissingFiles = field(default_factory=MissingFiles)
-    """The files that are not in the folder, whether or not that is new."""
+    """The files that are missing from the folder, newly or not."""
 
 
 def assign(row: object, **values: Any) -> bool:
-    """Set what differs; return whether anything did. An equal value that is assigned would be written too."""
+    """Set the columns that differ; return True if any did. SQLAlchemy would also write equal values."""
     different = {
         name: value for name, value in values.items() if _differs(getattr(row, name), value)
     }
     for name, value in different.items():
         setattr(row, name, value)
         if isinstance(value, dict | list):
-            # SQLAlchemy compares by Python's equality too, and would leave the column out.
+            # SQLAlchemy compares by Python's equality too, and would not write the column.
             flag_modified(row, name)
     return bool(different)
 
@@ -46,7 +46,7 @@ def assign(row: object, **values: Any) -> bool:
 def _differs(before: Any, after: Any) -> bool:
     if before != after:
         return True
-    # To Python, 1, 1.0 and True are equal. A task sees the difference in its params.
+    # To Python, 1, 1.0 and True are equal, but a task sees the difference in its params.
     return isinstance(after, dict | list) and _sorted(before) != _sorted(after)
 
 

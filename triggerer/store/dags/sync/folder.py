@@ -1,4 +1,4 @@
-"""Updates the store to a folder of DAG files, as it was read last."""
+"""Updates the store to a folder of DAG files, as it was last read."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from triggerer.store.runs.held import release_runs
 from triggerer.store.schema.models import Asset, Dag, DagFile, Watcher
 from triggerer.store.streams.opening import Reading, sync_openings
 
-# Two DAG processors on one database take turns. Any number that nobody else uses.
+# Two DAG processors on one database take turns under this lock. The number is arbitrary, and unique in the database.
 _LOCK: Final = 0x7472_6967
 
 
 async def read_incumbents(session: AsyncSession) -> Incumbents:
-    """Return what is in force, which nobody else changes until the transaction ends."""
+    """Lock the definitions until the transaction ends, and return them."""
     await lock_folder(session)
     return await show_incumbents(session)
 
 
 async def lock_folder(session: AsyncSession) -> None:
-    """Wait until no other transaction changes what DAG files define, and keep others from it until this one ends."""
+    """Wait until no other transaction changes the definitions, and keep others from it until this one ends."""
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
 
 async def show_incumbents(session: AsyncSession) -> Incumbents:
-    """Return what is in force: DAGs that are not stale, declared assets, watchers, and known files."""
+    """Return the present DAGs (not stale), declared assets, watchers, and known files."""
     dags = await session.execute(select(Dag.dag_id, Dag.path).where(~Dag.is_stale))
     assets = await session.execute(
         select(Asset.name, Asset.uri, Asset.declared_in).where(Asset.declared_in.is_not(None))
@@ -70,18 +70,18 @@ async def sync_folder(
     reading: Reading | None = None,
     reread: Collection[str] = (),
 ) -> Changed:
-    """Write what differs from the folder, in the caller's transaction, and announce it.
+    """Write the differences from the folder in the caller's transaction, and announce them.
 
-    What comes from a file that is broken, contradicts another, is not parsed yet or is missing for less than
-    `removal_grace` stays as it is. DAGs of files that are deleted become stale; their watchers, triggers and
-    streams are removed, a stream once it is free. Whether a DAG is paused is only set when it is new. A watcher
-    keeps its row when its trigger changes, an asset when its name or its URI does.
+    The definitions of a file stay if it is broken, contradicts another, is not parsed yet, or has been missing for less
+    than `removal_grace`. DAGs of a deleted file become stale. Its watchers, triggers and streams are removed, a stream
+    once it is free. `is_paused` is only set for a new DAG. A watcher keeps its row when its trigger changes, and an
+    asset when its name or its URI changes.
 
     Args:
-        folder: What all files define together.
-        files: Every file of the folder, None where it was not parsed yet.
-        gone_for: How long ago files were seen last that are missing, as far as that is known.
-        reading: Whether new streams have to stay closed; None: they need not.
+        folder: The merged definitions of all files.
+        files: Every file of the folder; None if it is not parsed yet.
+        gone_for: How long ago missing files were last seen, if known.
+        reading: Whether new streams must stay closed for now. None: they may open.
         reread: Files that were read since the last call. Runs that only a worker could not load are tried again.
     """
     changed = Changed()
@@ -98,7 +98,7 @@ async def sync_folder(
     await _tell_of_broken_files(session, changed)
     if released := await release_runs(session, reread):
         announce(session, Signal.RUNS_QUEUED, *released)
-    # Whoever divides holds the lock of the DAG's row, which was written just now.
+    # The DAGs' rows were written just now, so this transaction has the lock that a division of events needs.
     await return_to_queue(session, remapped)
     await sync_schedules(session, folder, assets, aliases, changed)
     new_streams = await sync_watchers(session, folder, kept, assets, changed, now)
@@ -113,7 +113,7 @@ async def sync_folder(
 
 
 async def _tell_of_broken_files(session: AsyncSession, changed: Changed) -> None:
-    """Have executors learn that runs of these DAGs must wait, or need not wait any longer."""
+    """Announce the DAGs of repaired and broken files, so that executors hold or release their runs."""
     if changed.repaired_or_broken:
         query = select(Dag.dag_id).where(Dag.path.in_(changed.repaired_or_broken))
         changed.dag_ids.update(await session.scalars(query))
@@ -148,14 +148,14 @@ async def _sync_files(
             session.add(row)
         if bool(row.is_broken) != file.is_broken:
             changed.repaired_or_broken.add(path)
-        # A parse that finds nothing new writes nothing, not even how long it took.
+        # A parse that finds no difference writes nothing, not even its duration.
         if assign(row, **values):
             assign(row, parsed_at=now, parse_seconds=file.parse_seconds)
             changed.files.add(path)
             changed.errors += errors
             changed.warnings += file.warnings
     gone = {path: row.missing_since for path, row in rows.items() if path not in files}
-    # A folder that could not be read was listed as a file, and can be read now.
+    # An unreadable folder was listed as a file. It can be read now.
     folders = {path for path in gone if not path.endswith(".py")}
     if missing := {path: since for path, since in gone.items() if path not in folders}:
         now = await database_now(session)

@@ -1,4 +1,4 @@
-"""The rows of watchers, and of the triggers and streams that serve them."""
+"""Updates the rows of watchers, and of the triggers and streams that serve them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def sync_watchers(
     changed: Changed,
     now: datetime,
 ) -> set[str]:
-    """Return the digests of the streams that are new."""
+    """Update the watcher rows; return the digests of new streams."""
 
     def identity(key: WatcherKey) -> tuple[int, str] | None:
         asset_id = assets.get(AssetKey(key.asset_name, key.asset_uri))
@@ -59,7 +59,7 @@ async def sync_watchers(
         changed.stream_digests |= _affected(watcher, before, triggers.get(watcher.trigger_digest))
     changed.stream_digests.update(before.stream_digest for _, before in gone)
     if changed.stream_digests:
-        # First, as by all others that lock streams and more.
+        # Lock streams first, as all transactions do that lock streams and other rows.
         await perform(session, lock_out_owners(changed.stream_digests))
     new_streams = await _ensure_triggers(session, found, triggers)
     for key, (watcher, path) in wanted.items():
@@ -70,7 +70,7 @@ async def sync_watchers(
             row.updated_at = now
             session.add(row)
         elif row.trigger_id != trigger.id:
-            # An error was that of the former arguments.
+            # The stored error came from the former arguments.
             assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
         assign(row, path=path)
         rows[key] = row
@@ -87,11 +87,11 @@ async def sync_watchers(
 
 
 def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger | None) -> set[str]:
-    """The streams that a watcher leaves, comes to, or whose filter it changes; empty if it is as it was.
+    """Return the streams that a watcher leaves or joins, or whose filter it changes; empty if nothing changes.
 
     Args:
-        before: What serves it so far.
-        trigger: What is to serve it, as it is so far; None: that is new.
+        before: The trigger that serves the watcher so far.
+        trigger: The stored trigger that will serve it. None: it does not exist yet.
     """
     digests = {one.stream_digest for one in (before, trigger) if one is not None}
     is_as_it_was = before is trigger and digests == {watcher.stream_digest}
@@ -101,7 +101,7 @@ def _affected(watcher: ParsedWatcher, before: Trigger | None, trigger: Trigger |
 async def _ensure_triggers(
     session: AsyncSession, watchers: Iterable[ParsedWatcher], triggers: dict[str, Trigger]
 ) -> set[str]:
-    """Return the digests of the streams that had to be made."""
+    """Add missing triggers and streams; return the digests of the new streams."""
     watchers = list(watchers)
     named = await session.execute(select(Stream.digest, Stream.key))
     streams = {row.digest: row.key for row in named}
@@ -112,7 +112,7 @@ async def _ensure_triggers(
             new_streams.add(watcher.stream_digest)
             session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
         elif streams[watcher.stream_digest] != watcher.stream_key:
-            # Its trigger describes it in other words now: an update of a plugin, or of ours.
+            # The trigger describes the stream in other words, because a plugin or the service was updated.
             streams[watcher.stream_digest] = watcher.stream_key
             renamed = update(Stream).where(Stream.digest == watcher.stream_digest)
             await session.execute(renamed.values(key=watcher.stream_key))
@@ -129,7 +129,7 @@ async def _ensure_triggers(
             )
             session.add(row)
         elif row.stream_digest != watcher.stream_digest:
-            # The class was changed, and derives another key from the same arguments.
+            # The class has changed, and derives another key from equal arguments.
             row.stream_digest = watcher.stream_digest
     await session.flush()
     return new_streams
@@ -142,8 +142,8 @@ async def _drop_unused(
         if row.id not in used:
             await session.delete(row)
     await session.flush()
-    # A stream with a lease is still being closed by its owner; a later sync deletes it. Checked again as it
-    # is deleted, since its owner may be renewing the lease.
+    # A stream with a lease is still being closed by its owner, and a later update deletes it. The delete checks the
+    # lease again, because the owner may renew it at this moment.
     is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
     may_go = and_(is_unused, is_free(await database_now(session)))
     if await session.scalar(select(Stream.digest).where(may_go).limit(1)):
