@@ -43,8 +43,8 @@ _MAX_RUN_ID: Final = 250
 # A scheduled run whose id is taken counts as created, so a manual run must not have such an id.
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
-# Not a decision: the query only leaves out DAGs that need no look. It goes from one DAG of the queue to the next, by one
-# index look-up each. A join would read the whole queue. Looking up every DAG is no faster if few have waiting events.
+# Not a decision: the query only leaves out DAGs that need no look. It goes from one DAG of the queue to the next, with
+# one index look-up each. A join would read the whole queue. Looking up every DAG is no faster if few have waiting events.
 _CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (

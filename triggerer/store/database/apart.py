@@ -1,4 +1,4 @@
-"""Scripts that only read, performed without a transaction around them."""
+"""Performs scripts that only read, without one transaction around them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ async def perform_apart(database: Database, script: Script[T]) -> T:
     """Perform a script that only reads, each step in a transaction of its own.
 
     No transaction is open while the script computes. PostgreSQL ends a session that is idle in a transaction for longer
-    than `idle_in_transaction_session_timeout`. The steps do not see one state of the database, as with READ COMMITTED.
+    than `idle_in_transaction_session_timeout`. As with READ COMMITTED, the steps may see different states of the
+    database.
 
     Raises:
         StoreUnavailable, StoreRefused: As `Database.reading`.

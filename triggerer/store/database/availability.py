@@ -1,4 +1,4 @@
-"""Whether the database does what it is asked, as this process sees it: said once for all parts, and shown."""
+"""Tracks whether the database works, as this process sees it, and logs an outage once for all parts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _log = LazyLogger(__name__)
 
 _FIRST_GAP_S: Final = 5.0
 _LONGEST_GAP_S: Final = 300.0
-# An outage that follows another one sooner than this continues it: what flaps is said ever more seldom too.
+# An outage that soon follows another continues it, so a database that comes and goes is logged less and less often.
 _WELL_AFTER_S: Final = 60.0
 
 
 class Use(StrEnum):
-    """What may fail while the other works: a standby that nobody has promoted can be read, and takes no writes."""
+    """The uses that fail independently. A standby that is not promoted can be read, but takes no writes."""
 
     READS = "reads"
     WRITES = "writes"
@@ -30,7 +30,7 @@ class Use(StrEnum):
 
 @dataclass(slots=True)
 class _Outage:
-    """Of one use: the one that lasts, or the last one."""
+    """The present or the last outage of one use."""
 
     since: datetime | None = None
     began_at: float = 0.0
@@ -43,13 +43,13 @@ class _Outage:
 
 
 class Availability:
-    """Told of every success and of every failure that a repeat may mend.
+    """Records each success, and each failure that a repeat may mend.
 
-    An outage has a line in the log when it begins, for each new reason, at growing distances while it lasts, and when
-    it is over. The parts say what waits for the database.
+    The log gets a line when an outage begins, for each new reason, at growing intervals while it lasts, and at its end.
+    Each part logs separately what waits for the database.
 
     Args:
-        clock: In seconds, monotonic.
+        clock: Monotonic seconds.
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -58,13 +58,13 @@ class Availability:
         self._outages: dict[Use, _Outage] = {}
         self._lasting: set[Use] = set()
         self.on_change: Callable[[], object] | None = None
-        """Called when an outage begins, has another reason, or is over."""
+        """Called when an outage begins, gets another reason, or ends."""
         self.is_silent = False
-        """Whether the log is told nothing: for a command, which ends with the error that it met."""
+        """True to log nothing, for a command that ends with the error itself."""
 
     @property
     def trouble(self) -> str | None:
-        """In one line: since when the database is away, and why; None: it is not."""
+        """One line that says since when the database is away, and why; None if it works."""
         for use in sorted(self._lasting):
             outage = self._outages[use]
             assert outage.since is not None
@@ -72,7 +72,7 @@ class Availability:
         return None
 
     def record_failure(self, use: Use, error: TriggererError) -> None:
-        """The database did not do what it was asked."""
+        """Record that the database failed a request."""
         now = self._clock()
         outage = self._outages.setdefault(use, _Outage())
         if use not in self._lasting:
@@ -101,7 +101,7 @@ class Availability:
             self.on_change()
 
     def record_success(self, use: Use) -> None:
-        """The database did what it was asked."""
+        """Record that the database served a request."""
         if use in self._lasting:
             self._end(use)
 

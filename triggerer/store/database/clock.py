@@ -1,4 +1,4 @@
-"""Where the present instant comes from, on SQLite and for events that are submitted: from the host, or from a test."""
+"""The present instant, on SQLite and for submitted events: from the host, or from a test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def utc_now() -> datetime:
 class TurnClock:
     """The host's time, read once in each turn of the event loop.
 
-    All events that are submitted in one turn have the same instant, which is read and converted once.
+    Thus all events submitted in one turn have equal instants, which are read and converted once.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,6 @@ class TurnClock:
 
 
 def now_of(session: AsyncSession) -> Now:
-    """Return the `Now` of a session that `Database` gave."""
+    """Return the `Now` of a session from `Database`."""
     now: Now = session.info.get(NOW_KEY, utc_now)
     return now

@@ -1,7 +1,7 @@
 """Translates the drivers' exceptions into ours, at the edge of the store.
 
-Source: the manuals' tables of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result codes; and what the
-two drivers raise by themselves if there is no answer at all.
+Source: the manuals' tables of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result codes, and the errors
+that the two drivers raise themselves if no answer comes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_DESCRIPTOR: Final = (
 )
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _MIGRATE: Final = "run `triggerer db migrate`"
-# Whoever inserts has looked before, or says ON CONFLICT: the row was made since, and a repeat finds it.
+# An insert follows a look or says ON CONFLICT, so the row is newer than the look, and a repeat finds it.
 _EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
 
 # The first prefix of SQLSTATE that matches decides.
@@ -65,7 +65,7 @@ _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("3D000", StoreRefused, "create the database, or correct its name in [database] url"),
     ("42501", StoreRefused, "grant the database user the right to use its schema and tables"),
     ("0P000", StoreRefused, "does the role exist? Check the user in [database] url"),
-    ("3F000", StoreRefused, "have the database user's search_path name a schema that there is"),
+    ("3F000", StoreRefused, "let the database user's search_path name an existing schema"),
     ("42P01", StoreRefused, _MIGRATE),
     ("42703", StoreRefused, _MIGRATE),
     ("42883", StoreRefused, _MIGRATE),
@@ -78,10 +78,10 @@ _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
 _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
     sqlite3.SQLITE_BUSY: (
         StoreUnavailable,
-        "another process holds the database's lock; end it, or wait until it is done",
+        "another process has the database locked; end it, or wait until it is done",
     ),
-    sqlite3.SQLITE_LOCKED: (StoreUnavailable, "another connection holds the database's lock"),
-    sqlite3.SQLITE_FULL: (StoreUnavailable, "the disk is full: make room where the database lies"),
+    sqlite3.SQLITE_LOCKED: (StoreUnavailable, "another connection has the database locked"),
+    sqlite3.SQLITE_FULL: (StoreUnavailable, "the disk is full: make room where the database is"),
     sqlite3.SQLITE_IOERR: (
         StoreUnavailable,
         "the disk is full, or does not work as it should: see df, and dmesg",
@@ -99,7 +99,7 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
     sqlite3.SQLITE_PERM: (StoreRefused, "this user may not open the database's file"),
     sqlite3.SQLITE_NOTADB: (
         StoreRefused,
-        "the file is no SQLite database; see [database] url",
+        "the file is not a SQLite database; see [database] url",
     ),
     sqlite3.SQLITE_CORRUPT: (StoreRefused, "the file is damaged: restore it from a backup"),
     sqlite3.SQLITE_CONSTRAINT: (RowRefused, None),
@@ -114,7 +114,7 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
 
 @contextmanager
 def translated(database: str) -> Iterator[None]:
-    """Raise a driver's exception as ours. Everything else, cancellation included, passes unchanged.
+    """Raise a driver's exception as one of ours. All others, cancellation included, pass unchanged.
 
     Args:
         database: The database's name in the message.
@@ -129,7 +129,7 @@ def translated(database: str) -> Iterator[None]:
 
 
 def translate(error: Exception, database: str) -> TriggererError | None:
-    """Return the error of ours that tells the caller what to do; None if this one does not come from the driver."""
+    """Return our error for a driver's exception, or None if the exception does not come from a driver."""
     if isinstance(error, TriggererError):
         return None
     if isinstance(error, PoolTimeout):
@@ -139,10 +139,10 @@ def translate(error: Exception, database: str) -> TriggererError | None:
     if isinstance(error, DBAPIError):
         return _translate_driver(error.orig, error, database)
     if _is_of_a_driver(error):
-        # From a script, which does not go through SQLAlchemy.
+        # Scripts do not go through SQLAlchemy, so the exception comes as the driver raised it.
         return _translate_driver(error, None, database)
     if isinstance(error, StatementError) and isinstance(error.orig, RowRefused):
-        # Ours: JSON would not give the value back.
+        # Raised by our JSON serializer, because JSON would not give the value back.
         return RowRefused(error.orig.message, hint=error.orig.hint)
     if isinstance(error, StatementError) and isinstance(error.orig, ValueError | OverflowError):
         # SQLAlchemy's column type refused a value before the driver saw it.
@@ -165,14 +165,14 @@ def translate(error: Exception, database: str) -> TriggererError | None:
 
 
 def translate_commit(error: Exception, database: str) -> TriggererError:
-    """Return the same for an error of COMMIT: if no answer came, its outcome is unknown."""
+    """Return our error for a failed COMMIT. If no answer came, the outcome is unknown."""
     cause: object = error.orig if isinstance(error, DBAPIError) else error
     answered = getattr(cause, "sqlstate", None)
     code = _sqlite_code(cause)
     if answered and not answered.startswith(("08", "57", "40003")):
         unknown = False
     elif code is not None:
-        # After an fsync that failed, the commit record may be in the file or not.
+        # After a failed fsync, the commit record may or may not be in the file.
         unknown = code & 0xFF == sqlite3.SQLITE_IOERR
     else:
         unknown = True
@@ -184,10 +184,10 @@ def translate_commit(error: Exception, database: str) -> TriggererError:
 
 @contextmanager
 def committing(database: str, timeout: timedelta) -> Iterator[None]:
-    """Shield what commits, up to a deadline, and raise its errors as ours.
+    """Shield a commit up to a deadline, and raise its errors as ours.
 
     Raises:
-        OutcomeUnknown: No answer came, or not in time.
+        OutcomeUnknown: No answer came in time.
         StoreUnavailable, Conflict, RowRefused: Nothing was written.
     """
     seconds = timeout.total_seconds()
@@ -211,7 +211,7 @@ def _translate_driver(
         return StoreError(f"{database} answered: {cause}")
     code = _sqlite_code(cause)
     if code is not None:
-        # The extended codes carry the primary one in their lowest byte.
+        # An extended code has the primary code in its lowest byte.
         primary = code & 0xFF
         kind, hint = _SQLITE.get(code) or _SQLITE.get(primary, (StoreError, None))
         if primary == sqlite3.SQLITE_ERROR and "no such" in str(cause):
@@ -220,10 +220,10 @@ def _translate_driver(
     if _is_unusable_setting(cause):
         return StoreRefused(f"{database} cannot be connected to: {cause}", hint=_CERTIFICATES)
     if "invalid input for query argument" in str(cause):
-        # asyncpg's encoders refused it before anything was sent.
+        # asyncpg's encoders refused the value before anything was sent.
         return RowRefused(f"{database} was given a value that it cannot hold: {cause}")
     is_broken = error is not None and error.connection_invalidated
-    # asyncpg, of a connection that the server has told that it ends, and whose end it has not read yet.
+    # asyncpg raises this for a connection that the server is ending, before it has read the end.
     is_broken |= "another operation" in str(cause)
     if is_broken or "connection" in str(cause).lower():
         return StoreUnavailable(f"{database} does not answer: {cause}", hint="is it running?")
@@ -233,17 +233,17 @@ def _translate_driver(
 def _is_of_a_driver(error: Exception) -> bool:
     if isinstance(error, sqlite3.Error):
         return True
-    # Imported here: a command on SQLite has no use for it.
+    # Imported here, because a command on SQLite does not need asyncpg.
     from asyncpg import InterfaceError, InternalClientError, PostgresError
 
     return isinstance(error, PostgresError | InterfaceError | InternalClientError)
 
 
 def _is_unusable_setting(cause: BaseException | None) -> bool:
-    """As a certificate's file that is not there: it may be being replaced."""
+    """True for a setting such as the path of a missing certificate, which may be being replaced."""
     from asyncpg import ClientConfigurationError
 
-    # SQLAlchemy raises an error of its own from it.
+    # SQLAlchemy may have wrapped the error in one of its own.
     return any(
         isinstance(error, ClientConfigurationError)
         for error in (cause, getattr(cause, "__cause__", None))

@@ -1,4 +1,4 @@
-"""SQLAlchemy's engines for each database: which connections there are, and how they are set up."""
+"""SQLAlchemy's engines for each database, and the set-up of their connections."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from triggerer.store.database.sqlite.connections import SqliteConnections
 if TYPE_CHECKING:
     from triggerer.store.database.postgres.primary import Primary
 
-# How long a write waits for a writer in another process (a command beside a standalone). The
-# recorder repeats its write; a command reports an error.
+# How long a write waits for a writer in another process, such as a command beside a standalone. After that, the
+# recorder repeats its write, and a command reports an error.
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
 SQLITE_WRITER_PRAGMAS: Final = (
-    # Of a file that is made now; the size of one that exists stays. With 4 KiB, an event took a twentieth more time.
+    # For new files; an existing file keeps its size. With 4 KiB, an event took a twentieth more time.
     "page_size=8192",
     "journal_mode=WAL",
-    # A commit that the broker is told about must survive a power cut.
+    # The broker advances after a commit, so the commit must survive a power cut.
     "synchronous=FULL",
     "foreign_keys=ON",
     # 16 MiB. A checkpoint also syncs the database's file, so it should be rare under load.
@@ -41,7 +41,7 @@ def _dump(value: Any) -> str:
     return dump_json(value, "a value").decode()
 
 
-# The statements of the hot path write and read JSON by the same two functions.
+# The statements of the hot path use these two functions as well.
 _JSON: Final[Any] = {"json_serializer": _dump, "json_deserializer": load_json}
 
 
@@ -50,8 +50,8 @@ def sqlite_writer(
 ) -> AsyncEngine:
     """Make an engine with one connection, whose transactions take the write lock when they begin.
 
-    A transaction that begins by reading fails at once (SQLITE_BUSY, whatever the timeout) if it writes after
-    another writer has committed.
+    A transaction that begins with a read fails at once (SQLITE_BUSY, despite the timeout) if it writes after another
+    writer has committed.
     """
     pool = _Pool("BEGIN IMMEDIATE", SQLITE_WRITER_PRAGMAS, size=1, overflow=0)
     return _sqlite_engine(url, busy_timeout, connections, pool)
@@ -60,7 +60,7 @@ def sqlite_writer(
 def sqlite_reader(
     url: URL, *, busy_timeout: timedelta, connections: SqliteConnections
 ) -> AsyncEngine:
-    """Make an engine with a few connections that cannot write, and do not wait for the writer."""
+    """Make an engine with a few connections that cannot write and never wait for the writer."""
     pool = _Pool("BEGIN", SQLITE_READER_PRAGMAS, size=2, overflow=2)
     return _sqlite_engine(url, busy_timeout, connections, pool)
 
@@ -76,7 +76,7 @@ def _sqlite_engine(
     url: URL, busy_timeout: timedelta, connections: SqliteConnections, pool: _Pool
 ) -> AsyncEngine:
     async def connect(path: str, **options: Any) -> aiosqlite.Connection:
-        # isolation_level=None: the driver begins no transaction by itself; `begin_transaction` does.
+        # isolation_level=None keeps the driver from beginning transactions; `begin_transaction` does it.
         options |= {"isolation_level": None, "timeout": busy_timeout.total_seconds()}
         return await connections.open(path, pragmas=pool.pragmas, **options)
 
@@ -87,7 +87,7 @@ def _sqlite_engine(
         connect_args={"async_creator_fn": connect},
         **_JSON,
     )
-    # SQLAlchemy would wait for the thread's end in a task of its own, which a second cancellation leaves behind.
+    # SQLAlchemy would await the end of the thread in a separate task, which a second cancellation would leave behind.
     engine.dialect.do_terminate = _stop  # type: ignore[method-assign]
 
     @event.listens_for(engine.sync_engine, "begin")
@@ -102,8 +102,8 @@ def _stop(dbapi_connection: Any) -> None:
 
 
 def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:
-    """Make an engine with a small pool, which gives no connection that is closed, or to a former primary."""
-    # SQLAlchemy keeps its prepared statements itself, and knows the option by this name.
+    """Make an engine with a small pool, which hands out no closed connection and none to a former primary."""
+    # SQLAlchemy caches prepared statements itself, and has this name for the option.
     size = primary.statement_cache_size
     cache = {} if size is None else {"prepared_statement_cache_size": size}
 
@@ -112,7 +112,7 @@ def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) ->
         return dbapi.connect(async_creator_fn=primary.connect, **cache)
 
     engine = create_async_engine(
-        # Where to connect to is the primary's concern.
+        # `Primary` decides which server to connect to.
         "postgresql+asyncpg://",
         pool_size=pool_size,
         max_overflow=pool_size,
@@ -123,11 +123,11 @@ def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) ->
 
     @event.listens_for(engine.sync_engine, "checkout")
     def refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
-        # When a server restarts, its sockets are closed, and asyncpg notices at once: the round trip of
+        # When a server restarts, its sockets are closed, and asyncpg notices at once. So the round trip of
         # `pool_pre_ping` before each transaction is not needed.
         if connection.driver_connection.is_closed():
             raise DisconnectionError("the server closed the connection")
         if not primary.is_current(connection.driver_connection):
-            raise DisconnectionError("the server is not the primary any more")
+            raise DisconnectionError("the server is no longer the primary")
 
     return engine

@@ -1,4 +1,4 @@
-"""Group commit: what arrives while a transaction is under way goes into the next one, together."""
+"""Group commit: everything that arrives while a transaction is under way goes into the next one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ G = TypeVar("G")
 
 
 class GroupCommit(ABC, Generic[G]):
-    """Writes what waits as soon as the last group is written. `G` is a group: as many items as one transaction takes.
+    """Writes waiting items as soon as the last group is written. `G` is a group: the items of one transaction.
 
-    A group that the store does not take now is written again as it was, after a delay: also where the outcome of its
-    commit is unknown, so a repeat must not write anything twice. If the store refuses a group, the item that it means
-    is found by halving.
+    A group that the store cannot take now is written again unchanged, after a delay. This includes a commit whose
+    outcome is unknown, so a repeat must not write anything twice. If the store refuses a group, halving finds the item
+    that it refuses.
     """
 
     retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)
-    """Errors after which the same group may be written later."""
+    """Errors after which the group may be written later."""
     refusals: ClassVar[type[StoreError]]
-    """An error that a repeat brings again. Where an error is both, it is retried; any other ends `run`."""
+    """Errors that a repeat would meet again. An error of both kinds is retried. Any other error ends `run`."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
@@ -33,14 +33,14 @@ class GroupCommit(ABC, Generic[G]):
         self._arrived = AutoResetEvent()
 
     def _wake(self) -> None:
-        """Have `run` look for the next group; to be called when something arrives, if `_is_idle`."""
+        """Make `run` look for the next group. Call it when an item arrives, if `_is_idle`."""
         self._is_idle = False
         self._arrived.set()
 
     async def run(self) -> None:
-        """Write what is submitted until cancelled.
+        """Write submitted items until cancelled.
 
-        Cancellation: A transaction that has not committed is rolled back. One that has is accounted for first.
+        Cancellation: A transaction that has not committed is rolled back. A committed one is accounted for first.
         """
         while True:
             group = self._take()
@@ -68,24 +68,24 @@ class GroupCommit(ABC, Generic[G]):
 
     @abstractmethod
     def _take(self) -> G | None:
-        """Give the next group, which is then no longer waiting; None if nothing waits."""
+        """Remove and return the next group of waiting items, or None if nothing waits."""
 
     @abstractmethod
     async def _write(self, group: G) -> None:
         """Write a group in one transaction, and account for it.
 
         Raises:
-            TriggererError: It was not written, or nobody knows.
+            TriggererError: The group was not written, or the outcome is unknown.
         """
 
     @abstractmethod
     def _record_failure(self, error: TriggererError, delay: float) -> None:
-        """A group was not written, or nobody knows; it is written again after `delay` seconds."""
+        """Record that a group was not written, or may not be; it is written again after `delay` seconds."""
 
     @abstractmethod
     def _halves(self, group: G) -> tuple[G, ...] | None:
-        """The group in two; None if it is a single item. Or alone, without something that may have been refused."""
+        """Return two halves of the group, or the group without its optional part. None if it is a single item."""
 
     @abstractmethod
     def _without_refused(self, group: G, error: StoreError) -> tuple[G, ...]:
-        """What is to be written in place of a single item that was refused; empty: nothing, it is accounted for."""
+        """Return the items to write in place of a refused item; empty if it is accounted for."""

@@ -1,4 +1,4 @@
-"""Opens a database: the connections that its URL asks for, and a look whether it answers."""
+"""Opens a database: makes the connections that its URL asks for, and checks that it answers."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ async def open_database(
     pool_size: int = engines.POSTGRES_POOL_SIZE,
     now: Now = utc_now,
 ) -> AsyncIterator[Database]:
-    """Open a database, and check that it answers. Its tables are made by `triggerer.store.schema.migrate`.
+    """Open a database, and check that it answers. `triggerer.store.schema.migrate` creates its tables.
 
     Args:
-        home: Where a relative SQLite path starts; None: the working directory.
-        create: Whether a SQLite file that is not there is made, with its folder.
-        wakeups: None: new ones; see `database.wakeups`.
-        commit_timeout: How long to wait for a commit, whose outcome is then unknown.
+        home: Where a relative SQLite path starts. None: the working directory.
+        create: True to create a missing SQLite file with its folder.
+        wakeups: The `database.wakeups` to use. None: new ones.
+        commit_timeout: How long to wait for a commit. After that its outcome is unknown.
         busy_timeout: How long a SQLite write waits for a writer in another process.
-        now: The time of a SQLite database; PostgreSQL has its own.
+        now: The time of a SQLite database. PostgreSQL has its own.
     Raises:
-        ConfigurationError: The URL is wrong, or names something that we cannot use.
-        StoreRefused: The URL, or the database's login or rights are wrong; once opened that is waited out.
+        ConfigurationError: The URL is wrong, or names a database that we cannot use.
+        StoreRefused: The URL, the login or its rights are wrong. On an open database, such errors are waited out.
         StoreUnavailable: The URL may be right, but nothing answers there now.
     """
     parsed = parse_database_url(
@@ -78,7 +78,7 @@ async def open_database(
             connections=connections,
         )
     else:
-        # Imported here: a command on SQLite has no use for asyncpg.
+        # Imported here, because a command on SQLite does not need asyncpg.
         from triggerer.store.database.postgres.primary import Primary
         from triggerer.store.database.postgres.runner import PostgresRunner
 
@@ -117,7 +117,7 @@ async def _probe(database: Database) -> None:
     except TriggererError:
         raise
     except TypeError as error:
-        # An option of the URL that the driver's connect() does not know.
+        # The URL has an option that the driver's connect() does not know.
         raise ConfigurationError(
             f"{database.name} cannot be opened: {error}", hint="correct the options in the URL"
         ) from error
@@ -139,10 +139,10 @@ def _prepare_file(path: Path, *, create: bool) -> None:
         )
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # For this user alone: it holds the contents of messages. SQLite gives the files beside it the same mode.
+        # For this user alone, because the file contains messages. SQLite gives the files beside it this mode too.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise ConfigurationError(
-            f"the database {path} cannot be made: {error.strerror}",
+            f"the database {path} cannot be created: {error.strerror}",
             hint="correct [database] url or [core] home",
         ) from error

@@ -1,12 +1,12 @@
-"""Transactions written as scripts: generators that yield one step after the other and are sent its rows.
+"""Transactions written as scripts: generators that yield one step after the other, and receive its rows.
 
 Between its steps a script decides in plain Python, and it does no I/O. So it can be performed in three ways: on SQLite
 in one turn of the connection's thread, from BEGIN to COMMIT; on PostgreSQL directly through the driver, with a round
 trip for each step (both by `Database.perform`); or as part of a session's transaction (`perform`).
 
-A statement through SQLAlchemy costs the event loop 0.2 to 0.3 ms, and a transaction 0.3 to 1.1 ms more; a turn of the
-thread costs 0.07 ms, whatever it does (tests/benchmarks/store_bench.py). So the transactions between a message and its
-run are scripts, and all others are written with SQLAlchemy.
+A statement through SQLAlchemy costs the event loop 0.2 to 0.3 ms, and a transaction 0.3 to 1.1 ms more. A turn of the
+thread costs 0.07 ms, however long its work (tests/benchmarks/store_bench.py). So the transactions between a message and
+its run are scripts, and all others are written with SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Step(Protocol):
     """One operation that a script asks of the database."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        """Perform it in the open transaction; return its rows as the driver gives them."""
+        """Perform the step in the open transaction; return its rows as the driver gives them."""
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
-        """Return the statement that performs it, in asyncpg's form, and its arguments."""
+        """Return the statement that performs the step, in asyncpg's form, and its arguments."""
 
 
 @runtime_checkable
@@ -43,7 +43,7 @@ class Opening(Step, Protocol):
     """A step whose rows are not needed: on PostgreSQL it can be sent with BEGIN, in one round trip."""
 
     def with_begin(self) -> str:
-        """Return the statement with its values as literals, see `literal`."""
+        """Return the statement with its values as literals, written by `literal`."""
 
 
 def single_step(step: Step) -> Script[list[Row]]:
@@ -52,7 +52,7 @@ def single_step(step: Step) -> Script[list[Row]]:
 
 
 def literal(value: str) -> str:
-    """Write a string as a literal of PostgreSQL's SQL. The server refuses one with a NUL byte."""
+    """Write a string as a literal of PostgreSQL's SQL. The server refuses a string with a NUL byte."""
     return "'" + value.replace("'", "''") + "'"
 
 
@@ -76,26 +76,26 @@ class ScriptRunner(ABC):
 
     @abstractmethod
     async def perform(self, script: Script[T], announced: Announced) -> T:
-        """Begin, perform, commit. What the script announces is added to `announced`, also if this raises.
+        """Begin, perform, commit. The script's announcements are added to `announced`, even if this raises.
 
         Raises:
             StoreUnavailable, Conflict, RowRefused, OutcomeUnknown, ConfigurationError: As
                 `Database.transaction`.
-        Cancellation: As `Database.transaction`; on SQLite what has begun is finished.
+        Cancellation: As `Database.transaction`. On SQLite a script that has begun is finished.
         """
 
     @abstractmethod
     async def perform_step(self, step: Step) -> list[Row]:
-        """Perform one step as a transaction: on PostgreSQL a single round trip. Raises as `perform`."""
+        """Perform one step as a transaction. On PostgreSQL it is a single round trip. Raises as `perform`."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close the connections; nothing may be performed afterwards."""
+        """Close the connections. Nothing may be performed afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseNow:
-    """A step: the database's time, see `database_now`."""
+    """A step: read the database's time, see `database_now`."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         return [(now(),)]
@@ -140,7 +140,7 @@ async def perform(session: AsyncSession, script: Script[T]) -> T:
 def perform_on_sqlite(
     connection: sqlite3.Connection, script: Script[T], now: Now, announced: Announced
 ) -> T:
-    """Perform a script in the connection's thread; what it announces is added to `announced`.
+    """Perform a script in the connection's thread; its announcements are added to `announced`.
 
     Raises:
         sqlite3.Error: As the driver raises it. The transaction is still open.
@@ -149,7 +149,7 @@ def perform_on_sqlite(
         step = next(script)
         while True:
             if isinstance(step, Announcement):
-                _note(step, announced)
+                _collect(step, announced)
                 step = script.send([])
             else:
                 step = script.send(step.on_sqlite(connection, now))
@@ -161,12 +161,12 @@ def perform_on_sqlite(
 
 
 async def perform_stepwise(perform_step: PerformStep, script: Script[T], announced: Announced) -> T:
-    """Perform a script, waiting for one step after the other. Raises what `perform_step` raises."""
+    """Perform a script, awaiting one step after the other. Raises the errors of `perform_step`."""
     try:
         step = next(script)
         while True:
             if isinstance(step, Announcement):
-                _note(step, announced)
+                _collect(step, announced)
                 step = script.send([])
             else:
                 step = script.send(await perform_step(step))
@@ -177,5 +177,5 @@ async def perform_stepwise(perform_step: PerformStep, script: Script[T], announc
         script.close()
 
 
-def _note(step: Announcement, announced: Announced) -> None:
+def _collect(step: Announcement, announced: Announced) -> None:
     announced.setdefault(step.signal, set()).update(step.subjects or (ALL,))

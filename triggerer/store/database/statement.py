@@ -1,7 +1,7 @@
 """Statements of the hot path: text, written once for both databases, that SQLAlchemy does not have to compile.
 
-A `Statement` is formatted when its module is imported, and given to the driver as it is. Called with its values it is
-a step of a script. Whatever is not on the hot path is written with SQLAlchemy.
+A `Statement` is formatted when its module is imported, and the driver receives it as it is. Called with its values, it
+is a step of a script. Everything off the hot path is written with SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from triggerer.store.database.script import Row
 
 
 class OneOrMany(NamedTuple):
-    """A constant for a parameter that holds many values or rows, and mostly has one.
+    """A constant for a parameter that takes many values or rows, and mostly has one.
 
-    SQLite makes a table of what it is given as JSON, each time: that of one value is a third of what a short statement
-    costs. So there is a text for one too.
+    SQLite turns a JSON parameter into a table each time. For one value, that takes a third of a short statement. So
+    there is a second text for one value.
     """
 
     sqlite: str
     postgres: str
     of_one: str
-    """On SQLite, of one value, or of one row, whose columns are the parameters `<parameter>_0` and so on."""
+    """SQLite's text for one value, or for one row, whose columns are the parameters `<parameter>_0` and so on."""
     parameter: str
 
 
 class Statement:
     """A template with `{parameter}`s, and `{CONSTANT}`s that differ between the databases.
 
-    Called with its values it is a step, whose rows are as the driver gives them: on SQLite, JSON and
-    instants are text. Values are the same for both databases: an instant, which must be aware, becomes
-    what the columns hold, and a list what `in_list` takes.
+    Called with its values it is a step. Its rows are as the driver gives them, so on SQLite JSON and instants are text.
+    Values are equal for both databases: an aware instant becomes the form of the columns, and a list the form that
+    `in_list` takes.
 
     Args:
-        constants: For each constant its text on SQLite and on PostgreSQL, which may hold parameters.
+        constants: Each constant's text for SQLite and for PostgreSQL. A text may contain parameters.
     """
 
     def __init__(self, template: str, **constants: tuple[str, str] | OneOrMany) -> None:
@@ -62,7 +62,7 @@ class Statement:
             )
         )
         self.several: Final = frozenset(texts.parameter for texts in several)
-        """The parameters that hold many, for which `sqlite_of_one` has a text if each of them holds one."""
+        """The parameters that take many values. If each has one value, `sqlite_of_one` is used."""
 
     def __call__(self, **values: Any) -> BoundStatement:
         return BoundStatement(self, values)
@@ -83,7 +83,7 @@ class BoundStatement:
         return connection.execute(self.statement.sqlite, given).fetchall()
 
     def _of_one(self, connection: sqlite3.Connection) -> list[Row]:
-        """Raises: RowRefused: As `ParameterRows.as_json`."""
+        """Raises: RowRefused: A value does not fit a column."""
         given: dict[str, Any] = {}
         for name, value in self.values.items():
             if name not in self.statement.several:
@@ -121,22 +121,22 @@ def sqlite_instant(instant: datetime) -> str:
     if instant.tzinfo is not UTC:
         instant = instant.astimezone(UTC)
     if not instant.microsecond:
-        # Without "+00:00".
+        # The slice cuts off "+00:00".
         return instant.isoformat(" ", "microseconds")[:26]
     # 0.36 µs; `isoformat` takes 0.9.
     return orjson.dumps(instant)[1:27].decode().replace("T", " ")
 
 
 def instant_from(value: str | datetime | None) -> datetime | None:
-    """Return an instant of a fetched row, aware."""
+    """Return the instant of a fetched column, aware."""
     if isinstance(value, str):
-        # Four times as fast as to replace the time zone afterwards, and done for each instant of each row.
+        # Four times as fast as replacing the time zone afterwards, and this runs for each instant of each row.
         return datetime.fromisoformat(f"{value}+00:00")
     return None if value is None else value.astimezone(UTC)
 
 
 def json_from(value: Any) -> Any:
-    """Return a JSON object or array of a fetched row; what PostgreSQL makes as an array, its driver has decoded."""
+    """Return the JSON value of a fetched column. PostgreSQL's arrays are decoded already."""
     return load_json(value) if isinstance(value, str) else value
 
 
@@ -150,14 +150,14 @@ class ParameterRows:
         return len(self.rows)
 
     def as_json(self, instant: Callable[[datetime], str]) -> str:
-        """Return a JSON array of arrays, with instants in the form that the columns take.
+        """Return a JSON array of arrays, with instants in the form of the columns.
 
         Raises:
-            RowRefused: A value of one of them is not JSON: half a character, or a number beyond 64 bits.
+            RowRefused: A value is not JSON, such as half a character or a number beyond 64 bits.
         """
 
         def default(value: Any) -> Any:
-            # What orjson leaves to others: instants, and rows that are named tuples.
+            # orjson does not encode instants in our form, nor rows that are named tuples.
             return instant(value) if isinstance(value, datetime) else list(value)
 
         try:
@@ -169,7 +169,7 @@ class ParameterRows:
 
 
 def in_list(parameter: str, kind: str) -> OneOrMany:
-    """Return a constant: `IN` the list that is the parameter; `kind` is PostgreSQL's type of its items."""
+    """Return a constant: `IN` the list of the parameter. `kind` is PostgreSQL's type of its items."""
     return OneOrMany(
         f"IN (SELECT value FROM json_each({{{parameter}}}))",
         f"= ANY({{{parameter}}}::{kind}[])",
@@ -179,7 +179,7 @@ def in_list(parameter: str, kind: str) -> OneOrMany:
 
 
 def parameter_rows(**columns: str) -> OneOrMany:
-    """Return a constant: the `ParameterRows` of the parameter `{rows}` as a table; `columns` has PostgreSQL's types.
+    """Return a constant: the `ParameterRows` in the parameter `{rows}` as a table. `columns` has PostgreSQL's types.
 
     The values of a row are texts, numbers, truth values, instants and None.
     """
@@ -201,7 +201,7 @@ def _filled(template: str, constants: Mapping[str, str]) -> str:
 
 
 def _named(template: str) -> str:
-    """Write parameters as SQLite's driver takes them."""
+    """Write parameters in the form of SQLite's driver."""
     return template.format(**{name: f":{name}" for name in _parameters(template)})
 
 

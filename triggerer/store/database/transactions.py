@@ -54,22 +54,22 @@ class Database:
     ) -> None:
         self.url: Final = url
         self.name: Final = describe(url)
-        """How messages name it; without the password."""
+        """The database's name in messages, without the password."""
         self.availability: Final = Availability(self.name)
         self.wakeups: Final = wakeups
         self.writer: Final = writer
-        """The engine that writes, for migrations and tests; all others use `transaction`."""
+        """The writing engine, for migrations and tests. All others use `transaction`."""
         self.transport: Final = transport
-        """How announcements reach other processes."""
+        """Carries announcements to other processes."""
         self.primary: Final = primary
-        """Opens connections to PostgreSQL, for what needs one of its own; None for SQLite."""
+        """Opens further connections to PostgreSQL; None for SQLite."""
         self._reader = reader
         self._runner = runner
         self._file = file
         self._commit_timeout = commit_timeout
         self._now = now
-        # SQLite has one writer at a time. Those of this process wait here, first come first served: SQLite's
-        # busy handler sleeps, and is not fair.
+        # SQLite has one writer at a time. Writers of this process queue here, because SQLite's busy handler sleeps,
+        # and is not fair.
         self._turn = anyio.Lock(fast_acquire=True) if self.dialect == "sqlite" else None
 
     @property
@@ -78,27 +78,28 @@ class Database:
 
     @property
     def path(self) -> Path | None:
-        """SQLite's file; None for PostgreSQL."""
+        """SQLite's file, or None for PostgreSQL."""
         return Path(self.url.database or "") if self.dialect == "sqlite" else None
 
     @asynccontextmanager
     async def transaction(
         self, *, commit_timeout: timedelta | None = None
     ) -> AsyncIterator[AsyncSession]:
-        """Give a session whose work is committed when the block ends, and not at all if it raises.
+        """Yield a session whose work is committed when the block ends, and discarded if it raises.
 
-        On SQLite the write lock is held from the first line of the block to the last: keep it short, wait
-        for nothing else in it, and never open a second transaction inside.
+        On SQLite the block has the write lock from its first line to its last. Keep it short, await nothing else in
+        it, and never open a second transaction inside.
 
         Args:
-            commit_timeout: How long to wait for the commit, whose outcome is then unknown; None: as of `open_database`.
+            commit_timeout: How long to wait for the commit. After that its outcome is unknown. None: the timeout given
+                to `open_database`.
         Raises:
-            StoreUnavailable, Conflict: Nothing was written; the same block may succeed later.
-            StoreRefused: The same, once tables, rights or the login are mended.
+            StoreUnavailable, Conflict: Nothing was written. The block may succeed later.
+            StoreRefused: Nothing was written. The block may succeed once tables, rights or the login are mended.
             RowRefused: Nothing was written, and a repeat is refused again.
             OutcomeUnknown: The commit was sent, and no answer came.
         Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its
-            deadline. No checkpoint follows it: what the caller does next, up to its next wait, still happens.
+            deadline. No checkpoint follows it, so the caller's next lines, up to its next await, still run.
         """
         timeout = self._commit_timeout if commit_timeout is None else commit_timeout
         if self._turn is None:
@@ -109,10 +110,10 @@ class Database:
                 yield session
 
     async def perform(self, script: Script[T]) -> T:
-        """Perform a script in a transaction of its own; return what it returns.
+        """Perform a script in a transaction of its own; return its result.
 
         Raises:
-            As `transaction`; and what the script raises, after which nothing is written.
+            As `transaction`, and the errors of the script, after which nothing is written.
         Cancellation: As `transaction`. On SQLite a script that has begun is performed to its end and
             committed.
         """
@@ -126,7 +127,7 @@ class Database:
         except (OutcomeUnknown, StoreUnavailable) as error:
             self.availability.record_failure(Use.WRITES, error)
             if isinstance(error, OutcomeUnknown):
-                # Perhaps it did commit; a wakeup too many does no harm.
+                # The transaction may have committed. An unnecessary wake-up does no harm.
                 await self.announce_here(announced)
             raise
         self.availability.record_success(Use.WRITES)
@@ -138,7 +139,7 @@ class Database:
 
         Raises:
             As `transaction`.
-        Cancellation: What has begun is finished.
+        Cancellation: A step that has begun is finished.
         """
         try:
             if self._turn is None:
@@ -155,12 +156,12 @@ class Database:
     async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
         """Perform steps that do not depend on one another; return the rows of each.
 
-        On SQLite they are one transaction. On PostgreSQL each is one of its own, in this order: a single one would take
-        two round trips more. It announces nothing, see `announce_here`.
+        On SQLite they share a transaction. On PostgreSQL each has its own, in this order, because a shared one would
+        take two more round trips. It announces nothing, see `announce_here`.
 
         Raises:
-            As `transaction`. On PostgreSQL the steps before the one that failed are committed.
-        Cancellation: What has begun is finished; on PostgreSQL the steps after it are left out.
+            As `transaction`. On PostgreSQL the steps before the failed one are committed.
+        Cancellation: A step that has begun is finished. On PostgreSQL the steps after it are left out.
         """
         if self._turn is None:
             return [await self.perform_step(step) for step in steps]
@@ -173,7 +174,7 @@ class Database:
             if self._file is not None:
                 self._file.check()
             with translated(self.name):
-                # BEGIN now, so that a database that is locked or away says so before any work.
+                # BEGIN now, so that a locked or absent database raises before any work.
                 await session.connection()
                 yield session
                 await session.flush()
@@ -184,7 +185,7 @@ class Database:
                 if self._file is not None:
                     self._file.check_committed()
             except OutcomeUnknown:
-                # Perhaps it did commit; a wakeup too many does no harm.
+                # The transaction may have committed. An unnecessary wake-up does no harm.
                 await self.announce_here(announced_in(session))
                 raise
         except (OutcomeUnknown, StoreUnavailable) as error:
@@ -197,7 +198,7 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
-        """Give a session that cannot write. On SQLite it does not wait for the writer.
+        """Yield a session that cannot write. On SQLite it does not wait for the writer.
 
         Raises:
             StoreUnavailable, StoreRefused: As `transaction`.
@@ -211,7 +212,7 @@ class Database:
         self.availability.record_success(Use.READS)
 
     async def probe(self) -> None:
-        """Check that it answers. The log is not told if it does not: whoever opens it says so.
+        """Check that the database answers. A failure is not logged, because the caller reports it.
 
         Raises:
             StoreUnavailable, StoreRefused: As `transaction`.
@@ -233,25 +234,25 @@ class Database:
             await self._close(session)
 
     def _session(self, engine: AsyncEngine) -> AsyncSession:
-        # Whoever wrote rows may read them after the commit; they are never reloaded.
+        # Rows stay readable after the commit, and are never reloaded.
         return AsyncSession(engine, expire_on_commit=False, info={NOW_KEY: self._now})
 
     async def _notify(self, session: AsyncSession) -> None:
-        # Inside the transaction: PostgreSQL delivers on commit, and never otherwise.
+        # Inside the transaction, because PostgreSQL delivers a notification on commit, and never otherwise.
         if self.dialect == "postgresql" and (announced := announced_in(session)):
             payload = self.transport.encode(announced)
             connection = await session.connection()
             await connection.exec_driver_sql("SELECT pg_notify($1, $2)", (CHANNEL, payload))
 
     async def _close(self, session: AsyncSession) -> None:
-        """Roll back what is open and return the connection to the pool, or drop it if that fails."""
+        """Roll back an open transaction and return the connection to the pool, or drop it if that fails."""
         seconds = CLOSE_TIMEOUT.total_seconds()
         with anyio.move_on_after(seconds, shield=True) as scope:
             try:
                 await session.close()
             except Exception as error:  # noqa: BLE001 (see below)
-                # The caller has to know the outcome of the block, or its error, not this one. A connection
-                # that cannot roll back leaves the pool; the database undoes its work.
+                # The caller needs the outcome of the block, or its error, not this one. A connection
+                # that cannot roll back leaves the pool, and the database undoes its work.
                 _log.warning("a connection was dropped", database=self.name, error=str(error))
         if scope.cancelled_caught:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
@@ -272,7 +273,7 @@ def _all(steps: Sequence[Step]) -> Script[list[list[Row]]]:
 
 
 async def database_now(session: AsyncSession) -> datetime:
-    """Return the database's time, which all instances share; on SQLite, which has one host, the host's."""
+    """Return the database's time, which all instances share. SQLite has one host, so there it is the host's time."""
     if session.get_bind().dialect.name == "sqlite":
         return now_of(session)()
     connection = await session.connection()
@@ -282,7 +283,7 @@ async def database_now(session: AsyncSession) -> datetime:
 
 
 def insert_into(session: AsyncSession, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
-    """An INSERT in the session's dialect, which knows ON CONFLICT."""
+    """Return an INSERT in the session's dialect, which supports ON CONFLICT."""
     if session.get_bind().dialect.name == "sqlite":
         from sqlalchemy.dialects import sqlite
 

@@ -1,4 +1,4 @@
-"""Reads the database's URL as an operator writes it."""
+"""Parses the database's URL as an operator writes it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FORMS = "write sqlite:///path/to/triggerer.db or postgresql://user@host:5432/da
 
 
 def parse_database_url(text: str, *, home: Path | None = None) -> URL:
-    """Return the URL with its driver named, and with an absolute path if it is SQLite's.
+    """Return the URL with a named driver. A SQLite path becomes absolute.
 
     Args:
-        text: `sqlite:///…` or `postgresql://…` (also `postgres://…`), with or without its driver.
-        home: Where a relative SQLite path starts; None: the working directory.
+        text: `sqlite:///…` or `postgresql://…` (also `postgres://…`), with or without a driver.
+        home: Where a relative SQLite path starts. None: the working directory.
     Raises:
-        ConfigurationError: Not a URL, a database that is not supported, or another driver.
+        ConfigurationError: Not a URL, an unsupported database, or another driver.
     """
     try:
         url = make_url(with_hosts_as_option(text))
@@ -50,7 +50,7 @@ def parse_database_url(text: str, *, home: Path | None = None) -> URL:
 
 def _with_absolute_path(url: URL, home: Path | None) -> URL:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
-        # We use several connections; a database in memory belongs to one.
+        # The service uses several connections, and a database in memory belongs to one.
         raise ConfigurationError(
             "SQLite needs a file that several connections can open",
             hint="write sqlite:///path/to/triggerer.db",
@@ -65,20 +65,20 @@ def _with_absolute_path(url: URL, home: Path | None) -> URL:
 
 
 def _with_known_ssl(url: URL) -> URL:
-    # libpq's name, which PostgreSQL's users know; asyncpg takes the same values as `ssl`.
+    # libpq's name, which PostgreSQL's users know. asyncpg takes its values as `ssl`.
     if "sslmode" not in url.query:
         return url
     return url.difference_update_query(["sslmode"]).update_query_dict({"ssl": url.query["sslmode"]})
 
 
 def describe(url: URL) -> str:
-    """Return how messages name the database; without secrets."""
+    """Return the database's name in messages, without secrets."""
     if url.get_backend_name() == "sqlite":
         return f"the SQLite database {url.database}"
-    # Without the driver, which is our choice.
+    # Without the driver, which the operator did not choose.
     shown = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
-    # As it may be written: the query has hosts, and paths of certificates.
+    # Unquote hosts and paths of certificates in the query, so that they look as the operator wrote them.
     for character in ":,/[]":
         shown = shown.replace(f"%{ord(character):X}", character)
-    # The query may have secrets, too: ?password=, ?sslpassword=.
+    # The query may contain secrets, such as ?password= and ?sslpassword=.
     return f"the PostgreSQL database {redact_text(shown)}"

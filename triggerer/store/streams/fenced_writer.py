@@ -1,4 +1,4 @@
-"""Group commit of single changes, each under the lease of its stream."""
+"""Commits single changes in groups, each under the lease of its stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = LazyLogger(__name__)
 
 
 class Change(Protocol):
-    """What is to be stored."""
+    """A change to store."""
 
     @property
     def fence(self) -> Fence: ...
@@ -37,15 +37,15 @@ C = TypeVar("C", bound=Change)
 
 
 class FencedWriter(GroupCommit[list[C]]):
-    """What is submitted while a transaction is under way goes into the next one. While the database is away, it waits.
+    """Writes the changes submitted during one transaction in the next one. While the database is away, they wait.
 
     Args:
-        on_fenced: Called on the event loop when a lease no longer holds: another instance owns the stream.
+        on_fenced: Called on the event loop when a lease no longer holds, because another instance owns the stream.
     """
 
     what: ClassVar[str]
-    """Names the changes, for logs."""
-    # A repeat writes the same rows again.
+    """The name of the changes, for logs."""
+    # A repeat writes identical rows.
     retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 
@@ -60,15 +60,15 @@ class FencedWriter(GroupCommit[list[C]]):
         self._database = database
         self._on_fenced = on_fenced
         self._unwritten: Counter[str] = Counter()
-        """By stream how many changes were submitted and not answered."""
+        """Stream digest to the number of changes that were submitted and not answered."""
         self._has_answered = Notifier()
 
     def is_writing(self, stream_digest: str) -> bool:
-        """Whether changes of a stream were submitted, and it is not known yet what became of them."""
+        """True if changes of the stream are submitted and not answered."""
         return stream_digest in self._unwritten
 
     async def wait_until_written(self, stream_digests: Collection[str]) -> None:
-        """Wait until all is answered that was submitted of these streams."""
+        """Wait until all changes of these streams are answered."""
         while any(map(self.is_writing, stream_digests)):
             await self._has_answered.wait()
 

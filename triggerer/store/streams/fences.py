@@ -1,4 +1,4 @@
-"""Which leases hold, seen in the transaction that writes under them."""
+"""Checks which leases hold, in the transaction that writes under them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triggerer.domain.events import Fence
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 
-# Sorted, or two transactions could deadlock: the recorder locks these rows too.
+# Sorted, because the recorder locks these rows too, and two transactions could deadlock.
 HELD: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
     "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "
@@ -25,14 +25,14 @@ _LOCK: Final = Statement(
 
 
 def held_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
-    """Return the fences that hold. They go on to hold until the transaction ends."""
+    """Return the fences that hold. They hold until the transaction ends."""
     rows = yield HELD(rows=ParameterRows(sorted(map(tuple, set(fences)))))
     return frozenset(Fence(*row) for row in rows)
 
 
 def lock_out_owners(stream_digests: Iterable[str]) -> Script[None]:
-    """Wait for what the owners of these streams are writing; what they write next waits until the transaction ends.
+    """Wait for the owners' current writes to these streams, and delay their next ones until the transaction ends.
 
-    Whoever moves a watcher sees so what was written for it before, and its owner for what comes later where it is now.
+    A transaction that moves a watcher thus sees everything written for it so far. Later, its owner sees the move.
     """
     yield _LOCK(digests=sorted(stream_digests))

@@ -1,7 +1,7 @@
-"""Which triggerers and executors are alive, and which triggerer owns which stream (contract, rule 15).
+"""Leases: which triggerers and executors are alive, and which triggerer owns which stream (contract, rule 15).
 
 A lease is (owner, epoch, expiry). Each claim raises the stream's epoch, so that every transaction can tell the present
-owner from the one before: `EventRecorder` locks the stream's row while it writes. All instants are the database's.
+owner from a former one. `EventRecorder` locks the stream's row while it writes. All instants are the database's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEMBERED: Final = timedelta(days=1)
 async def register_instance(
     session: AsyncSession, instance_id: str, *, kind: str, expiry: timedelta = LEASE_EXPIRY
 ) -> None:
-    """Show this process as alive for `expiry`; to repeat it is the heartbeat.
+    """Register this process as alive for `expiry`. A repeated call is the heartbeat.
 
     Rows of processes that expired long ago are deleted.
 
@@ -43,7 +43,7 @@ async def register_instance(
             index_elements=[Instance.id], set_={"expires_at": now + expiry, "heartbeat_at": now}
         )
     )
-    # Rows that another transaction is deleting or renewing are skipped.
+    # Rows that another transaction deletes or renews at this moment are skipped.
     dead = select(Instance.id).where(Instance.expires_at < now - _REMEMBERED)
     await session.execute(
         delete(Instance).where(Instance.id.in_(dead.with_for_update(skip_locked=True)))
@@ -51,7 +51,7 @@ async def register_instance(
 
 
 async def deregister_instance(session: AsyncSession, instance_id: str) -> None:
-    """Show this process as gone: its streams are free at once."""
+    """Remove this process; its streams are free at once."""
     await session.execute(
         update(Stream).where(Stream.owner == instance_id).values(owner=None, expires_at=None)
     )
@@ -68,8 +68,8 @@ async def live_instances(session: AsyncSession, *, kind: str) -> list[str]:
 async def forget_instances(session: AsyncSession) -> None:
     """Free all streams, and delete all registrations.
 
-    For a standalone that starts under `lock_exclusively`, which proves that everybody else is dead. It need
-    not wait for the leases of one that was killed.
+    For a standalone that starts under `lock_exclusively`, which proves that all other processes are dead. So it need
+    not wait for the leases of a killed one.
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
     await session.execute(delete(Instance))
@@ -78,7 +78,7 @@ async def forget_instances(session: AsyncSession) -> None:
 async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) -> None:
     """Free the streams of all other instances of this kind, and delete their registrations.
 
-    As `forget_instances`, for one part of a standalone whose other parts have registered already.
+    For one part of a starting standalone whose other parts have registered already, see `forget_instances`.
     """
     others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
     await session.execute(
@@ -88,12 +88,12 @@ async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) ->
 
 
 def may_open(now: datetime) -> ColumnElement[bool]:
-    """True if the `Stream` is open. A new one is closed while its DAG files are read (`new_streams`)."""
+    """The condition that the `Stream` may be opened. A new one is closed while its DAG files are read."""
     return or_(Stream.closed_until.is_(None), Stream.closed_until <= now)
 
 
 def is_free(now: datetime) -> ColumnElement[bool]:
-    """The `Stream` has no owner, or its lease has expired."""
+    """The condition that the `Stream` has no owner, or that its lease has expired."""
     return or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now)
 
 
@@ -106,13 +106,13 @@ async def claim_streams(
     sizes: Mapping[str, int],
     expiry: timedelta = LEASE_EXPIRY,
 ) -> list[Fence]:
-    """Claim up to `limit` streams that may be opened and are free, or whose lease expired; empty if there are none.
+    """Claim up to `limit` streams that are free and may be opened; empty if there are none.
 
-    Streams that another instance is claiming at this moment are skipped. The leases hold from the caller's
-    commit on. If its outcome is unknown, `owned_streams` tells.
+    Streams that another instance claims at this moment are skipped. The leases hold from the caller's commit on. If its
+    outcome is unknown, ask `owned_streams`.
 
     Args:
-        room: How many triggers they may have together; streams that do not fit are skipped.
+        room: The most triggers that the claimed streams may have in total. Streams that do not fit are skipped.
         sizes: The streams that may be claimed, with the number of their triggers.
     """
     fitting = [digest for digest, size in sizes.items() if size <= room]
@@ -142,7 +142,7 @@ async def claim_streams(
 
 
 async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
-    """Return the leases that the store shows for this instance, expired or not."""
+    """Return the leases of this instance in the store, expired or not."""
     owned = select(Stream.digest, Stream.epoch).where(Stream.owner == instance_id)
     return [
         Fence(digest, instance_id, epoch)
@@ -153,9 +153,9 @@ async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
 async def extend_leases(
     session: AsyncSession, fences: Iterable[Fence], *, expiry: timedelta = LEASE_EXPIRY
 ) -> list[Fence]:
-    """Extend the leases that still hold, and return them; those that are missing are lost.
+    """Extend the leases that still hold, and return them. Missing ones are lost.
 
-    A lease that expired, but that nobody has claimed since, is extended as well: its epoch is still ours.
+    An expired lease that nobody has claimed since is extended too, because its epoch is still ours.
     """
     held = await _held(session, fences)
     if held:
@@ -168,7 +168,7 @@ async def extend_leases(
 
 
 async def release_streams(session: AsyncSession, fences: Iterable[Fence]) -> None:
-    """Release the leases that still hold; their streams may be claimed at once."""
+    """Release the leases that still hold. Their streams may be claimed at once."""
     held = await _held(session, fences)
     if held:
         digests = [fence.stream_digest for fence in held]
@@ -178,11 +178,11 @@ async def release_streams(session: AsyncSession, fences: Iterable[Fence]) -> Non
 
 
 async def _held(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
-    """Lock the streams whose lease still holds, by digest, and return those leases."""
+    """Lock the streams whose lease still holds, and return these leases."""
     wanted = list(fences)
     if not wanted:
         return []
-    # Not the three together: PostgreSQL makes of thousands of those one deep expression, and refuses it.
+    # The three columns are not compared together, because PostgreSQL refuses thousands of such triples as too deep.
     shown = (
         select(Stream.digest, Stream.owner, Stream.epoch)
         .where(

@@ -1,4 +1,4 @@
-"""Finds instances that missed a heartbeat: what the store says about their streams and runs may be out of date."""
+"""Finds instances that missed a heartbeat, because the stored states of their streams and runs may be out of date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Instance
 
 _LATE: Final = {"triggerer": 0.35, "executor": 0.45}
-"""Fractions of a lease. A heartbeat comes after a quarter of it, or after a third for an executor."""
+"""Fractions of a lease after which a heartbeat is late. It comes after a quarter, or for an executor after a third."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Liveness:
     """The signs of life of an instance that owns streams or runs. All instants are the database's."""
 
     seen_at: datetime | None
-    """Its last heartbeat; None: its registration is gone."""
+    """Its last heartbeat. None: its registration is gone."""
     lease_ends_at: datetime | None
-    """When others may take over what it owns; None: they may do so now."""
+    """When others may take over its streams or runs. None: now."""
     is_silent: bool
-    """A heartbeat is missed, or its process is gone from this machine."""
+    """True if a heartbeat is missed, or the process is gone from this machine."""
 
     @property
     def is_over(self) -> bool:
@@ -37,7 +37,7 @@ GONE: Final = Liveness(None, None, is_silent=True)
 
 
 async def known_instances(session: AsyncSession) -> dict[str, Liveness]:
-    """Return what is known of each instance, by id: a few, namely the living ones and those that died within a day."""
+    """Return the signs of life of each instance, by id. These are live instances and some that died within a day."""
     now = await database_now(session)
     return {row.id: _judge(row, now) for row in await session.scalars(select(Instance))}
 
@@ -53,7 +53,7 @@ def _judge(row: Instance, now: datetime) -> Liveness:
 
 
 def why_silent(owner: str, known: Liveness, now: datetime) -> str:
-    """Return for how long the owner has been silent, and when others take over."""
+    """Return for how long the owner has been silent, and when another instance takes over."""
     silent = "is gone" if known.seen_at is None else f"was heard of {_ago(now - known.seen_at)} ago"
     if known.lease_ends_at is None:
         return f"no instance hosts it: its owner {owner} {silent}"

@@ -1,4 +1,4 @@
-"""The error of what was not written, since its lease did not hold any more."""
+"""The error of a write whose lease no longer holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from triggerer.errors import LeaseLost
 
 
 def lease_lost(fence: Fence) -> LeaseLost:
-    """The error for what was submitted under a lease that no longer holds."""
+    """Return the error of a write that was submitted under a lease that no longer holds."""
     return LeaseLost(
         f"the stream {fence.stream_digest} is no longer owned by {fence.owner} in epoch {fence.epoch}"
     )

@@ -1,4 +1,4 @@
-"""Which new streams stay closed until the DAGs folder has been read."""
+"""Keeps new streams closed until the DAGs folder has been read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Stream, Trigger, Watcher
 
 REASON: Final = "the DAGs folder has not been read yet"
-"""What is said of a watcher whose stream is closed."""
+"""The error shown at a watcher whose stream is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far the DAG processor is with the files of the folder; see `closings`."""
+    """How far the DAG processor has read the files of the folder; see `closings`."""
 
     is_reading: bool = False
     is_start: bool = False
@@ -29,19 +29,19 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """What became of the streams that nobody has opened yet."""
+    """The outcome for the streams that nobody has opened yet."""
 
     opened: frozenset[str] = frozenset()
-    """They were closed, and may be opened now."""
+    """Streams that were closed and may be opened now."""
     are_closed: bool = False
-    """Whether any is closed still."""
+    """True if any stream is still closed."""
 
 
 async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) -> Openings:
-    """Close and open streams that were never read, in the caller's transaction; show it at their watchers.
+    """Close and open streams that were never read, in the caller's transaction, and show it at their watchers.
 
     Args:
-        new: The streams that this transaction has made.
+        new: The streams that this transaction has created.
     """
     never_read = {
         row.digest: row.closed_until
@@ -59,7 +59,7 @@ async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) 
     )
     for until in set(changes.values()):
         digests = [digest for digest, each in changes.items() if each == until]
-        # Not if it was claimed meanwhile.
+        # The epoch excludes streams that were claimed meanwhile.
         await session.execute(
             update(Stream)
             .where(Stream.digest.in_(digests), Stream.epoch == 0)
@@ -68,7 +68,7 @@ async def sync_openings(session: AsyncSession, new: Set[str], reading: Reading) 
     opened = frozenset(digest for digest, until in changes.items() if until is None)
     closed = [digest for digest, until in (never_read | changes).items() if until is not None]
     await _show(session, opened, before=REASON, now=None)
-    # Also a new watcher of a stream that has been closed for some time.
+    # A new watcher may join a stream that has been closed for some time.
     await _show(session, closed, before=None, now=REASON)
     return Openings(opened, bool(closed))
 

@@ -1,4 +1,4 @@
-"""Group commit of the states of streams."""
+"""Commits the states of streams in groups."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StateWriter(FencedWriter[StateChange]):
     def _take(self) -> list[StateChange] | None:
         group: list[StateChange] = []
         for digest in list(self._waiting)[:_MOST_ROWS]:
-            # One of each: a statement writes no row twice, and they are stored in their order.
+            # One change of each stream, because a statement writes no row twice. The others keep their order.
             changes = self._waiting[digest]
             group.append(changes.popleft())
             if not changes:

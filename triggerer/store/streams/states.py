@@ -1,4 +1,4 @@
-"""The states of streams: read when one opens, written under its lease."""
+"""The states of streams: read when a stream opens, written under its lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.store.database.statement import ParameterRows, Statement, paramet
 from triggerer.store.schema.models import StreamState, Trigger
 from triggerer.store.streams.fences import held_fences
 
-# Not of a stream whose last watcher was deleted meanwhile.
+# The condition excludes streams whose last watcher was deleted meanwhile.
 SAVE: Final = Statement(
     "INSERT INTO stream_state (stream_digest, epoch, value) "
     "SELECT g.digest, g.epoch, g.value FROM {STATES} g "
@@ -28,10 +28,10 @@ SAVE: Final = Statement(
 
 
 def write_states(changes: Sequence[StateChange]) -> Script[frozenset[Fence]]:
-    """Store these states, as far as their fences hold; return the fences that do not.
+    """Store these states if their fences hold; return the fences that do not hold.
 
     Args:
-        changes: One for each stream.
+        changes: At most one for each stream.
     """
     fences = {change.fence for change in changes}
     held = yield from held_fences(fences)
@@ -40,7 +40,7 @@ def write_states(changes: Sequence[StateChange]) -> Script[frozenset[Fence]]:
 
 
 def save_states(changes: Sequence[StateChange]) -> Script[None]:
-    """Store these states; one for each stream, whose lease is known to hold in this transaction."""
+    """Store these states, at most one for each stream. The caller has checked the leases in this transaction."""
     rows = [
         (change.fence.stream_digest, change.fence.epoch, change.value.decode())
         for change in changes
@@ -50,13 +50,13 @@ def save_states(changes: Sequence[StateChange]) -> Script[None]:
 
 
 async def load_state(session: AsyncSession, stream_digest: str) -> Any:
-    """Return the value that was stored last for a stream; None if there is none."""
+    """Return the last stored value of a stream, or None."""
     query = select(StreamState.value).where(StreamState.stream_digest == stream_digest)
     text = await session.scalar(query)
     return None if text is None else load_json(text)
 
 
 async def drop_states_without_watchers(session: AsyncSession) -> None:
-    """Delete the states of streams that no trigger belongs to any more."""
+    """Delete the states of streams without triggers."""
     used = exists().where(Trigger.stream_digest == StreamState.stream_digest)
     await session.execute(delete(StreamState).where(~used.correlate(StreamState)))

@@ -1,4 +1,4 @@
-"""SQLite's connections: how each is opened, and that its thread is waited for when it ends."""
+"""Opens SQLite's connections, and waits for the ends of their threads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from triggerer.errors import StoreUnavailable
 class SqliteConnections:
     """The connections of one database, until their threads have ended.
 
-    A thread cannot be cancelled: it finishes what it does, then rolls back and closes. Whoever is cancelled
-    only orders that, wherever it was: while it opened the connection, while SQLAlchemy set it up, or in a
-    statement. Whoever closes the database waits for it.
+    A thread cannot be cancelled. It finishes its work, then rolls back and closes. A cancelled task only requests the
+    end of its connection, whether it was opening the connection, setting it up or executing a statement. Closing the
+    database waits for the thread.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class SqliteConnections:
         """Open a connection.
 
         Args:
-            pragmas: As in `PRAGMA ...`; set before anybody sees the connection.
-            options: As of `sqlite3.connect`.
+            pragmas: As in `PRAGMA ...`. They are set before anybody sees the connection.
+            options: As in `sqlite3.connect`.
         Raises:
-            sqlite3.Error: It cannot be opened; nothing of it is left.
-            StoreUnavailable: The same, for want of a thread.
+            sqlite3.Error: The connection cannot be opened; nothing of it remains.
+            StoreUnavailable: The process cannot start a thread; nothing remains of the connection.
         """
 
         def connect() -> sqlite3.Connection:
@@ -49,7 +49,7 @@ class SqliteConnections:
             return connection
 
         connection = _Connection(connect, self._ending)
-        # A statement that hangs, on a dead disk, does not keep the process from its end.
+        # A daemon, so that a statement that hangs on a dead disk does not keep the process alive.
         connection._thread.daemon = True  # noqa: SLF001 - as SQLAlchemy does; there is no public name
         try:
             await connection
@@ -57,18 +57,18 @@ class SqliteConnections:
             connection.forget_thread()
             raise StoreUnavailable(
                 f"no connection to the SQLite database {path} can be opened: {error}",
-                hint="this user, or its container, has as many processes and threads as it may have",
+                hint="this user, or its container, has reached its limit of processes and threads",
             ) from error
         return connection
 
     async def ended(self) -> None:
-        """Return once the threads that were told to end have ended."""
+        """Return once all threads with a requested end have ended."""
         while self._ending:
             await asyncio.wait(self._ending)
 
 
 class _Connection(aiosqlite.Connection):
-    """Tells the future of its thread's end, whoever ends it; the base class keeps it to itself."""
+    """Publishes the future of its thread's end, which the base class keeps private."""
 
     def __init__(self, connector: Any, ending: set[asyncio.Future[Any]]) -> None:
         super().__init__(connector, iter_chunk_size=64)
@@ -77,8 +77,8 @@ class _Connection(aiosqlite.Connection):
         self._ended: asyncio.Future[Any] | None = None
 
     def stop(self) -> asyncio.Future[Any] | None:
-        """Tell the thread to end after what it is doing; the future is done once it has."""
-        # It takes nothing from its queue after the first stop.
+        """Request the end of the thread after its present work; return a future for the end."""
+        # The thread takes nothing from its queue after the first stop.
         if not self._is_stopped:
             self._is_stopped = True
             self._tx.put_nowait((None, self._roll_back))
@@ -89,15 +89,15 @@ class _Connection(aiosqlite.Connection):
         return self._ended
 
     def forget_thread(self) -> None:
-        """Wait for no end of a thread that was never started."""
+        """Expect no end of a thread that was never started."""
         self._is_stopped = True
 
     def _roll_back(self) -> None:
-        # While the cursor of a statement that was not read to its end is alive, as it is in the traceback of who was
-        # cancelled there, a connection that is closed keeps its lock.
+        # A closed connection keeps its lock while the cursor of an unfinished statement is alive. The traceback of the
+        # cancelled task still refers to that cursor.
         if self._connection is not None:
             self._connection.rollback()
 
     def __del__(self) -> None:
-        # SQLAlchemy lets go of a connection, and does not close it, where it was cancelled while it set it up.
+        # If SQLAlchemy is cancelled while it sets a connection up, it drops the connection without closing it.
         self.stop()

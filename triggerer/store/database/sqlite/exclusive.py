@@ -1,4 +1,4 @@
-"""One service for each SQLite database."""
+"""Keeps a second service off a SQLite database."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from triggerer.store.database.transactions import Database
 def lock_exclusively(
     database: Database, *, purpose: str = "triggerer standalone"
 ) -> Iterator[None]:
-    """Lock this SQLite database against other services; for PostgreSQL it does nothing.
+    """Lock this SQLite database against other services. For PostgreSQL it does nothing.
 
-    Commands do not take the lock, whether they read or write a row or two. It ends with the process, however
-    that ends. The file stays; without the lock it has no meaning.
+    Commands do not take the lock, because they only read, or write a row or two. The lock ends with the process. The
+    file stays, and has no meaning without the lock.
 
     Args:
-        purpose: How the message to a process that is refused names this one.
+        purpose: The name of this process in the error of a second process.
     Raises:
-        ConfigurationError: Another process holds it; the message names its process id. Or this user may not.
+        ConfigurationError: Another process has the lock, and the message names its process id. Or this user may not
+            lock the file.
     """
     if database.path is None:
         yield
@@ -47,7 +48,7 @@ def lock_exclusively(
                 hint="with SQLite everything runs in one `triggerer standalone`: "
                 "stop that one first, or use PostgreSQL",
             ) from error
-        # On a full disk, who is refused is not told by whom; the lock holds all the same.
+        # On a full disk, the error of a second process cannot name this one. The lock works all the same.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"pid {os.getpid()} ({purpose})\n".encode(), 0)

@@ -1,7 +1,7 @@
 """Notices that a SQLite file is no longer the one that was opened.
 
-SQLite goes on writing to a file that was removed or replaced: what it commits is then in no file, and no error says so.
-(Only without a write-ahead log does it look, see SQLITE_READONLY_DBMOVED.) To look costs two microseconds.
+SQLite goes on writing to a file that was removed or replaced. Its commits are then in no file, and no error says so.
+Without a write-ahead log SQLite would check this, see SQLITE_READONLY_DBMOVED. Each check costs two microseconds.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from typing import Final
 
 from triggerer.errors import OutcomeUnknown, StoreRefused
 
-_PUT_IT_BACK: Final = "put the file back, or restart the service to have it use what is there now"
+_PUT_IT_BACK: Final = "put the file back, or restart the service to use the file that is there now"
 
 
 def beside(path: Path | str, suffix: str) -> Path:
-    """Return the path of what belongs to a SQLite file, for all who use it: also by the name of a link to it."""
+    """Return the path of a companion of a SQLite file. It does not depend on the link by which the file was opened."""
     return Path(f"{os.path.realpath(path)}{suffix}")
 
 
 class SqliteFile:
-    """The file at `path`, as it was when this was made.
+    """The file at `path` at the time of construction.
 
     Raises:
-        OSError: There is none, or it cannot be looked at.
+        OSError: There is no such file, or this user may not look at it.
     """
 
     def __init__(self, path: Path, *, name: str) -> None:
-        # A string: `Path` would be made one at each look.
+        # A string, because each check would build another from a `Path`.
         self._path = str(path)
         self._name = name
         self._identity = _identity(self._path)
 
     def check(self) -> None:
-        """Check that it is still there.
+        """Check that the file is still in place.
 
         Raises:
-            StoreRefused: It is gone, or another file is in its place. To open it now would make an empty one.
+            StoreRefused: The file is gone or was replaced. Opening it now would create an empty one.
         """
         try:
             is_same = _identity(self._path) == self._identity
@@ -49,10 +49,10 @@ class SqliteFile:
             raise StoreRefused(f"{self._name} was replaced by another file", hint=_PUT_IT_BACK)
 
     def check_committed(self) -> None:
-        """Check that what was just committed is in it.
+        """Check that the last commit is in the file.
 
         Raises:
-            OutcomeUnknown: It was removed or replaced meanwhile.
+            OutcomeUnknown: The file was removed or replaced during the transaction.
         """
         try:
             self.check()

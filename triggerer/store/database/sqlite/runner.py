@@ -37,7 +37,7 @@ class _RollbackFailed(Exception):
 
 
 class SqliteRunner(ScriptRunner):
-    """One connection. Whoever calls `perform` holds the lock of this process's writers."""
+    """Performs scripts on one connection. The caller of `perform` has the lock of this process's writers."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class SqliteRunner(ScriptRunner):
         seconds = self._commit_timeout.total_seconds()
         try:
             with translated(self._name):
-                # A thread cannot be interrupted, and it will commit: the caller must not take that for undone.
+                # A thread cannot be interrupted, so it will commit, and the caller must learn of that.
                 result = await finish_in_thread(
                     connection,
                     lambda sqlite: self._transact(sqlite, script, announced),
                     seconds=seconds,
                 )
-            # Here, not in the thread: there it would wait for the interpreter's lock once more.
+            # Here, not in the thread, where it would wait for the interpreter's lock again.
             self._file.check_committed()
             return result
         except StillUnderWay as error:
@@ -86,7 +86,7 @@ class SqliteRunner(ScriptRunner):
             assert isinstance(cause, sqlite3.Error)
             raise translate_commit(cause, self._name) from cause
         except _RollbackFailed as failed:
-            # Closing it undoes what is open.
+            # Closing the connection undoes the open transaction.
             self._drop()
             with translated(self._name):
                 raise failed.__cause__ or failed from None
@@ -122,7 +122,7 @@ class SqliteRunner(ScriptRunner):
         return self._connection
 
     def _drop(self) -> None:
-        """Have the connection end, without waiting for what its thread still does."""
+        """Request the end of the connection, without waiting for its thread."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.stop()

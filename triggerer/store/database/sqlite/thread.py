@@ -1,4 +1,4 @@
-"""Calls a function in the thread of a SQLite connection; see `triggerer.store.database.script`."""
+"""Calls a function in the thread of a SQLite connection, see `triggerer.store.database.script`."""
 
 from __future__ import annotations
 
@@ -20,36 +20,35 @@ T = TypeVar("T")
 async def in_thread(
     session: AsyncSession | AsyncConnection, work: Callable[[sqlite3.Connection], T]
 ) -> T:
-    """Call `work` with the transaction's connection, in the connection's thread; return what it returns.
+    """Call `work` with the transaction's connection, in the connection's thread; return its result.
 
     `work` neither begins nor commits.
 
     Raises:
-        sqlite3.Error: As the driver raises it; `Database.transaction` translates it.
-    Cancellation: `work` runs to its end in the thread. Whatever else is to be done on the connection, such as
-        a rollback, comes after it.
+        sqlite3.Error: As the driver raises it. `Database.transaction` translates it.
+    Cancellation: `work` runs to its end in the thread. Further work on the connection, such as a rollback, comes
+        after it.
     """
     connection = await session.connection() if isinstance(session, AsyncSession) else session
     driver: Any = (await connection.get_raw_connection()).driver_connection
-    # There is no public name for "call this in your thread"; all of its methods use this one.
+    # aiosqlite has no public name for "call this in your thread"; all its methods use this one.
     result: T = await driver._execute(work, driver._conn)  # noqa: SLF001
     return result
 
 
 class StillUnderWay(Exception):
-    """What a thread was told to do has not ended within its time."""
+    """The work of a thread has not ended within its time."""
 
 
 async def finish_in_thread(
     connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T], *, seconds: float
 ) -> T:
-    """The same for `work` that nobody may take for undone: who waits for it is told how it ended, cancelled or not.
+    """Call `work`, which begins and commits itself, in the thread, and await its outcome even if cancelled.
 
-    Args:
-        work: It begins and commits by itself.
+    Otherwise the caller might take a committed transaction for undone.
 
     Raises:
-        StillUnderWay: It has not ended after so many seconds, and goes on.
+        StillUnderWay: `work` has not ended after `seconds`, and continues.
     Cancellation: Shielded. A cancel scope delivers it at the next checkpoint.
     """
     turn = _Turn(asyncio.get_running_loop(), work)
@@ -60,7 +59,7 @@ async def finish_in_thread(
 
 
 class _Turn(Generic[T]):
-    """One call in a connection's thread. Its future would be cancelled together with who waits for it."""
+    """One call in a connection's thread. A future in its place would be cancelled together with the waiting task."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, work: Callable[[sqlite3.Connection], T]
@@ -72,10 +71,10 @@ class _Turn(Generic[T]):
         self._ended = AutoResetEvent()
 
     def take(self, connection: sqlite3.Connection) -> None:
-        """Called in the thread."""
+        """Do the work. The connection's thread calls this."""
         try:
             self._result = self._work(connection)
-        except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
+        except BaseException as error:  # noqa: BLE001 (raised in the waiting task)
             self._error = error
         self._loop.call_soon_threadsafe(self._ended.set)
 
@@ -87,7 +86,7 @@ class _Turn(Generic[T]):
             with anyio.CancelScope(shield=True):
                 in_time = await self._ended.wait_for(until - self._loop.time())
             if anyio.current_effective_deadline() > -math.inf:
-                # Not by a scope, which delivers it once more, but by asyncio itself, which does not.
+                # A cancel scope would deliver the cancellation again. This one comes from asyncio, which does not.
                 raise
         if not in_time:
             raise StillUnderWay
@@ -95,7 +94,8 @@ class _Turn(Generic[T]):
             try:
                 raise error
             finally:
-                # Its traceback has this frame, and would keep a cursor, and so a lock, until the next collection.
+                # The error's traceback has this frame, which would keep a cursor, and so a lock, until the next
+                # garbage collection.
                 self._error = None
                 del error
         return self._result  # type: ignore[return-value]
