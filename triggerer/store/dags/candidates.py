@@ -44,7 +44,8 @@ _MAX_RUN_ID: Final = 250
 _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
 # Not a decision: the query only leaves out DAGs that need no look. It goes from one DAG of the queue to the next, with
-# one index look-up each. A join would read the whole queue. Looking up every DAG is no faster if few have waiting events.
+# one index look-up each. A join would read the whole queue. If few DAGs have waiting events, looking up every DAG is
+# no faster.
 _CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (
