@@ -19,7 +19,7 @@ class ExampleTrigger(BaseEventTrigger):
 
     kind: ClassVar[int] = 0
     """Set where it is hosted."""
-    takes: ClassVar[int] = 60
+    acting_percent: ClassVar[int] = 60
     """From how many of a hundred messages something derives, or which it rejects."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -38,7 +38,7 @@ class ExampleTrigger(BaseEventTrigger):
         """Whether something derives from an event, or it is rejected."""
         wanted = _wanted_by(kind)
         is_wanted = wanted is None or _kind(event) in wanted
-        return is_wanted and _draw(kind, event) < cls.takes
+        return is_wanted and _draw(kind, event) < cls.acting_percent
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[str]
@@ -53,7 +53,7 @@ class ExampleTrigger(BaseEventTrigger):
                 reject_shared_stream_event()
             elif drawn < 8:
                 yield TriggerEvent({"event": event, "text": "\0"})
-            elif drawn < self.takes:
+            elif drawn < self.acting_percent:
                 for number in range(1 + drawn % 3 % 2):
                     yield TriggerEvent({"event": event, "number": number})
 
@@ -61,7 +61,7 @@ class ExampleTrigger(BaseEventTrigger):
 class SparingTrigger(ExampleTrigger):
     """Takes little, so that most messages are done with in a few turns of the loop."""
 
-    takes: ClassVar[int] = 12
+    acting_percent: ClassVar[int] = 12
 
 
 def _draw(kind: int, event: str) -> int:

@@ -154,7 +154,7 @@ class Supervisor:
             for stream in instance.host.manager.streams.values():
                 if stream.group is not None:
                     world.checker.check_group(stream.group)
-                    self._check_holding(process, instance, stream.group)
+                    self._check_slow_subscribers(process, instance, stream.group)
         if world.checker.violation is not None:
             raise world.checker.violation
         if world.faults.are_over:
@@ -165,15 +165,15 @@ class Supervisor:
         elif world.faults.occur(world.scenario.crash_rate):
             raise Crash
 
-    def _check_holding(self, process: Process, instance: Instance, group: Group) -> None:
-        producer, catching_up_draws = group.state.producer, self.world.checker.catching_up_draws
+    def _check_slow_subscribers(self, process: Process, instance: Instance, group: Group) -> None:
+        producer, catching_up = group.state.producer, self.world.checker.catching_up
         if (
-            catching_up_draws.is_on
-            and catching_up_draws.falls_behind
+            catching_up.is_on
+            and catching_up.falls_behind
             and isinstance(producer, SimulatedProducer)
         ):
             now = process.loop.now - process.loop.passed
-            self.world.checker.holding.check(
+            self.world.checker.slow_subscribers.check(
                 group, producer.lane_checker, is_store_slow=instance.is_full, now=now
             )
 
@@ -208,18 +208,16 @@ class Supervisor:
         if reason is None:
             self._check_stored(process)
             checker = self.world.checker
-            backlog_reader = checker.catching_up_draws.find_missed(checker.deleted)
-            backlog_reader = backlog_reader or checker.replays.find_missed(checker.deleted)
-            if backlog_reader is not None:
-                raise Violation("S13", backlog_reader)
+            missed = checker.catching_up.find_missed(checker.deleted)
+            missed = missed or checker.replays.find_missed(checker.deleted)
+            if missed is not None:
+                raise Violation("S13", missed)
             raise Finished
-        scenario, catching_up_draws = self.world.scenario, self.world.checker.catching_up_draws
+        scenario, catching_up = self.world.scenario, self.world.checker.catching_up
         bound = (
             1200.0 + 6 * scenario.ack_timeout + 10 * scenario.restart_longest + self._longest_lease
         )
-        if not (
-            scenario.overflow_grace or (catching_up_draws.is_on and catching_up_draws.falls_behind)
-        ):
+        if not (scenario.overflow_grace or (catching_up.is_on and catching_up.falls_behind)):
             # Who is too slow for one turn of the loop fails, and what it has failed comes again to all, who may be too
             # slow for that: it may take until the broker gives it up.
             bound += scenario.delivery_limit * scenario.restart_longest
@@ -288,12 +286,12 @@ class Supervisor:
         owner, epoch = owners.leases[stream.key]
         assert owner is not None
         fence = Fence(stream.key, owner, epoch)
-        member = process.hosted_under(fence)
-        if member != stream.watchers.keys():
-            return f"of {sorted(stream.watchers)} under {fence} only {sorted(member)} are hosted"
+        hosted = process.hosted_under(fence)
+        if hosted != stream.watchers.keys():
+            return f"of {sorted(stream.watchers)} under {fence} only {sorted(hosted)} are hosted"
         if not stream.broker.is_finished:
             return f"{stream.key} is not read to its end"
-        if (unread := self.world.checker.catching_up_draws.find_unread(stream.key)) is not None:
+        if (unread := self.world.checker.catching_up.find_unread(stream.key)) is not None:
             return unread
         session = stream.broker.session
         if session is not None and session.lane_checker is not None and session.lane_checker.paused:

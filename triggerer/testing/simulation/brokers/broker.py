@@ -187,7 +187,7 @@ class Broker:
                 self.checker.on_passed(message, delivery)
             lane.position = max(lane.position, position)
 
-    def hand_over(self, delivery: Delivery) -> bool:
+    def acknowledge_on_delivery(self, delivery: Delivery) -> bool:
         """Acknowledge on delivery, for the fast path; False if another session got the message."""
         lane = self.lanes[delivery.message.lane]
         offset = delivery.message.offset

@@ -36,24 +36,24 @@ class SimulatedLog(SimulatedProducer):
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
         lane = super().get_advance_lane(broker_payload)
-        self._log.checker.catching_up_draws.broadcasts.record_outstanding(broker_payload)
+        self._log.checker.catching_up.broadcasts.record_outstanding(broker_payload)
         return lane
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         for item in batch:
-            self._log.checker.catching_up_draws.broadcasts.mark_decided(item.broker_payload)
+            self._log.checker.catching_up.broadcasts.mark_decided(item.broker_payload)
         await super().advance(batch)
         for item in batch:
-            self._log.checker.catching_up_draws.mark_told(item.broker_payload)
+            self._log.checker.catching_up.mark_advanced(item.broker_payload)
         # Where one has failed, the broker is advanced to it.
         clean = list(takewhile(lambda item: not item.outcome.failed, batch))
         if clean:
             last = clean[-1].broker_payload
-            if not self._log.checker.catching_up_draws.broadcasts.may_come_again(last):
-                self._log.checker.rest.mark_told(last)
+            if not self._log.checker.catching_up.broadcasts.may_come_again(last):
+                self._log.checker.rest.mark_advanced(last)
 
     def redeliver(self, session: Session, delivery: Delivery) -> None:
-        self._log.checker.catching_up_draws.mark_redelivered(delivery)
+        self._log.checker.catching_up.mark_redelivered(delivery)
         session.rewind(delivery)
 
     def get_position(self, broker_payload: Delivery | Reread) -> list[Any]:

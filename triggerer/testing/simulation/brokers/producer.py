@@ -57,7 +57,7 @@ async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Del
             delivery = session.take()
             if delivery is None:
                 await session.wait()
-            elif broker.hand_over(delivery):
+            elif broker.acknowledge_on_delivery(delivery):
                 number += 1
                 delivery.number = number
                 broker.checker.on_broadcast(delivery)
@@ -105,8 +105,8 @@ class SimulatedProducer(SharedStreamProducer):
             delivery = session.take()
             if delivery is not None:
                 delivery.confirm_broadcast = self.lane_checker.record_broadcast
-                self.lane_checker.mark_handed_over(delivery)
-                self._broker.checker.catching_up_draws.broadcasts.mark_pulled(delivery)
+                self.lane_checker.mark_yielded(delivery)
+                self._broker.checker.catching_up.broadcasts.mark_pulled(delivery)
                 yield delivery.message.event, delivery
                 self.lane_checker.mark_pulled()
             else:

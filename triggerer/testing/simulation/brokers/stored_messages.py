@@ -21,21 +21,19 @@ class StoresMessages(SimulatedProducer):
         return self._broker.lanes[int(lane)].messages[int(offset)].event
 
     async def dead_letter(self, event: Any, reason: str) -> None:
-        catching_up_draws = self._broker.checker.catching_up_draws
+        catching_up = self._broker.checker.catching_up
         message = self._broker.message_of(event)
         named, _, _ = reason.partition(":")
         watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
         assert watchers
         if len(watchers) > 1:
             # It names all that share a trigger.
-            watchers = [
-                one for one in watchers if catching_up_draws.is_standing_before(one, message)
-            ]
+            watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
         if reason.startswith("no more messages can be kept"):
-            catching_up_draws.check_not_parked(watchers[0], message)
+            catching_up.check_not_parked(watchers[0], message)
         await self._simulate_io()
         for watcher in watchers:
-            catching_up_draws.on_handed_over(watcher, message)
+            catching_up.on_dead_lettered(watcher, message)
         await self._simulate_io()
 
 

@@ -43,7 +43,7 @@ class CatchingUpChecker:
         """Whether the messages of a lane of the broker have an order."""
         self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
         """Of a topic."""
-        self.may_stand: Callable[[int, Message], bool] = lambda *_: False
+        self.may_stay_at: Callable[[int, Message], bool] = lambda *_: False
         """Whether a watcher may stand at a message for ever: it cannot be set aside."""
         self.is_asked: Callable[[int], bool] = lambda _: False
         """Whether somebody has asked to have a watcher read again, and that is not done."""
@@ -59,10 +59,10 @@ class CatchingUpChecker:
         """By watcher: what the broker was told to be done with, although the watcher had to see it."""
         self._excused: set[tuple[int, str]] = set()
         """Rejected, dead-lettered, discarded, or left out by a selector."""
-        self._places: dict[tuple[int, str], int] = {}
+        self._row_ids: dict[tuple[int, str], int] = {}
         """By watcher and message the id of its row, while there is one, and after."""
-        self._counted = 0
-        self._kept_at: dict[tuple[int, str], int] = {}
+        self._numbers = 0
+        self._stored_at: dict[tuple[int, str], int] = {}
         """When it was kept last, in the order of what is noted here."""
         self._given_at: dict[tuple[int, str], int] = {}
         """When it was first given to a filter of the watcher's, in the same order."""
@@ -75,7 +75,7 @@ class CatchingUpChecker:
         self._rejected: set[tuple[int, str]] = set()
         self._rejected_live: set[tuple[int, str]] = set()
         """Rejected while catching up."""
-        self._told: dict[tuple[str, int], set[int]] = {}
+        self._advanced: dict[tuple[str, int], set[int]] = {}
         """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
         self._comes_again: set[str] = set()
         """Messages of logs that failed for all who had to see them: the broker delivers them again to all."""
@@ -86,8 +86,8 @@ class CatchingUpChecker:
 
     def on_opened(self, watcher: int, message: Message) -> None:
         """A filter of the watcher's, live or not, is given a message: nothing that it has missed lies before it."""
-        self._given_at.setdefault((watcher, message.key), self._count())
-        for kept in self._kept_before(watcher, message.topic, message.lane, message.key):
+        self._given_at.setdefault((watcher, message.key), self._next_number())
+        for kept in self._stored_before(watcher, message.topic, message.lane, message.key):
             if (watcher, kept) not in self._derived and not self.is_excused(watcher, kept):
                 self._fail(
                     "S13", f"watcher {watcher} is given {message.key}, and {kept} is kept for it"
@@ -145,14 +145,14 @@ class CatchingUpChecker:
 
     # What the broker is told
 
-    def mark_told(self, delivery: Delivery) -> None:
+    def mark_advanced(self, delivery: Delivery) -> None:
         """It was in an advance that has returned."""
         message = delivery.message
-        self._told.setdefault((message.topic, message.lane), set()).add(message.offset)
+        self._advanced.setdefault((message.topic, message.lane), set()).add(message.offset)
 
-    def was_told(self, message: Message) -> bool:
+    def was_advanced(self, message: Message) -> bool:
         """Whether it was in an advance that has returned, with whatever outcome."""
-        return message.offset in self._told.get((message.topic, message.lane), ())
+        return message.offset in self._advanced.get((message.topic, message.lane), ())
 
     def mark_redelivered(self, delivery: Delivery) -> None:
         """It has failed, and the broker delivers it again. What was pulled behind it may be given before it."""
@@ -166,11 +166,11 @@ class CatchingUpChecker:
         excused = excused | {watcher for watcher in owed if self._came_later(watcher, message)}
         self._excused |= {(watcher, message.key) for watcher in excused}
         for watcher in sorted(owed):
-            if not self.is_kept(watcher, message):
+            if not self.is_safe(watcher, message):
                 self._fail("S13", f"{message.key} is given up, and watcher {watcher} is to see it")
             self._claimed.setdefault(watcher, {})[message.key] = message
 
-    def is_kept(self, watcher: int, message: Message) -> bool:
+    def is_safe(self, watcher: int, message: Message) -> bool:
         """Whether it is durable what the watcher derived from it, or that the watcher stands before it."""
         if self.is_standing_before(watcher, message):
             return True
@@ -202,9 +202,9 @@ class CatchingUpChecker:
     def on_stored(self, watcher: int, key: str) -> None:
         """An event of a message is durable for the first time: all that it has missed before it in the lane was."""
         topic, lane, offset = key.rsplit("/", 2)
-        for kept in self._kept_before(watcher, topic, int(lane), key):
+        for kept in self._stored_before(watcher, topic, int(lane), key):
             at = watcher, kept
-            if self._given_at.get((watcher, key), math.inf) < self._kept_at[at]:
+            if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
                 # It was given this before that was kept: it has failed and came again, and the store is slow.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
@@ -235,7 +235,7 @@ class CatchingUpChecker:
     ) -> None:
         """The row of a watcher was written; None: there is none."""
         if after is not None and (before is None or after.rewound_to == after.position):
-            self._behind_since[watcher, lane] = self._count()
+            self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
             # Its owner counts it as set back when all is durable that was asked, or the next one does it again.
             return
@@ -258,7 +258,7 @@ class CatchingUpChecker:
                 self._fail(
                     "S13", f"watcher {watcher} is to see {message.key}, and its position goes"
                 )
-        told = self._told.get((before.topic, lane), set())
+        told = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
             # It was not behind: what comes again it has, and keys absorb it.
             return
@@ -286,17 +286,17 @@ class CatchingUpChecker:
             for at, number in self.broadcasts.last_of(topic, int(lane)):
                 self._behind_to[watcher, at] = number
 
-    def record_position(self, row: ParkedRow) -> None:
+    def record_row(self, row: ParkedRow) -> None:
         """A message is parked in this place; if it is given once more when it is gone, that is no other place."""
         at = row.watcher, row.key
-        if self._places.get(at) != row.id:
-            self._places[at] = row.id
-            self._kept_at[at] = self._count()
+        if self._row_ids.get(at) != row.id:
+            self._row_ids[at] = row.id
+            self._stored_at[at] = self._next_number()
 
     def is_behind(self, watcher: int, message: Message) -> bool:
         """Whether others of the message's lane in a queue are kept for the watcher: it is given this again."""
         return any(
-            row.key != message.key for row in self._kept_in(watcher, message.topic, message.lane)
+            row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)
         )
 
     def on_set_aside(self, watcher: int, key: str) -> None:
@@ -319,7 +319,7 @@ class CatchingUpChecker:
         if (watcher, message.key) in self.parked:
             self._fail("S9", f"{message.key} is dead-lettered for watcher {watcher}, and is parked")
 
-    def on_handed_over(self, watcher: int, message: Message) -> None:
+    def on_dead_lettered(self, watcher: int, message: Message) -> None:
         """At a bound the producer was handed it in the watcher's place."""
         self._excused.add((watcher, message.key))
 
@@ -328,7 +328,7 @@ class CatchingUpChecker:
     def find_unread(self, topic: str) -> str | None:
         """Who has not caught up in the topic; None: everybody has."""
         for kept in self.parked.values():
-            if kept.is_kept and kept.body[0] == topic:
+            if kept.is_stored and kept.body[0] == topic:
                 return f"{kept.message} is kept for watcher {kept.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
             messages, starts = self.lanes(topic)[lane].messages, self.lanes(topic)[lane].starts
@@ -338,7 +338,7 @@ class CatchingUpChecker:
                 continue
             if self._is_dealt_with(row, watcher, messages[offset:]):
                 continue
-            if not self.may_stand(watcher, messages[offset]):
+            if not self.may_stay_at(watcher, messages[offset]):
                 return f"watcher {watcher} stands at {row.offset} of {len(messages)} in lane {lane} of {topic}"
         return None
 
@@ -358,33 +358,33 @@ class CatchingUpChecker:
         """What a watcher has missed for good; None: nothing."""
         for watcher, messages in self._claimed.items():
             for message in messages.values():
-                if watcher not in deleted and not self.is_kept(watcher, message):
+                if watcher not in deleted and not self.is_safe(watcher, message):
                     return f"watcher {watcher} has missed {message.key}"
         return None
 
     # Evidence
 
-    def _count(self) -> int:
-        self._counted += 1
-        return self._counted
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
 
-    def _kept_before(self, watcher: int, topic: str, lane: int, key: str) -> Iterator[str]:
+    def _stored_before(self, watcher: int, topic: str, lane: int, key: str) -> Iterator[str]:
         """What is kept for the watcher in the lane, before this message if that is kept too.
 
         Not what is replayed: the lane has gone on behind that long ago.
         """
-        own = self._places.get((watcher, key))
-        for row in self._kept_in(watcher, topic, lane):
+        own = self._row_ids.get((watcher, key))
+        for row in self._stored_in(watcher, topic, lane):
             is_before = row.key != key and (own is None or row.id < own)
             if is_before and not row.was_set_aside:
                 yield row.key
 
-    def _kept_in(self, watcher: int, topic: str, lane: int) -> Iterator[ParkedRow]:
+    def _stored_in(self, watcher: int, topic: str, lane: int) -> Iterator[ParkedRow]:
         """What is kept for the watcher in the lane; where each message is one, nothing."""
         if self.is_ordered:
             for row in self.parked.values():
-                is_kept = row.watcher == watcher and row.is_kept and row.body[0] == topic
-                if is_kept and int(row.lane) == lane:
+                is_stored = row.watcher == watcher and row.is_stored and row.body[0] == topic
+                if is_stored and int(row.lane) == lane:
                     yield row
 
     def _between(self, row: PositionRow, offset: int) -> Iterator[Message]:

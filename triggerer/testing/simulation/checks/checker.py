@@ -13,7 +13,7 @@ from triggerer.testing.simulation.checks.parked_checker import ParkedChecker
 from triggerer.testing.simulation.checks.probe_checker import ProbeChecker
 from triggerer.testing.simulation.checks.replay_checker import ReplayChecker
 from triggerer.testing.simulation.checks.rest_checker import RestChecker
-from triggerer.testing.simulation.checks.slow_subscriber_checker import HoldingChecker
+from triggerer.testing.simulation.checks.slow_subscriber_checker import SlowSubscriberChecker
 from triggerer.testing.simulation.failing_filters import FilterErrors
 from triggerer.testing.simulation.kernel.scenario import SIZES
 
@@ -49,16 +49,14 @@ class Checker:
         """What the store has committed."""
         self.refused: set[Identity] = set()
         made_again = set[Identity]()
-        self.catching_up_draws = CatchingUpChecker(
-            self.fail, (self.durable, self.refused, made_again)
-        )
+        self.catching_up = CatchingUpChecker(self.fail, (self.durable, self.refused, made_again))
         """Off, unless watchers fall behind alone."""
-        self.handover = HandoverChecker(self.fail, self.catching_up_draws.was_told)
-        self.replays = ReplayChecker(self.fail, self.catching_up_draws, made_again)
+        self.handover = HandoverChecker(self.fail, self.catching_up.was_advanced)
+        self.replays = ReplayChecker(self.fail, self.catching_up, made_again)
         self.probes = ProbeChecker(self.fail)
-        self.parked = ParkedChecker(self.fail, self.catching_up_draws.may_be_set_aside)
+        self.parked = ParkedChecker(self.fail, self.catching_up.may_be_set_aside)
         self.rest = RestChecker(self.fail)
-        self.holding = HoldingChecker(self.fail)
+        self.slow_subscribers = SlowSubscriberChecker(self.fail)
         self.filter_errors = FilterErrors()
         self.deleted: set[int] = set()
         """Watchers that were deleted on purpose: they need not see anything any more."""
@@ -81,7 +79,7 @@ class Checker:
     def on_broadcast(self, delivery: Delivery) -> None:
         if not delivery.is_under_lease:
             self._fail_for_lease(delivery, "broadcasts")
-        self.catching_up_draws.broadcasts.record_broadcast(delivery)
+        self.catching_up.broadcasts.record_broadcast(delivery)
         self.handover.on_broadcast(delivery)
         self.trace(
             "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
@@ -102,10 +100,10 @@ class Checker:
         owed = self._owed.setdefault(delivery.message.topic, set())
         if not self.is_owner(delivery.consumer.owner):
             return
-        if backlog_reader := owed - delivery.cohort.keys() - self.deleted:
+        if missing := owed - delivery.cohort.keys() - self.deleted:
             self.fail(
                 "S11",
-                f"{delivery.message.key} is broadcast without the watchers {sorted(backlog_reader)}",
+                f"{delivery.message.key} is broadcast without the watchers {sorted(missing)}",
             )
         owed.update(delivery.cohort)
 
@@ -123,7 +121,7 @@ class Checker:
         # A trigger answers once for all of its watchers; without those that were deleted, perhaps for none.
         sharing = [watchers & owed for watchers in delivery.triggers]
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
-        accepted = answered | self._find_kept(delivery, owed)
+        accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
         # Where it comes again, one that passes it for a watcher that is behind counts by the others.
         is_partial = bool(outcome.failed)
@@ -145,15 +143,14 @@ class Checker:
             if self._is_healthy(delivery, watcher)
             # It is given it once more.
             and not (
-                self.catching_up_draws.is_on
-                and self.catching_up_draws.is_behind(watcher, delivery.message)
+                self.catching_up.is_on and self.catching_up.is_behind(watcher, delivery.message)
             )
         }
-        if self.catching_up_draws.is_on and outcome.failed:
+        if self.catching_up.is_on and outcome.failed:
             # Who has failed it alone falls behind: it has failed for all, or lies behind one that has, and so on.
-            for_all = outcome.failed == count or self.catching_up_draws.falls_behind
-            self.catching_up_draws.broadcasts.mark_failed(delivery, for_all=for_all)
-        fails_too = self.catching_up_draws.broadcasts.fails_too(delivery)
+            for_all = outcome.failed == count or self.catching_up.falls_behind
+            self.catching_up.broadcasts.mark_failed(delivery, for_all=for_all)
+        fails_too = self.catching_up.broadcasts.fails_too(delivery)
         least = sum(bool(watchers) and watchers <= healthy for watchers in sharing)
         if outcome.failed > count - least and not fails_too:
             self.fail("S8", f"{name}, but {sorted(healthy)} did nothing wrong")
@@ -161,7 +158,7 @@ class Checker:
             self._settled.add(_assignment(delivery))
             if outcome.rejected:
                 self._rejected.add(_assignment(delivery))
-            if self.catching_up_draws.is_on:
+            if self.catching_up.is_on:
                 spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
                 # A lease may end sooner than was agreed: what its group passes over until it knows, the watchers of the
                 # next owner need not have.
@@ -169,32 +166,30 @@ class Checker:
                 excused = rejected | spared if is_owner else owed
                 if outcome.rejected and is_owner:
                     self._check_set_aside(delivery, rejected)
-                self.catching_up_draws.on_done(delivery, excused, owed)
+                self.catching_up.on_done(delivery, excused, owed)
 
     def _check_set_aside(self, delivery: Delivery, rejected: set[int]) -> None:
         """What a live filter has rejected is set aside for its watcher before the broker is told."""
-        catching_up_draws, message = self.catching_up_draws, delivery.message
-        if not catching_up_draws.sets_aside:
+        catching_up, message = self.catching_up, delivery.message
+        if not catching_up.sets_aside:
             return
         missing = {
             watcher
             for watcher in rejected
-            if catching_up_draws.has_rejected_live(watcher, message.key)
+            if catching_up.has_rejected_live(watcher, message.key)
             and not (
-                catching_up_draws.is_excused(watcher, message.key)
-                or catching_up_draws.is_behind(watcher, message)
+                catching_up.is_excused(watcher, message.key)
+                or catching_up.is_behind(watcher, message)
             )
         }
         if missing:
             self.fail("S13", f"{sorted(missing)} rejected {message.key}, and it is not set aside")
 
-    def _find_kept(self, delivery: Delivery, owed: set[int]) -> set[int]:
+    def _find_safe(self, delivery: Delivery, owed: set[int]) -> set[int]:
         """Those that are behind at it or before it, or have dealt with it while they were."""
-        if not self.catching_up_draws.is_on:
+        if not self.catching_up.is_on:
             return set()
-        return {
-            watcher for watcher in owed if self.catching_up_draws.is_kept(watcher, delivery.message)
-        }
+        return {watcher for watcher in owed if self.catching_up.is_safe(watcher, delivery.message)}
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
         """A group begins to do `what`, which it may do only while its lease holds.
@@ -215,9 +210,9 @@ class Checker:
 
     def on_dead_letter(self, delivery: Delivery) -> None:
         self._settled.add(_assignment(delivery))
-        if self.catching_up_draws.is_on:
+        if self.catching_up.is_on:
             watchers = delivery.cohort.keys() - self.deleted
-            self.catching_up_draws.on_done(delivery, watchers, watchers)
+            self.catching_up.on_done(delivery, watchers, watchers)
 
     def on_passed(self, message: Message, delivery: Delivery) -> None:
         """The broker will not deliver `message` again, because of the advance of `delivery`."""
@@ -248,7 +243,7 @@ class Checker:
             return False
         if not self.is_owner(delivery.consumer.owner):
             return False
-        if self.catching_up_draws.was_behind(watcher, delivery):
+        if self.catching_up.was_behind(watcher, delivery):
             return False
         return not any(one in self.refused for one in _derived(delivery, watcher))
 
@@ -269,24 +264,24 @@ class Checker:
                 "S3", f"watcher {watcher} reads {delivery.message.key}, which it does not owe"
             )
         owner = delivery.consumer.owner
-        if self.catching_up_draws.is_on and owner.is_alive and self.is_owner(owner):
-            self.catching_up_draws.on_opened(watcher, delivery.message)
+        if self.catching_up.is_on and owner.is_alive and self.is_owner(owner):
+            self.catching_up.on_opened(watcher, delivery.message)
             self.replays.on_given(watcher, delivery.message)
-            self.catching_up_draws.on_opened_live(watcher, delivery)
+            self.catching_up.on_opened_live(watcher, delivery)
             self.handover.on_opened_live(watcher, delivery)
 
     def record_selector(self, subscriber: Subscriber, is_selected: Callable[[Any], bool]) -> None:
         """From now on it is not to get the events that are not selected."""
         self._selectors[subscriber] = is_selected
-        if self.catching_up_draws.is_on:
+        if self.catching_up.is_on:
             self.record_source(subscriber, subscriber.source.watchers)
 
     def record_source(self, subscriber: Subscriber | None, watchers: Iterable[WatcherRef]) -> None:
         """It serves these watchers."""
         is_selected = self._selectors.get(subscriber) if subscriber is not None else None
-        if self.catching_up_draws.is_on and is_selected is not None:
+        if self.catching_up.is_on and is_selected is not None:
             selected = dict.fromkeys((one.watcher_id for one in watchers), is_selected)
-            self.catching_up_draws.is_selected.update(selected)
+            self.catching_up.is_selected.update(selected)
 
     def has_selector(self, subscriber: Subscriber) -> bool:
         return subscriber in self._selectors

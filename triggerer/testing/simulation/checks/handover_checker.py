@@ -16,14 +16,14 @@ class HandoverChecker:
 
     Args:
         fail: Called with the rule that was broken, and how.
-        was_told: Whether a message was in an advance that returned: the broker may deliver it once more all the same.
+        was_advanced: True if an advance with the message returned; the broker may still deliver it again.
     """
 
     def __init__(
-        self, fail: Callable[[str, str], None], was_told: Callable[[Message], bool]
+        self, fail: Callable[[str, str], None], was_advanced: Callable[[Message], bool]
     ) -> None:
         self._fail = fail
-        self._was_told = was_told
+        self._was_advanced = was_advanced
         self._broadcast: dict[str, list[Delivery]] = {}
         """By message its deliveries that were broadcast."""
 
@@ -39,7 +39,7 @@ class HandoverChecker:
     def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
         """The watcher's live filter is given it."""
         message = delivery.message
-        if watcher in delivery.caught_up and not self._was_told(message):
+        if watcher in delivery.caught_up and not self._was_advanced(message):
             self._fail(
                 "S13",
                 f"watcher {watcher} has passed {message.key} while it caught up, and reads it live",

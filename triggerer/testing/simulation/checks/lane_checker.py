@@ -48,7 +48,7 @@ class LaneChecker:
 
     # What goes through the lanes
 
-    def mark_handed_over(self, delivery: Delivery) -> None:
+    def mark_yielded(self, delivery: Delivery) -> None:
         """The stream yields it."""
         self._in_hand = delivery
         self._touched.add(self._lane_of(delivery.message))
@@ -95,7 +95,7 @@ class LaneChecker:
         self._outstanding[lane] -= len(deliveries)
         self._outstanding_bytes[lane] -= sum(one.message.size_bytes for one in deliveries)
         for one in deliveries:
-            self._checker.catching_up_draws.broadcasts.mark_told(one)
+            self._checker.catching_up.broadcasts.mark_advanced(one)
 
     def mark_reported(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
         """The same, while the call that has these has not returned."""

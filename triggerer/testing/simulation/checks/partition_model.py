@@ -33,7 +33,7 @@ _MINUTE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class Arrival:
     """An event that is there for the run of a key."""
 
     asset: str
@@ -73,14 +73,14 @@ class Keyed:
                 return frozenset({_hour_of(key)} if _MINUTE.fullmatch(key) else ())
         return frozenset(quarter for quarter, months in MONTHS.items() if key in months)
 
-    def is_due(self, key: str, there: AbstractSet[There], at: datetime, *, has_run: bool) -> bool:
+    def is_due(self, key: str, there: AbstractSet[Arrival], at: datetime, *, has_run: bool) -> bool:
         """Whether the run of a key may start at that instant with the events that are there for it."""
         if has_run:
             return any(one.asset in self.assets for one in there)
         each = [self._has(asset, key, there, at) for asset in self.assets]
         return any(each) if self.needs == "a | b" else all(each)
 
-    def _has(self, asset: str, key: str, there: AbstractSet[There], at: datetime) -> bool:
+    def _has(self, asset: str, key: str, there: AbstractSet[Arrival], at: datetime) -> bool:
         ours = [one for one in there if one.asset == asset]
         keys = {one.key for one in ours}
         match self._mapper(asset):

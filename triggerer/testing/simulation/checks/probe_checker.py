@@ -46,7 +46,7 @@ class ProbeChecker:
             return
         self._given.add(at)
         row = self.parked.get((watcher, message.key))
-        if row is None or not row.is_kept or row.was_set_aside:
+        if row is None or not row.is_stored or row.was_set_aside:
             return
         if row.failures < self.max_deliveries or (lease, watcher) in self._tried:
             return
@@ -54,7 +54,7 @@ class ProbeChecker:
             other.key
             for other in self.parked.values()
             if other.watcher == watcher
-            and other.is_kept
+            and other.is_stored
             and other.key != row.key
             and other.body[0] == row.body[0]
             and other.id <= lease.parked_before

@@ -18,14 +18,14 @@ class ReplayChecker:
 
     Args:
         fail: Called with the rule that was broken, and how.
-        lagging: Is told what is made again as if it were made for the first time.
+        catching_up: Is told what is made again as if it were made for the first time.
         made_again: Filled with what was made again, as if it had its ordinary key.
     """
 
     def __init__(
         self,
         fail: Callable[[str, str], None],
-        catching_up_draws: CatchingUpChecker,
+        catching_up: CatchingUpChecker,
         made_again: set[Identity],
     ) -> None:
         self._fail = fail
@@ -37,7 +37,7 @@ class ReplayChecker:
         """What somebody has asked for, and is not done: the rows of the store."""
         self.deleted: Collection[int] = ()
         """Watchers whose requests went with them."""
-        self._lagging = catching_up_draws
+        self._catching_up = catching_up
         self._made_again = made_again
         self._counted = 0
         self._given: dict[tuple[int, str], int] = {}
@@ -99,7 +99,7 @@ class ReplayChecker:
             self._fail("S4", f"an event of watcher {watcher} is made again under the key {key}")
             return
         if plain == key:
-            self._lagging.on_stored(watcher, key)
+            self._catching_up.on_stored(watcher, key)
             return
         self._made[watcher, plain] = self._count()
         self._made_again.add((watcher, plain, ordinal))
@@ -124,8 +124,8 @@ class ReplayChecker:
         for (watcher, topic, lane), (offset, end, since) in self._rewound.items():
             for message in self._read(watcher, topic, lane)[offset:end]:
                 is_given = self._given.get((watcher, message.key), 0) >= since
-                is_left_out = self._lagging.is_left_out(watcher, message)
-                is_excused = self._lagging.is_excused(watcher, message.key)
+                is_left_out = self._catching_up.is_left_out(watcher, message)
+                is_excused = self._catching_up.is_excused(watcher, message.key)
                 if watcher not in deleted and not (is_given or is_left_out or is_excused):
                     return f"watcher {watcher} was set back, and is not given {message.key} again"
         for (watcher, topic, lane, _, start, until), since in self._reemissions.items():
@@ -143,5 +143,5 @@ class ReplayChecker:
 
     def _is_due(self, watcher: int, message: Message) -> bool:
         """Whether something derives from it that the store takes."""
-        is_excused = self._lagging.is_excused(watcher, message.key)
-        return not is_excused and self._lagging.derives(watcher, message.key)
+        is_excused = self._catching_up.is_excused(watcher, message.key)
+        return not is_excused and self._catching_up.derives(watcher, message.key)

@@ -37,18 +37,18 @@ class RestChecker:
         """By watcher how it is shown: likewise."""
         self._fail = fail
         self._counted = 0
-        self._told: dict[tuple[Owner, int], list[tuple[int, int]]] = {}
+        self._advanced: dict[tuple[Owner, int], list[tuple[int, int]]] = {}
         """By owner and lane, up to which offsets advances that returned have told the broker, each with when."""
         self._begun: dict[tuple[int, int], int] = {}
         """By watcher and lane since when there is a row, or what it makes again."""
         self._given = Counter[tuple[int, str]]()
         """By watcher and message, how often a filter that catches up was given it."""
 
-    def mark_told(self, delivery: Delivery) -> None:
+    def mark_advanced(self, delivery: Delivery) -> None:
         """It was the last of an advance that has returned, and had not failed."""
         at = delivery.consumer.owner, delivery.message.lane
         self._counted += 1
-        self._told.setdefault(at, []).append((self._counted, delivery.message.offset + 1))
+        self._advanced.setdefault(at, []).append((self._counted, delivery.message.offset + 1))
 
     def on_given(self, watcher: int, message: Message) -> None:
         """A filter of the watcher's that catches up is given a message whose events count."""
@@ -92,7 +92,7 @@ class RestChecker:
             *self._rows_left(owner, rows, standing, lanes),
             *self._states_left(owner.fence, watchers, {watcher for watcher, _ in standing}),
             *self._replays_left(watchers),
-            *_lags_left(stream, rows, standing),
+            *_backlogs_left(stream, rows, standing),
         )
         return next(iter(found), None)
 
@@ -109,7 +109,7 @@ class RestChecker:
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)
-            advances = self._told.get((owner, lane), [])
+            advances = self._advanced.get((owner, lane), [])
             told = max((offset for at, offset in advances if at > since), default=-1)
             # Not by what was told of the end of a log that was made anew.
             is_known = told >= row.offset and told > lanes[lane].starts[-1]
@@ -139,7 +139,7 @@ class RestChecker:
                 yield f"watcher {watcher} is shown with {shown.error!r}"
 
 
-def _lags_left(
+def _backlogs_left(
     stream: SharedStream,
     rows: Mapping[tuple[int, int], PositionRow],
     standing: set[tuple[int, int]],

@@ -32,7 +32,7 @@ class Pauses(Protocol):
         """That of what the poll holds; None: it holds nothing."""
 
 
-class HoldingChecker:
+class SlowSubscriberChecker:
     """Follows each group: what is paused, as its producer was told, and by whose cursor; since when at a stretch.
 
     The cursors are those of the ledger, which other rules hold to what the filters were given.

@@ -196,7 +196,7 @@ def _kept_lanes(
     digests = set(stream_digests)
     lanes: dict[tuple[int, str], list[ParkedRow]] = {}
     for row in sorted(session.store.parked.values(), key=attrgetter("id")):
-        if row.is_kept and row.body[0] in digests and (row.was_set_aside or not are_replayed):
+        if row.is_stored and row.body[0] in digests and (row.was_set_aside or not are_replayed):
             lanes.setdefault((row.watcher, row.lane), []).append(row)
     found: dict[int, list[KeptLane]] = {}
     for (watcher, lane), rows in lanes.items():

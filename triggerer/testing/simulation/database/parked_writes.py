@@ -82,11 +82,11 @@ class ParkedWrites:
             return [
                 self._drop(at)
                 for at in map(tuple, values["rows"].rows)
-                if at in rows and rows[at].is_kept
+                if at in rows and rows[at].is_stored
             ]
         elif statement is parked.NOTE_FAILURES:
             at = values["watcher_id"], values["key"]
-            if at in rows and rows[at].is_kept:
+            if at in rows and rows[at].is_stored:
                 rows[at] = replace(rows[at], failures=values["failures"])
         elif statement is parked.SET_ASIDE:
             self._mark_set_aside(store, rows, values)
@@ -168,7 +168,7 @@ class ParkedWrites:
             decision = decide(row)
             if decision == "discard":
                 self._discarded.add(at)
-            elif decision == "replay" and not row.is_kept:
+            elif decision == "replay" and not row.is_stored:
                 rows[at] = replace(row, state=_KEPT)
                 replayed.add(row.body[0])
         await session.perform(drop_parked([rows[at].id for at in self._discarded]))
@@ -190,17 +190,17 @@ class ParkedWrites:
             for row in store.triggers.values()
             for watcher in row.watchers
         }
-        catching_up_draws, before = store.checker.catching_up_draws, dict(store.parked)
+        catching_up, before = store.checker.catching_up, dict(store.parked)
         store.parked.clear()
         for at, row in self._rows.items():
-            is_orphan = row.is_kept and streams.get(row.watcher) != row.body[0]
+            is_orphan = row.is_stored and streams.get(row.watcher) != row.body[0]
             state = ParkedState.SET_ASIDE.value if is_orphan else row.state
             now = store.parked[at] = replace(row, state=state)
-            was_kept = at not in before or before[at].is_kept
-            if was_kept and not now.is_kept:
-                catching_up_draws.on_set_aside(row.watcher, row.message)
-            elif now.is_kept and not was_kept:
-                catching_up_draws.on_replayed(row.watcher, row.message)
+            was_kept = at not in before or before[at].is_stored
+            if was_kept and not now.is_stored:
+                catching_up.on_set_aside(row.watcher, row.message)
+            elif now.is_stored and not was_kept:
+                catching_up.on_replayed(row.watcher, row.message)
         store.parked_bodies.clear()
         store.parked_bodies.update(self._bodies)
         for at in sorted(before.keys() | self._rows.keys()):
@@ -208,9 +208,9 @@ class ParkedWrites:
                 store.checker.trace("parked", row=self._rows.get(at) or f"{at} is gone")
         for at, row in before.items():
             if at in self._discarded:
-                catching_up_draws.on_discarded(row.watcher, row.message)
+                catching_up.on_discarded(row.watcher, row.message)
             elif at not in self._rows:
-                catching_up_draws.on_row_gone(row)
+                catching_up.on_row_gone(row)
         for row in self._rows.values():
-            catching_up_draws.record_position(row)
+            catching_up.record_row(row)
         store.checker.parked.check(before, self._set_aside.values(), store.parked_bodies)

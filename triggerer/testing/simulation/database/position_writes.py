@@ -63,7 +63,7 @@ class PositionWrites:
             if statement is SAVE:
                 digest, text, since, _, failures, reemit, rewound_to = saved
                 position = orjson.loads(text)
-                found = session.store.checker.catching_up_draws.lanes(digest)[int(lane)]
+                found = session.store.checker.catching_up.lanes(digest)[int(lane)]
                 standing = PositionRow(
                     digest,
                     int(lane),
@@ -95,7 +95,7 @@ class PositionWrites:
             store.checker.trace(
                 "position", watcher=watcher, lane=lane, offset=standing and standing.offset
             )
-            store.checker.catching_up_draws.on_moved(watcher, lane, before, standing)
+            store.checker.catching_up.on_moved(watcher, lane, before, standing)
             if standing is not None:
                 store.checker.rest.on_row(watcher, before, standing)
                 store.checker.replays.on_row(watcher, standing)

@@ -372,7 +372,7 @@ class Transaction:
             store.events[event] = asset
             store.event_times[event] = timestamp
             store.event_keys[event] = row.partition_key
-            if watcher and checker.catching_up_draws.is_on:
+            if watcher and checker.catching_up.is_on:
                 checker.replays.on_stored(watcher, key, ordinal)
             for dag in store.dags.values():
                 if asset in dag.waits_for(store.asset_ids):

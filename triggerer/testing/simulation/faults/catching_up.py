@@ -71,7 +71,7 @@ class CatchingUpDraws:
     """Of these; what a message is stored as has some twelve."""
     total_bytes: int
     """Of all that is parked."""
-    hands_over: bool
+    dead_letters_at_bound: bool
     """Whether the producer is handed what is beyond that; otherwise the stream is held."""
     max_deliveries: int
     most_recent: int
@@ -94,7 +94,7 @@ class CatchingUpDraws:
         return is_ample and self.max_messages == AMPLE_MESSAGES
 
 
-def draw_lagging(scenario: Scenario) -> CatchingUpDraws:
+def draw_catching_up(scenario: Scenario) -> CatchingUpDraws:
     """Draw it for a seed; off on the fast path."""
     rng = Random(f"{scenario.seed}/lagging")
     is_on = rng.random() < 0.8 and scenario.is_acknowledged
@@ -108,7 +108,7 @@ def draw_lagging(scenario: Scenario) -> CatchingUpDraws:
         max_messages=bounds.choice(
             (2, 3, 10, AMPLE_MESSAGES) if is_busy else (2, 10, AMPLE_MESSAGES, AMPLE_MESSAGES)
         ),
-        hands_over=bounds.random() < 0.5,
+        dead_letters_at_bound=bounds.random() < 0.5,
         max_deliveries=bounds.choice((2, MOST_DELIVERIES, 10_000)),
         most_recent=Random(f"{scenario.seed}/memory").choice((1, 3, 10, 2_048, 2_048, 2_048)),
         is_unordered=queues.random() < 0.35 and not scenario.is_log,

@@ -63,7 +63,7 @@ class Poison:
             return False
         return not self.are_over or (self._lasts and self.is_incurable(watcher))
 
-    def may_stand(self, watcher: int, message: Message) -> bool:
+    def may_stay_at(self, watcher: int, message: Message) -> bool:
         """Whether a watcher may stand at a message for ever: no other tells that the message is to blame.
 
         Tried are those behind it in its lane, and, where there are none, the first of each other lane.

@@ -39,7 +39,7 @@ class TidiedWorld(Protocol):
     def trace(self, what: str, **details: Any) -> None: ...
 
 
-class Person:
+class Operator:
     """Replays and discards messages that are parked; outlives every process.
 
     Once nothing goes wrong any more, each is replayed once at most, and discarded if it is set aside all the same.
@@ -87,7 +87,7 @@ class Person:
 
     def _decide(self, row: ParkedRow) -> Decision:
         world, at = self._world, (row.watcher, row.key)
-        if row.is_kept:
+        if row.is_stored:
             # What the watcher is to be given by itself is discarded seldom.
             is_discarded = not world.faults.are_over and self._deciding.random() < 0.02
             return "discard" if is_discarded else None

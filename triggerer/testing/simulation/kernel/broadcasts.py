@@ -80,7 +80,7 @@ class Broadcasts:
         if for_all:
             self._failed_for_all.add((at, delivery.number))
 
-    def mark_told(self, delivery: Delivery) -> None:
+    def mark_advanced(self, delivery: Delivery) -> None:
         """The advance that it was in has returned: if it has failed, the broker knows it."""
         at = lane_of(delivery)
         if delivery.number not in self._failed.get(at, {}):

@@ -140,7 +140,7 @@ class ParkedRow:
         return _AGAIN in self.key
 
     @property
-    def is_kept(self) -> bool:
+    def is_stored(self) -> bool:
         return self.state == ParkedState.KEPT.value
 
 

@@ -105,14 +105,14 @@ class ObservedManager(Manager):
         for member in added:
             leased = maker_of(member).leased
             for one in member.source.watchers:
-                if one.watcher_id in leased.member:
+                if one.watcher_id in leased.members:
                     leased.checker.fail("L4", f"watcher {one.watcher_id} is hosted twice")
             self._record_source(member, member.source.watchers)
             row = maker_of(member).row
             declared = world.store.triggers.get(row.trigger_id)
             if declared is not None and declared.watchers == row.watchers:
                 self._moves[member] = world.moves[row.trigger_id]
-        count, capacity = self._instance.member, world.capacity
+        count, capacity = self._instance.hosted_triggers, world.capacity
         if count > capacity:
             world.checker.fail(
                 "S9", f"{self._instance.name} hosts {count} triggers, its capacity is {capacity}"
@@ -146,9 +146,9 @@ class ObservedManager(Manager):
     def _record_source(self, member: Member, watchers: Iterable[WatcherRef]) -> None:
         """It serves these watchers from now on."""
         leased = maker_of(member).leased
-        for watcher in [one for one, other in leased.member.items() if other is member]:
-            del leased.member[watcher]
-        leased.member.update((one.watcher_id, member) for one in watchers)
+        for watcher in [one for one, other in leased.members.items() if other is member]:
+            del leased.members[watcher]
+        leased.members.update((one.watcher_id, member) for one in watchers)
 
     async def drain(self, timeout: float, members: Iterable[Member] | None = None) -> None:
         """Note which leases the host is about to release."""
@@ -197,7 +197,7 @@ class SimulatedParkedWriter(ParkedWriter):
                 for row in sorted(rows, key=attrgetter("id"))
                 if row.watcher == watcher_id
                 and row.id > after
-                and row.is_kept
+                and row.is_stored
                 and lane in {None, row.lane}
             ]
             return found[:limit]
@@ -251,7 +251,9 @@ class Instance:
                 self,
                 positions=self.positions if world.catching_up_draws.is_on else None,
                 parked=self.parked if catching_up_draws.sets_aside else None,
-                parked_at_bound="dead_letter" if catching_up_draws.hands_over else "hold",
+                parked_at_bound="dead_letter"
+                if catching_up_draws.dead_letters_at_bound
+                else "hold",
                 falls_behind=world.falls_behind,
                 clock=LoopClock(loop),
                 now=world.store.now,
@@ -308,7 +310,7 @@ class Instance:
         return found
 
     @property
-    def member(self) -> int:
+    def hosted_triggers(self) -> int:
         """How many triggers it hosts, including those that it drains."""
         return sum(leased.triggers for leased in self._leased_streams.values())
 

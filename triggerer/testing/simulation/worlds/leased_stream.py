@@ -27,7 +27,7 @@ class LeasedStream:
         self.stand_still = world.stand_still
         self.relapses = world.relapses
         self._database = database
-        self.member: dict[int, Member] = {}
+        self.members: dict[int, Member] = {}
         """By watcher; one may serve several."""
         self.parked_before = max((row.id for row in world.store.parked.values()), default=0)
         """The id of the last row that was parked before it began."""
@@ -41,13 +41,13 @@ class LeasedStream:
     @property
     def triggers(self) -> int:
         """How many are hosted."""
-        return len(set(self.member.values()))
+        return len(set(self.members.values()))
 
     def cohort(self) -> Cohort:
         """The watchers that have to answer for what is broadcast now."""
         found: dict[int, Any] = {}
         sharing: dict[Member, set[int]] = {}
-        for watcher, member in self.member.items():
+        for watcher, member in self.members.items():
             sharing.setdefault(member, set()).add(watcher)
             subscriber = member.subscriber
             found[watcher] = (

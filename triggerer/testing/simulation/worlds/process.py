@@ -54,7 +54,7 @@ class Process:
         self.world = world
         self.loop = loop
         self.database = Database(world.store)
-        world.checker.catching_up_draws.falls_behind = world.falls_behind
+        world.checker.catching_up.falls_behind = world.falls_behind
         self._workload = Workload(self.database, world.store, world.next_number)
         # The id of an instance is new at every start.
         self.instances = [
@@ -104,9 +104,9 @@ class Process:
                 self.world.catching_up_draws.is_on
                 and self.world.catching_up_draws.flooded_every_s is not None
             ):
-                tasks.start_soon(self.world.person.flood)
+                tasks.start_soon(self.world.operator.flood)
             if self.world.catching_up_draws.sets_aside:
-                tasks.start_soon(self.world.person.tidy, self.database)
+                tasks.start_soon(self.world.operator.tidy, self.database)
             if self.world.catching_up_draws.is_on and self.world.replaying is not None:
                 tasks.start_soon(self.world.replaying.run, self.database)
             if self.world.recreations is not None:
@@ -131,17 +131,17 @@ class Process:
             for instance in self.instances
             for leased in instance.under_lease()
             if leased.fence == fence
-            for watcher in leased.member
+            for watcher in leased.members
         }
 
     def hosting(self, stream: Stream) -> tuple[LeasedStream, SharedStream] | None:
         """The stream as its owner hosts it, and the lease; None: nobody does."""
         held = self.world.store.owners.leases[stream.key]
         for instance in self.instances:
-            member = instance.host.manager.streams.get(stream.key)
+            hosted = instance.host.manager.streams.get(stream.key)
             for leased in instance.under_lease():
-                if member is not None and leased.stream is stream and leased.fence[1:] == held:
-                    return leased, member
+                if hosted is not None and leased.stream is stream and leased.fence[1:] == held:
+                    return leased, hosted
         return None
 
     # What happens to it

@@ -114,16 +114,16 @@ class Acknowledged(SimulatedTrigger):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         leased = cls.leased
-        broker, catching_up_draws = leased.stream.broker, leased.checker.catching_up_draws
+        broker, catching_up = leased.stream.broker, leased.checker.catching_up
         is_joint = has_joint_advances(leased.scenario)
-        if not catching_up_draws.is_on:
+        if not catching_up.is_on:
             plain = JointlyAdvanced if is_joint else SimulatedProducer
             return plain(broker, leased, leased.cohort)
         if leased.scenario.is_log:
             kind = SettingAsideLog if leased.health.catching_up_draws.sets_aside else SimulatedLog
             return kind(broker, leased, leased.cohort)
         queue = SimulatedJointQueue if is_joint else SimulatedQueue
-        return queue(broker, leased, leased.cohort, is_unordered=not catching_up_draws.is_ordered)
+        return queue(broker, leased, leased.cohort, is_unordered=not catching_up.is_ordered)
 
 
 class OnFastPath(SimulatedTrigger):
@@ -206,7 +206,7 @@ class FilterRecord(ErrorProbe):
             # knows which.
             expected = (
                 delivery.number > self._last
-                if checker.has_selector(subscriber) or checker.catching_up_draws.is_on
+                if checker.has_selector(subscriber) or checker.catching_up.is_on
                 else delivery.number == self._last + 1
             )
             if self._last and not expected:
@@ -226,7 +226,7 @@ class FilterRecord(ErrorProbe):
 
     def _record_rejection(self, served: list[int], message: Message) -> None:
         for watcher in served:
-            self._leased.checker.catching_up_draws.on_rejected_live(watcher, message)
+            self._leased.checker.catching_up.on_rejected_live(watcher, message)
 
     def record_answer(self) -> None:
         """The filter is done with the event that it has open, if any."""
@@ -237,7 +237,7 @@ class FilterRecord(ErrorProbe):
             for watcher in self._served:
                 delivery.answers[watcher] = Answer(self.yielded, subscriber.done > entry.seq)
                 if self._leased.is_alive:
-                    self._leased.checker.catching_up_draws.on_passed(
+                    self._leased.checker.catching_up.on_passed(
                         watcher, delivery.message, self.yielded
                     )
 
@@ -299,7 +299,7 @@ class RereadingRecord(ErrorProbe):
             return
         if isinstance(in_flight, LaneMessageInFlight):
             # What was set aside is given whatever lies before it.
-            checker.catching_up_draws.on_opened(watcher, message)
+            checker.catching_up.on_opened(watcher, message)
             checker.parked.on_given(in_flight.backlog, watcher, message, self._subscriber)
         checker.rest.on_given(watcher, message)
         checker.replays.on_given(watcher, message)
@@ -308,7 +308,7 @@ class RereadingRecord(ErrorProbe):
     def _record_rejection(self) -> None:
         self._is_rejected = True
         if self._open is not None and self._is_noted:
-            self._leased.checker.catching_up_draws.on_rejected(self._watcher, self._open)
+            self._leased.checker.catching_up.on_rejected(self._watcher, self._open)
 
     def record_answer(self) -> None:
         """The filter is done with the message that it has open, if any."""
@@ -316,7 +316,7 @@ class RereadingRecord(ErrorProbe):
         if message is None:
             return
         if self._is_noted:
-            self._leased.checker.catching_up_draws.on_passed(self._watcher, message, self.yielded)
+            self._leased.checker.catching_up.on_passed(self._watcher, message, self.yielded)
             if isinstance(self._in_flight, LaneMessageInFlight):
                 self._leased.checker.handover.on_passed(self._watcher, message)
             if self._leased.relapses is not None:

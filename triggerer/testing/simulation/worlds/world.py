@@ -19,14 +19,18 @@ from triggerer.testing.simulation.brokers.stream import Declared, Stream, Watche
 from triggerer.testing.simulation.checks.checker import Checker
 from triggerer.testing.simulation.database.model import Dag, Store
 from triggerer.testing.simulation.example import ExampleTrigger, SparingTrigger
-from triggerer.testing.simulation.faults.catching_up import MOST_DELIVERIES, Health, draw_lagging
+from triggerer.testing.simulation.faults.catching_up import (
+    MOST_DELIVERIES,
+    Health,
+    draw_catching_up,
+)
 from triggerer.testing.simulation.faults.deployments import Deployments
 from triggerer.testing.simulation.faults.poison import Poison
 from triggerer.testing.simulation.faults.recreations import Recreations
 from triggerer.testing.simulation.faults.relapses import Relapses
 from triggerer.testing.simulation.faults.replaying import Replaying
 from triggerer.testing.simulation.faults.standstills import Standstills
-from triggerer.testing.simulation.faults.tidying import Person
+from triggerer.testing.simulation.faults.tidying import Operator
 from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
 from triggerer.testing.simulation.kernel.scenario import (
     AMPLE,
@@ -70,17 +74,15 @@ class World:
             self.checker.trace = self.trace
         self.store = Store(scenario, self.faults, self.checker)
         self._example = SparingTrigger if has_instant_answers(scenario) else ExampleTrigger
-        self.catching_up_draws = draw_lagging(scenario)
+        self.catching_up_draws = draw_catching_up(scenario)
         self.health = Health(scenario, self.catching_up_draws)
         self.health.now = lambda: self.time()  # noqa: PLW0108  (it is replaced for each process)
-        self.checker.catching_up_draws.is_on = self.catching_up_draws.is_on
-        self.checker.catching_up_draws.rows = self.store.positions
-        self.checker.catching_up_draws.parked = self.store.parked
-        self.checker.catching_up_draws.is_log = scenario.is_log
-        self.checker.catching_up_draws.sets_aside = (
-            self.catching_up_draws.sets_aside and scenario.is_log
-        )
-        self.checker.catching_up_draws.may_stand = self._may_stand
+        self.checker.catching_up.is_on = self.catching_up_draws.is_on
+        self.checker.catching_up.rows = self.store.positions
+        self.checker.catching_up.parked = self.store.parked
+        self.checker.catching_up.is_log = scenario.is_log
+        self.checker.catching_up.sets_aside = self.catching_up_draws.sets_aside and scenario.is_log
+        self.checker.catching_up.may_stay_at = self._may_stay_at
         self.checker.parked.bounds = self.catching_up_draws
         self.checker.parked.rows = self.store.parked
         self.checker.parked.has_one_stream = scenario.streams == 1
@@ -91,11 +93,11 @@ class World:
         self.checker.rest.states = self.store.watcher_states
         self.checker.probes.parked = self.store.parked
         self.checker.probes.max_deliveries = self.catching_up_draws.max_deliveries
-        self.checker.catching_up_draws.is_ordered = not self.catching_up_draws.is_unordered
-        self.checker.catching_up_draws.lanes = lambda topic: self.stream(topic).broker.lanes
-        self.checker.catching_up_draws.is_asked = self._is_asked
-        self.checker.replays.lanes = self.checker.catching_up_draws.lanes
-        self.checker.catching_up_draws.is_read_again = self.checker.replays.is_read_again
+        self.checker.catching_up.is_ordered = not self.catching_up_draws.is_unordered
+        self.checker.catching_up.lanes = lambda topic: self.stream(topic).broker.lanes
+        self.checker.catching_up.is_asked = self._is_asked
+        self.checker.replays.lanes = self.checker.catching_up.lanes
+        self.checker.catching_up.is_read_again = self.checker.replays.is_read_again
         if self.health.poison is not None:
             self._expose_to(self.health.poison)
         self.checker.is_taken_over = self.store.is_taken_over
@@ -107,7 +109,7 @@ class World:
         """By trigger how often a watcher has moved to it, or from it to another."""
         self.steps = 0
         self.processes = 0
-        self.person = Person(self)
+        self.operator = Operator(self)
         self.replaying = Replaying(self) if has_replays(scenario) else None
         self.recreations = Recreations(self) if has_recreations(scenario) else None
         self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
@@ -139,7 +141,7 @@ class World:
     # Before it starts
 
     def _expose_to(self, poison: Poison) -> None:
-        poison.lanes = self.checker.catching_up_draws.lanes
+        poison.lanes = self.checker.catching_up.lanes
         poison.derives = lambda watcher, message: self._example.derives(
             self.kind_of(watcher), message.event
         )
@@ -148,16 +150,16 @@ class World:
         poison.count_failed = self.checker.parked.count_failed
         poison.was_tried = self.checker.parked.was_tried
 
-    def _may_stand(self, watcher: int, message: Message) -> bool:
+    def _may_stay_at(self, watcher: int, message: Message) -> bool:
         poison = self.health.poison
         if poison is None:
-            return self.checker.catching_up_draws.is_hopeless(watcher, message.key)
-        return poison.may_stand(watcher, message)
+            return self.checker.catching_up.is_hopeless(watcher, message.key)
+        return poison.may_stay_at(watcher, message)
 
     def _is_incurable(self, watcher: int) -> bool:
         """Whether what the watcher cannot take can be set aside: it falls behind alone, and others are tried."""
         siblings = next(stream.watchers for stream in self.streams if watcher in stream.watchers)
-        falls_behind = self.checker.catching_up_draws.falls_behind and len(siblings) > 1
+        falls_behind = self.checker.catching_up.falls_behind and len(siblings) > 1
         return falls_behind and self.catching_up_draws.max_deliveries <= MOST_DELIVERIES
 
     def _draw_dags(self) -> None:
@@ -221,7 +223,7 @@ class World:
     def forget_streams(self) -> None:
         """Remove those that the seed drew, and their files."""
         self.files = self.health.poison = self.sharing = None
-        self.checker.catching_up_draws.sets_aside = False
+        self.checker.catching_up.sets_aside = False
         self.streams.clear()
         self.store.owners.leases.clear()
         self.store.triggers.clear()

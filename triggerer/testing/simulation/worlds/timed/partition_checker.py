@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from triggerer.testing.simulation.checks.partition_model import There
+from triggerer.testing.simulation.checks.partition_model import Arrival
 from triggerer.testing.simulation.worlds.timed.time_checker import TimeChecker
 
 if TYPE_CHECKING:
@@ -147,9 +147,9 @@ class PartitionChecker(TimeChecker):
         assert keyed is not None
         return keyed.keys_of(self._asset(event), self._store.event_keys.get(event))
 
-    def _there(self, events: set[int]) -> frozenset[There]:
+    def _there(self, events: set[int]) -> frozenset[Arrival]:
         times, keys = self._store.event_times, self._store.event_keys
-        return frozenset(There(self._asset(one), keys[one] or "", times[one]) for one in events)
+        return frozenset(Arrival(self._asset(one), keys[one] or "", times[one]) for one in events)
 
     def _asset(self, event: int) -> str:
         asset_id = self._store.events[event]
