@@ -95,7 +95,7 @@ def test_what_is_discarded_is_gone_and_nothing_else(shell: Shell) -> None:
         (["1", "--all"], 2, "--all"),
         (["1", "--watcher", "orders/first"], 2, "--all"),
         (["--watcher", "orders"], 2, "ASSET/NAME"),
-        (["1", "9"], 1, "no message of these numbers is parked: 9"),
+        (["1", "9"], 1, "no message with these numbers is parked: 9"),
         (["--watcher", "orders/third"], 1, "has no watcher 'third'"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Reads, writes and cleaning of watchers: their triggers, positions, parked messages and replays."""
+"""Reads, writes and deletes the data of watchers: triggers, positions, parked messages and replay requests."""

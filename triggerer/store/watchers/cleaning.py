@@ -1,8 +1,8 @@
-"""The watchers whose old events may be deleted: their messages cannot come again, or not before a repeat is asked for.
+"""Finds the watchers whose old events must stay, because their messages may come again.
 
-A message that comes again makes no second event as long as the first is there, with its key. So the events of a watcher
-may be deleted once the broker was advanced past their messages. What the store shows of that is a stream in good order:
-somebody holds its lease, all of its watchers run and have done so for a while, and this one is nowhere behind.
+A repeated message makes no second event while the first event exists with its key. So a watcher's events may be deleted
+once the broker has advanced past their messages. The store shows this by a stream in good order: an instance has its
+lease, all its watchers have been running for a while, and this watcher has no backlog.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from triggerer.store.schema.models import (
 
 @dataclass(frozen=True, slots=True)
 class UnsettledWatcher:
-    """A watcher whose events have to stay, and why."""
+    """A watcher whose events must stay, with the reason."""
 
     asset_name: str
     watcher: str
@@ -40,10 +40,10 @@ class UnsettledWatcher:
 async def unsettled_watchers(
     session: AsyncSession, *, now: datetime, quiet_since: datetime
 ) -> Mapping[int, UnsettledWatcher]:
-    """Return by id the watchers whose messages may come again.
+    """Return the watchers whose messages may come again, by id.
 
     Args:
-        quiet_since: Since then, or longer, the watchers of a stream in good order have been running.
+        quiet_since: In a stream in good order, all watchers have been running at least since this instant.
     """
     rows = await session.execute(
         select(
@@ -86,7 +86,7 @@ async def unsettled_watchers(
 
 
 class _Shown(NamedTuple):
-    """A watcher, as the store shows it."""
+    """A watcher as the store shows it."""
 
     id: int
     asset_name: str
@@ -94,14 +94,14 @@ class _Shown(NamedTuple):
     state: str
     since: datetime
     stream_digest: str | None
-    """None: no file declares it."""
+    """None if no file declares the watcher."""
     expires_at: datetime | None
-    """Of the stream's lease."""
+    """The end of the stream's lease."""
     is_behind: bool
     is_replayed: bool
 
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
-        """What of it tells that its stream is not in good order, or not for long."""
+        """Return why the watcher's stream is not in good order, or not for long; None if it is."""
         if self.expires_at is None or self.expires_at <= now:
             return "has a stream that nobody reads"
         if self.state != "running":
@@ -118,12 +118,12 @@ def _told(instant: datetime) -> str:
 async def mark_cleaned(
     session: AsyncSession, watcher_ids: Collection[int], before: datetime
 ) -> Mapping[int, UnsettledWatcher]:
-    """Note that events of these watchers from before an instant are deleted; return those for which that may not be.
+    """Store that events of these watchers from before an instant are deleted; return the watchers to spare.
 
-    A replay is either asked for before, and its watcher returned, or refused, see `ask_for_replay`.
+    A replay that was requested before makes its watcher one of these. A later request is refused, see `ask_for_replay`.
     """
     chosen = Watcher.id.in_(watcher_ids)
-    # Sorted, so that two of these cannot deadlock; and before the look, which must see what it waited for.
+    # Sorted, so that two of these cannot deadlock. Lock before looking, to see the commits that were waited for.
     await session.execute(select(Watcher.id).where(chosen).order_by(Watcher.id).with_for_update())
     rows = await session.execute(
         select(Watcher.id, Asset.name, Watcher.name)
@@ -146,12 +146,12 @@ async def mark_cleaned(
 
 
 def _has(watcher_id: InstrumentedAttribute[int]) -> ColumnElement[bool]:
-    """The `Watcher` has a row in the table of this column."""
+    """The condition that the `Watcher` has a row in the table of this column."""
     return exists().where(watcher_id == Watcher.id)
 
 
 async def events_of_parked(session: AsyncSession) -> set[int]:
-    """Return the events of messages that are kept or set aside: whoever gets those again must find them."""
+    """Return the events of stored and parked messages. If such a message is delivered again, it must find its event."""
     found = select(AssetEvent.id).join(
         ParkedMessage,
         (ParkedMessage.idempotency_key == AssetEvent.idempotency_key)

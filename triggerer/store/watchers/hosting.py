@@ -1,4 +1,4 @@
-"""Queries of a host of streams: the triggers of its streams, and the states of their watchers."""
+"""The queries of an instance that hosts streams: the triggers of its streams, and the states of their watchers."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class TriggerRow:
     watcher_names: tuple[str, ...]
     """`<asset>/<watcher>`, parallel to `watchers`."""
     positions: tuple[LanePosition, ...] = ()
-    """Where its watchers stand that are behind."""
+    """The positions of its watchers that are behind in a log."""
     kept: tuple[KeptLane, ...] = ()
-    """The lanes with messages that were set aside, and are to be given to its watchers once more."""
+    """The lanes with replayed messages: they were parked, and are delivered to its watchers again."""
     replays: tuple[ReplayRequest, ...] = ()
-    """What is asked of its watchers and not done yet, by watcher, in the order of the requests."""
+    """Open replay requests for its watchers, by watcher, in the order of the requests."""
     guarantee: str | None = None
-    """The least that its watchers ask it to promise."""
+    """The least guarantee that the DAG files ask of it."""
 
     @property
     def display_name(self) -> str:
-        """For logs and errors: the watchers that it serves."""
+        """The watchers that it serves, for logs and errors."""
         return ", ".join(self.watcher_names)
 
 
@@ -53,9 +53,9 @@ class StreamLoad:
     digest: str
     triggers: int
     owner: str | None
-    """None: it has no owner, or its owner's lease has expired."""
+    """None if it has no owner, or its owner's lease has expired."""
     may_open: bool = True
-    """Not while it is new and files are being read; see `triggerer.domain.dag_files.new_streams`."""
+    """False while the stream is new and files are still read; see `triggerer.domain.dag_files.new_streams`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class WatcherState:
 
 
 async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) -> list[TriggerRow]:
-    """Return the triggers of these streams, by id, so that they join in the same order at every start."""
+    """Return the triggers of these streams by id, so that they join in an equal order at every start."""
     rows = await session.execute(
         select(Trigger, Watcher.id, Watcher.asset_id, Watcher.name, Asset.name)
         .join(Watcher, Watcher.trigger_id == Trigger.id)
@@ -79,7 +79,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
         .where(Trigger.stream_digest.in_(list(stream_digests)))
         .order_by(Trigger.id, Watcher.id)
     )
-    # In this order: a request that is seen no more was carried out, and its positions are seen.
+    # Replays before positions: if a request is already gone, the positions that it set are visible.
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
     kept_lanes = await kept.load_kept_lanes(session, stream_digests, are_replayed=True)
@@ -109,7 +109,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
 async def load_kept_lanes(
     session: AsyncSession, stream_digests: Iterable[str]
 ) -> dict[int, list[KeptLane]]:
-    """Return the lanes in which messages are kept for watchers of these streams, by watcher."""
+    """Return the lanes with stored messages for watchers of these streams, by watcher."""
     return await kept.load_kept_lanes(session, stream_digests)
 
 
@@ -140,9 +140,13 @@ async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
 
 
 async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> None:
-    """Show why the watchers of these streams wait, by digest. A stream that is being claimed is skipped."""
+    """Show why the watchers of these streams wait. A stream that is being claimed is skipped.
+
+    Args:
+        reasons: Stream digest to the reason.
+    """
     now = await database_now(session)
-    # Locked, as by a claim: nobody can show them as running before we have committed.
+    # Locked as by a claim, so that nobody can show the watchers as running before this commit.
     free = (
         select(Stream.digest)
         .where(Stream.digest.in_(list(reasons)), is_free(now))
@@ -164,7 +168,7 @@ async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> Non
 
 
 async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
-    """Return those of these watchers that are still declared, with whatever trigger."""
+    """Return the watchers that are still declared, with any trigger."""
     declared = select(Watcher.id).where(
         Watcher.id.in_(list(watcher_ids)), Watcher.trigger_id.is_not(None)
     )
@@ -172,7 +176,7 @@ async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -
 
 
 async def write_states(session: AsyncSession, states: Sequence[WatcherState]) -> None:
-    """Show these states, except where the stream has another owner by now, or the watcher another trigger."""
+    """Show these states, unless the stream has another owner by now, or the watcher another trigger."""
     connection = await session.connection()
     owned = exists().where(
         Stream.digest == bindparam("b_digest"),
@@ -191,7 +195,7 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
             error=bindparam("b_error"),
             traceback=bindparam("b_traceback"),
             owner=bindparam("b_owner"),
-            # Since when it is so.
+            # The beginning of the present state.
             updated_at=case(
                 (Watcher.state == bindparam("b_state"), Watcher.updated_at), else_=func.now()
             ),
@@ -207,7 +211,7 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
                 "b_owner": state.fence.owner,
                 "b_epoch": state.fence.epoch,
             }
-            # Sorted, as by whoever else locks several: or two transactions could deadlock.
+            # Sorted, as in all transactions that lock several watchers, so that two of them cannot deadlock.
             for state in sorted(states, key=lambda one: one.watcher_id)
         ],
     )

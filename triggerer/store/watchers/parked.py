@@ -1,4 +1,4 @@
-"""Writes what is parked for watchers, for the owner of their stream. What is kept of it is read in `kept`."""
+"""Writes stored and parked messages, for the owner of their stream. `stored_backlog` reads them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USAGE: Final = Statement(
     WATCHERS=in_list("watchers", "bigint"),
 )
 TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
-# Without the message itself: that of a repeat is there already.
+# The message itself is left out of the sums, because a repeat is stored already.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body) - coalesce((SELECT size_bytes FROM parked_body "
@@ -56,8 +56,8 @@ SET_ASIDE: Final = Statement(
     "ON CONFLICT (watcher_id, idempotency_key) DO UPDATE SET state = excluded.state, "
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
-# What is known already keeps its place, and what became of it. A watcher that was deleted meanwhile, or whose trigger
-# has moved to another stream, is given nothing of this one any more.
+# A known message keeps its order and its state. A watcher that was deleted meanwhile, or whose trigger moved to another
+# stream, will not read this stream again, so its messages are parked.
 KEEP: Final = Statement(
     "INSERT INTO parked_message "
     "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "
@@ -115,7 +115,7 @@ PARKING: Final = {
     DROP,
     DROP_BODIES,
 }
-"""All of them, for those who answer them in the place of a database."""
+"""All statements of this module, for a double that answers in place of a database."""
 
 
 class Body(NamedTuple):
@@ -128,9 +128,9 @@ class Body(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeepBodies:
-    """A step: store these, each once, and return a row (stream digest, key, id) for each.
+    """A step: store these bodies, each once; return a row (stream digest, key, id) for each.
 
-    Not a `Statement`: bytes do not go into JSON.
+    Not a `Statement`, because bytes do not go into JSON.
     """
 
     bodies: Sequence[Body]
@@ -148,20 +148,20 @@ class KeepBodies:
 
 
 class ParkedUsage:
-    """How much is parked for watchers, as it was read, and what was written since. It is never less than there is.
+    """The space that stored and parked messages take: the values last read, plus later writes. Never an underestimate.
 
-    What others write of other streams is not seen: whoever keeps one reads it again from time to time.
+    It does not see what others write for other streams, so its owner reads it again from time to time.
     """
 
     def __init__(self) -> None:
         self.total_bytes: int | None = None
         self.of_watchers: dict[int, tuple[int, int]] = {}
-        """By watcher the messages, and their bytes."""
+        """Watcher id to the number and the size of its messages."""
 
     def has_room(
         self, watcher_id: int, messages: int, size_bytes: int, bounds: ParkedBounds
     ) -> bool:
-        """Whether so many more can be parked for a watcher."""
+        """Return True if this much more fits within the bounds of the watcher and of all watchers."""
         there, used = self.of_watchers[watcher_id]
         assert self.total_bytes is not None
         return (
@@ -171,7 +171,7 @@ class ParkedUsage:
         )
 
     def forget(self) -> None:
-        """Have all of it read again."""
+        """Forget everything, so that it is read again."""
         self.total_bytes = None
         self.of_watchers.clear()
 
@@ -180,14 +180,14 @@ class ParkedUsage:
         self.of_watchers[watcher_id] = messages + 1, used + size_bytes
 
     def mark_set_aside(self, watcher_id: int, size_bytes: int) -> None:
-        """A message was set aside; it was perhaps there already, so what is known is too much at worst."""
+        """Count a parked message. If it was stored already, the count is too high until the next read."""
         if self.total_bytes is not None:
             self.total_bytes += size_bytes
         if watcher_id in self.of_watchers:
             self.add(watcher_id, size_bytes)
 
     def read(self, watcher_ids: Iterable[int]) -> Script[None]:
-        """Read what is not known yet."""
+        """Read the missing values."""
         if self.total_bytes is None:
             ((self.total_bytes,),) = yield TOTAL()
         if missing := sorted(set(watcher_ids).difference(self.of_watchers)):
@@ -199,12 +199,12 @@ class ParkedUsage:
 def write_parked(
     changes: Sequence[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
-    """Store these changes in their order, as far as their fences hold and the bounds allow.
+    """Store these changes in order, if their fences hold and the bounds allow.
 
-    Messages that have passed go last: one that was kept again meanwhile has passed all the same.
+    Passed messages go last, so that a message that this group stores again is removed as well.
 
     Args:
-        usage: Is read as far as it is not known, and added to. After an error it is worth nothing.
+        usage: Updated by reads and by the changes. Do not use it after an error.
     Returns:
         The fences that do not hold, and the changes that a bound did not allow.
     """
@@ -246,7 +246,7 @@ def write_parked(
 def _keep(
     changes: Iterable[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[list[ParkedChange]]:
-    """Keep messages, the bytes of each once; return those for which there is no room."""
+    """Store messages, the bytes of each once; return the changes for which there is no room."""
     kept = [(change, what) for change in changes if isinstance(what := change.what, Kept)]
     if not kept:
         return []
@@ -255,7 +255,7 @@ def _keep(
     size_bytes = sum(len(what.data) for _, what in kept)
     known: set[tuple[int, str]] = set()
     if any(not usage.has_room(one, len(kept), size_bytes, bounds) for one in set(watchers)):
-        # Perhaps not for all: rows may have gone since it was read.
+        # Read again, because rows may have gone since the last read.
         usage.forget()
         yield from usage.read(watchers)
         keys = sorted({(change.watcher_id, what.key) for change, what in kept})
@@ -266,7 +266,7 @@ def _keep(
     for place, (change, what) in enumerate(kept):
         size_bytes = len(what.data)
         if (change.watcher_id, what.key) in known:
-            # A repeat, perhaps of a commit whose outcome was unknown.
+            # A repeat, possibly of a commit whose outcome was unknown.
             continue
         if not usage.has_room(change.watcher_id, 1, size_bytes, bounds):
             refused.append(change)
@@ -278,7 +278,7 @@ def _keep(
             usage.total_bytes += size_bytes
         usage.add(change.watcher_id, size_bytes)
         allowed.append((place, change.watcher_id, of, what))
-        # One that was broadcast again may be kept twice at the same time.
+        # A message that was broadcast again may appear twice in one group.
         known.add((change.watcher_id, what.key))
     if allowed:
         stored = yield KeepBodies(list(bodies.values()))
@@ -294,7 +294,7 @@ def _keep(
             else_error=READS_IT_NO_MORE,
         )
         if len(new) < len(rows):
-            # One that was parked when its watcher read another stream refers to the bytes of that.
+            # A message that was parked when its watcher read another stream refers to the bytes of that stream.
             yield from _drop_bodies((body_id,) for body_id in ids.values())
     return refused
 
@@ -307,7 +307,7 @@ def _set_aside(
         return True
     yield from usage.read([watcher_id])
     if not usage.has_room(watcher_id, 1, size_bytes, bounds):
-        # Perhaps rows have gone since it was read, or this one is there already.
+        # Read again, because rows may have gone since the last read, or this message may be stored already.
         usage.forget()
         ((messages, used, total),) = yield USED(digest=digest, key=what.key, watcher_id=watcher_id)
         if (
@@ -328,14 +328,14 @@ def _set_aside(
         traceback=what.traceback,
         parked_at=what.parked_at,
     )
-    # One that was set aside when its watcher read another stream refers to the bytes of that.
+    # A message that was parked when its watcher read another stream refers to the bytes of that stream.
     yield DROP_BODIES(ids=[body_id])
     usage.mark_set_aside(watcher_id, size_bytes)
     return True
 
 
 def drop_parked(ids: Collection[int]) -> Script[int]:
-    """Delete these messages, and the bytes to which none refers any more; return how many there were."""
+    """Delete these messages, and bytes that no message refers to any longer; return the number of messages."""
     if not ids:
         return 0
     rows = yield DROP(ids=sorted(ids))

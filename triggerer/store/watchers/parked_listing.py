@@ -1,4 +1,4 @@
-"""Messages that are parked for watchers: what a person sees of them, and decides about them."""
+"""Lists parked messages for people, and carries out their decisions: replay or discard."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ async def list_parked(
     watcher: str | None = None,
     state: str | None = None,
 ) -> list[ParkedView]:
-    """Return parked messages in the order in which they were parked.
+    """Return stored and parked messages in the order of storing.
 
     Args:
-        asset: Only of watchers of the asset with this name or URI.
-        dag: Only of watchers of assets that the DAG waits for.
-        watcher: Only of watchers of this name.
+        asset: Only messages for watchers of the asset with this name or URI.
+        dag: Only messages for watchers of assets that the DAG waits for.
+        watcher: Only messages for watchers with this name.
+        state: `kept` or `set_aside`.
     """
     query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name))
     if asset is not None:
@@ -56,7 +57,7 @@ async def list_parked(
 
 
 async def find_parked(session: AsyncSession, message_id: int) -> ParkedMessageView | None:
-    """Return one with all that is known of it; None if there is none."""
+    """Return a message with its traceback and content, or None."""
     query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name, ParkedBody))
     query = query.join(ParkedBody, ParkedBody.id == ParkedMessage.body_id)
     found = (await session.execute(query.where(ParkedMessage.id == message_id))).one_or_none()
@@ -82,10 +83,10 @@ async def choose_parked(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> list[int]:
-    """Return the ids of these messages, or of all of a watcher, or of all.
+    """Return the ids of these messages, of all messages for a watcher, or of all messages.
 
     Raises:
-        TriggererError: Some of `ids` do not exist, or there is and was no such watcher.
+        TriggererError: Some of `ids` do not exist, or the watcher never existed.
     """
     query = _of_watchers(select(ParkedMessage.id)).order_by(ParkedMessage.id)
     if asset is not None:
@@ -100,17 +101,17 @@ async def choose_parked(
     if missing := sorted(set(ids).difference(found)):
         numbers = ", ".join(map(str, missing))
         raise TriggererError(
-            f"no message of these numbers is parked: {numbers}",
+            f"no message with these numbers is parked: {numbers}",
             hint="triggerer watchers parked list",
         )
     return found
 
 
 async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
-    """Have these messages, as far as they are set aside, given to their watchers once more; return their number.
+    """Deliver these parked messages to their watchers again; return the number of messages that were parked.
 
     Raises:
-        TriggererError: The watcher of one of them is no longer declared.
+        TriggererError: No file declares the watcher of one of them any longer.
     """
     undeclared = _of_watchers(select(Asset.name + "/" + Watcher.name)).distinct()
     gone = set[str]()
@@ -118,9 +119,9 @@ async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
         gone.update(await session.scalars(undeclared.where(chosen, Watcher.trigger_id.is_(None))))
     if gone:
         raise TriggererError(
-            f"no file declares {', '.join(sorted(gone))} any more",
-            hint="triggerer watchers parked replay --watcher ASSET/NAME replays those of another watcher; discard"
-            " --watcher ASSET/NAME removes what is left of it",
+            f"no file declares {', '.join(sorted(gone))} any longer",
+            hint="triggerer watchers parked replay --watcher ASSET/NAME replays another watcher's messages; discard"
+            " --watcher ASSET/NAME deletes the messages of this one",
         )
     are_set_aside: ColumnElement[bool] = ParkedMessage.state == ParkedState.SET_ASIDE
     watchers = list[int]()
@@ -147,7 +148,7 @@ async def discard_parked(session: AsyncSession, ids: Sequence[int]) -> int:
 
 
 async def count_set_aside(session: AsyncSession, watcher_ids: Sequence[int]) -> dict[int, int]:
-    """Return how many messages are set aside, by watcher."""
+    """Return the number of parked messages by watcher."""
     query = (
         select(ParkedMessage.watcher_id, func.count())
         .where(ParkedMessage.state == ParkedState.SET_ASIDE)
@@ -162,7 +163,7 @@ async def count_set_aside(session: AsyncSession, watcher_ids: Sequence[int]) -> 
 async def count_kept(
     session: AsyncSession, watcher_ids: Sequence[int]
 ) -> list[tuple[int, str, int, datetime]]:
-    """Return by watcher and lane how many messages are kept, and when the oldest was parked."""
+    """Return the stored messages by watcher and lane: their number, and when the oldest was stored."""
     query = (
         select(
             ParkedMessage.watcher_id,
@@ -194,7 +195,7 @@ def _redacted(text: str | None) -> str | None:
 
 
 def _readable(data: bytes) -> str:
-    """As text; what is none, or has a NUL character, as Base64."""
+    """Return the bytes as text, or as Base64 if they are not text or contain a NUL character."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

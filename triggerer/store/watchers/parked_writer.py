@@ -1,4 +1,4 @@
-"""Group commit of messages that are parked, and the reading of those that are kept."""
+"""Commits stored and parked messages in groups, and reads stored messages."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from triggerer.store.watchers.stored_backlog import read_kept
 
 _MOST_ROWS: Final = 200
 _MOST_BYTES_READ: Final = 4 * 1024 * 1024
-"""Of one watcher at one time; the message that reaches it may exceed it."""
+"""The most bytes to read for one watcher at once. The message that reaches it may exceed it."""
 _USAGE_HOLDS_S: Final = 10.0
-"""How long it may go unseen what others have parked of other streams, for the bound of all."""
+"""How long writes of other processes may go unseen, for the bound on all streams together."""
 
 
 class ParkedWriter(FencedWriter[ParkedChange]):
@@ -78,7 +78,7 @@ class ParkedWriter(FencedWriter[ParkedChange]):
             self._usage_read_at = now
         usage, self._usage = self._usage, ParkedUsage()
         lost, refused = await self._database.perform(write_parked(group, self._bounds, usage))
-        # Not where that raised: what was added to it may not have been stored.
+        # Not reached if the write raised, because the additions to `usage` may not have been stored.
         self._usage = usage
         for fence in lost:
             self._on_fenced(fence)
@@ -92,7 +92,7 @@ class ParkedWriter(FencedWriter[ParkedChange]):
 
 def _full() -> ParkedFull:
     return ParkedFull(
-        "no more messages can be set aside: a bound is reached",
+        "no further message can be parked: a bound is reached",
         hint="triggerer watchers parked list shows them: replay or discard some, or raise [triggerer]"
         " parked_max_messages, parked_max_bytes or parked_total_bytes",
     )

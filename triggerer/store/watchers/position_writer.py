@@ -1,4 +1,4 @@
-"""Group commit of the positions of watchers that are behind."""
+"""Commits the positions of watchers that are behind, in groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Change = PositionChange | ReplayEnd
 
 
 class PositionWriter(FencedWriter[_Change]):
-    """The runtime's `PositionSink`. Few changes wait: the runtime submits one at a time of a watcher and lane."""
+    """The runtime's `PositionSink`. Few changes wait: the runtime submits one at a time per watcher and lane."""
 
     what = "positions of watchers that are behind"
 
@@ -53,7 +53,7 @@ class PositionWriter(FencedWriter[_Change]):
         group: list[_Change] = [*self._ends]
         self._ends.clear()
         for key in list(self._waiting)[:_MOST_ROWS]:
-            # One of each: a statement writes no row twice, and they are stored in their order.
+            # One change of each position, because a statement writes no row twice. The others keep their order.
             changes = self._waiting[key]
             group.append(changes.pop(0))
             if not changes:

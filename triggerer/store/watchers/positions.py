@@ -1,4 +1,4 @@
-"""Where watchers stand that are behind: read with the triggers of a stream, written under the stream's lease."""
+"""The positions of watchers that are behind in a log: read with a stream's triggers, written under its lease."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from triggerer.store.database.statement import ParameterRows, Statement, in_list
 from triggerer.store.schema.models import Trigger, Watcher, WatcherPosition, WatcherReplay
 from triggerer.store.streams.fences import held_fences
 
-# Not of a watcher that was deleted meanwhile, or whose trigger has moved to another stream.
+# The joins exclude watchers that were deleted meanwhile, or whose trigger moved to another stream.
 SAVE: Final = Statement(
     "INSERT INTO watcher_position "
     "(watcher_id, lane, stream_digest, position, since, head, failures, reemit, rewound_to) "
@@ -45,7 +45,7 @@ SAVE: Final = Statement(
         rewound_to="json",
     ),
 )
-# Not where it stands in the other stream: its owner may know sooner that the watcher has moved.
+# With the stream's digest, because the watcher may have moved, and have a position in its new stream.
 DROP: Final = Statement(
     "DELETE FROM watcher_position WHERE (watcher_id, lane, stream_digest) IN "
     "(SELECT g.watcher_id, g.lane, g.digest FROM {POSITIONS} g)",
@@ -59,11 +59,11 @@ END: Final = Statement(
 def write_positions(
     changes: Sequence[PositionChange], ends: Sequence[ReplayEnd] = ()
 ) -> Script[frozenset[Fence]]:
-    """Store these changes, as far as their fences hold; return the fences that do not.
+    """Store these changes if their fences hold; return the fences that do not.
 
     Args:
-        changes: One for each watcher and lane.
-        ends: Requests whose rows go.
+        changes: At most one for each watcher and lane.
+        ends: Replay requests to delete.
     """
     fences = {change.fence for change in changes} | {end.fence for end in ends}
     held = yield from held_fences(fences)
@@ -98,7 +98,7 @@ def write_positions(
 
 
 def _json(value: Sequence[Any] | None) -> str | None:
-    """Raises: RowRefused: A plugin's `get_position` gave no JSON. The error concerns this row alone."""
+    """Raises: RowRefused: A plugin's `get_position` returned no JSON. The error concerns this row alone."""
     return None if value is None else dump_json(list(value), "a position").decode()
 
 
@@ -109,7 +109,7 @@ def _watcher_and_lane(row: Sequence[Any]) -> tuple[int, str]:
 async def load_positions(
     session: AsyncSession, stream_digests: Iterable[str]
 ) -> dict[int, list[LanePosition]]:
-    """Return where the watchers of these streams stand that are behind, by watcher."""
+    """Return the positions of watchers of these streams that are behind, by watcher."""
     rows = await session.scalars(
         select(WatcherPosition)
         .join(Watcher, Watcher.id == WatcherPosition.watcher_id)
@@ -134,7 +134,7 @@ async def load_positions(
 async def load_replays(
     session: AsyncSession, stream_digests: Iterable[str]
 ) -> dict[int, list[ReplayRequest]]:
-    """Return what is asked of the watchers of these streams, by watcher, in the order of the requests."""
+    """Return the replay requests for watchers of these streams, by watcher, in the order of the requests."""
     rows = await session.scalars(
         select(WatcherReplay)
         .join(Watcher, Watcher.id == WatcherReplay.watcher_id)
@@ -150,9 +150,9 @@ async def load_replays(
 
 
 async def drop_positions_without_stream(session: AsyncSession) -> None:
-    """Delete the rows of watchers that were deleted, or whose triggers belong to another stream now.
+    """Delete positions of deleted watchers, and of watchers whose trigger belongs to another stream now.
 
-    Of those that were deleted, what was asked of them too.
+    Replay requests for deleted watchers are deleted too.
     """
     belongs = (
         exists()

@@ -1,4 +1,4 @@
-"""Asks the owner of a stream to set one of its watchers back in its log."""
+"""Requests a replay: the owner of a stream rewinds one of its watchers in the log."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.listing.filters import is_asset
 from triggerer.store.schema.models import Asset, Trigger, Watcher, WatcherReplay
 
-_ON_ITS_OWN = "trigger-"
-"""How the digest of a stream begins that is one trigger without a shared stream, see `Stream.digest`."""
+_STANDALONE: Final = "trigger-"
+"""The beginning of the digest of a standalone trigger, which has no shared stream; see `Stream.digest`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayView:
-    """A request, as it was stored."""
+    """A stored replay request."""
 
     id: int
     asset_name: str
@@ -35,29 +35,29 @@ class ReplayView:
 async def ask_for_replay(
     session: AsyncSession, asset: str, name: str, *, start: datetime | None, reemit: bool
 ) -> ReplayView:
-    """Store a request; the owner of the watcher's stream carries it out, or shows why it cannot be done.
+    """Store a request. The owner of the watcher's stream carries it out, or shows why it cannot.
 
     Args:
-        asset: Its name or its URI.
-        start: From what was published then or later; None: from the earliest message.
+        asset: The asset's name or URI.
+        start: Replay messages that were published from this instant on. None: from the earliest message.
         reemit: Whether messages that already have events get events again, under new keys.
     Raises:
-        TriggererError: There is no such watcher, it has no shared stream, the time is still to come, or, without
-            `reemit`, it lies before that of events that were deleted with their keys.
+        TriggererError: There is no such watcher, it has no shared stream, or the time is still to come. Or `reemit` is
+            False, and events from after the time were deleted with their keys.
     """
     rows = await session.execute(
         select(Watcher, Asset.name, Trigger.stream_digest)
         .join(Asset, Asset.id == Watcher.asset_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .where(is_asset(asset), Watcher.name == name)
-        # Whoever deletes its events looks for requests under this lock.
+        # The deletion of this watcher's events looks for requests under this lock.
         .with_for_update(of=Watcher)
     )
     found = rows.first()
     if found is None:
         raise UnknownWatcher(asset, name)
     watcher, asset_name, stream_digest = found
-    if stream_digest.startswith(_ON_ITS_OWN):
+    if stream_digest.startswith(_STANDALONE):
         raise TriggererError(
             f"the watcher {asset_name}/{name} cannot be replayed: it has no shared stream, and so no log",
         )
@@ -69,7 +69,7 @@ async def ask_for_replay(
         raise TriggererError(
             f"{asset_name}/{name}: events from before {readable(cleaned)} were deleted, and with them the keys that "
             "tell a repeat",
-            hint=f"--from {cleaned.isoformat()} or later; or --again, which makes all events once more",
+            hint=f"--from {cleaned.isoformat()} or later; or --again, which makes all events again",
         )
     request = WatcherReplay(watcher_id=watcher.id, start=start, reemit=reemit, requested_at=now)
     session.add(request)

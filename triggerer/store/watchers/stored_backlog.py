@@ -1,4 +1,4 @@
-"""Messages that are kept for watchers which are behind, as the owner of their stream reads them again."""
+"""Reads the stored messages of watchers that are behind in a queue, for the owner of their stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.orm import aliased
 from triggerer.domain.watchers.parked import READS_IT_NO_MORE, KeptLane, KeptMessage, ParkedState
 from triggerer.store.schema.models import ParkedBody, ParkedMessage, Trigger, Watcher
 
-# Written out: a parameter's value is not known when an index is chosen.
+# A literal, because the planner chooses an index before it knows the value of a parameter.
 _IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
 
 
@@ -26,11 +26,11 @@ async def read_kept(
     *,
     max_bytes: int,
 ) -> list[KeptMessage]:
-    """Return the next messages that are kept for a watcher, in the order in which they were parked.
+    """Return the next stored messages of a watcher, in the order of storing.
 
     Args:
-        stream_digest: That the reader owns; where the watcher reads another one by now, there are none for it.
-        max_bytes: No more are read once they have so many bytes together.
+        stream_digest: The reader's stream. If the watcher reads another stream by now, there are no messages.
+        max_bytes: Reading stops after the message that reaches this size.
     """
     reads_it = (
         select(Watcher.id)
@@ -70,7 +70,7 @@ async def read_kept(
             summed.c.failures,
         )
         .join(ParkedBody, ParkedBody.id == summed.c.body_id)
-        # Always the first, or nothing would ever be read that is larger.
+        # The first message is always read, or a larger one would never be.
         .where(summed.c.bytes_before < max_bytes)
         .order_by(summed.c.id)
     )
@@ -80,10 +80,10 @@ async def read_kept(
 async def load_kept_lanes(
     session: AsyncSession, stream_digests: Iterable[str], *, are_replayed: bool = False
 ) -> dict[int, list[KeptLane]]:
-    """Return the lanes in which messages are kept for watchers of these streams, by watcher.
+    """Return the lanes with stored messages for watchers of these streams, by watcher.
 
     Args:
-        are_replayed: Only those with messages that were set aside before: their owner has kept the others itself.
+        are_replayed: Only lanes with messages that were parked before. The owner stored all others itself.
     """
     query = (
         select(
@@ -112,11 +112,12 @@ async def load_kept_lanes(
 
 
 async def set_kept_aside_without_stream(session: AsyncSession) -> None:
-    """Set aside what is kept for watchers that were deleted, or that read another stream now.
+    """Park the stored messages of watchers that were deleted, or that read another stream now.
 
-    Not what somebody has replayed: that is given to the watcher whatever it reads now.
+    Replayed messages stay, because they go to the watcher even if it reads another stream.
     """
-    # Joined, and not looked for: the planner knows nothing of a table that has just grown, and compared all with all.
+    # A join instead of EXISTS, because the planner has no statistics of a table that has just grown, and compared all
+    # pairs of rows.
     message = aliased(ParkedMessage)
     stray = (
         select(message.id)

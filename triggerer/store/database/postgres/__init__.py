@@ -1,1 +1,1 @@
-"""PostgreSQL: the server that takes writes, scripts, and the sessions that hold locks."""
+"""PostgreSQL: the server that takes writes, scripts, and sessions that keep locks."""

@@ -1,4 +1,4 @@
-"""What a PostgreSQL URL says of servers and options, in the forms that libpq's users know."""
+"""Parses the servers and options of a PostgreSQL URL, in the forms that libpq's users know."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from triggerer.errors import ConfigurationError
 
 _DEFAULT_PORT: Final = 5432
 _TIMEOUT_S: Final = 10.0
-# Shorter, so that the lease outlives a wait for a machine that is gone and says nothing.
+# Shorter for several servers, so that the lease outlives the wait for a dead machine that does not answer.
 _TIMEOUT_OF_SEVERAL_S: Final = 4.0
 _SEVERAL: Final = "write postgresql://user@host-1:5432,host-2:5432/database"
-# `//user:password@host-1:5432,host-2:5432/`, which SQLAlchemy does not read. A password may have "@" and "," in it.
+# `//user:password@host-1:5432,host-2:5432/`, which SQLAlchemy does not parse. A password may contain "@" and ",".
 _AUTHORITY: Final = re.compile(
     r"(?P<before>^[a-z+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>(?:[/?#].*)?$)"
 )
 _HOST: Final = re.compile(r"(?P<host>\[[^\]]+\]|/.*|[^:]*)(?::(?P<port>\d+))?$")
-# asyncpg reads these from its own form of the URL only; the files, anew for each connection.
+# asyncpg reads these options from its own form of the URL only. It reads the files again for each connection.
 _OF_TLS: Final = frozenset(
     {
         "sslcert", "sslcrl", "sslkey", "sslpassword", "sslrootcert",
@@ -33,7 +33,7 @@ _OF_TLS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One server of a URL; None: the driver's default, which the environment may set."""
+    """One server of a URL. None stands for the driver's default, which the environment may set."""
 
     host: str | None
     port: int | None
@@ -45,13 +45,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """How the servers of a URL are connected to."""
+    """How to connect to the servers of a URL."""
 
     hosts: tuple[Host, ...]
     takes_writes: bool
-    """Whether a server that takes no writes, as a standby, is passed over."""
+    """True to skip servers that take no writes, such as a standby."""
     timeout_s: float
-    """For each server."""
+    """The timeout for each server."""
     application_name: str | None
     statement_cache_size: int | None
     """None: the driver's default."""
@@ -60,7 +60,7 @@ class ConnectionSettings:
 
 
 def with_hosts_as_option(text: str) -> str:
-    """Return a URL that names several servers before the path with them in the option `host`; others as they are."""
+    """Return a URL with several servers in the option `host` instead of before the path. Other URLs are unchanged."""
     found = _AUTHORITY.match(text)
     if found is None:
         return text
@@ -70,10 +70,10 @@ def with_hosts_as_option(text: str) -> str:
 
 
 def read_settings(url: URL) -> ConnectionSettings:
-    """Return what the URL says.
+    """Return the settings in the URL.
 
     Raises:
-        ConfigurationError: An option has a value that cannot be.
+        ConfigurationError: An option has an invalid value.
     """
     options: dict[str, Any] = {
         key: value if isinstance(value, str) else ",".join(value)
@@ -130,7 +130,7 @@ def _hosts(url: URL, listed: str | None, ports: str | None) -> tuple[Host, ...]:
 
 def _host(text: str) -> Host:
     if text.count(":") > 1 and "[" not in text:
-        # As libpq takes it, which has an option of its own for the port.
+        # An IPv6 address in libpq's form, which has a separate option for the port.
         return Host(text, None)
     found = _HOST.match(text)
     if found is None or not found["host"]:
@@ -141,5 +141,5 @@ def _host(text: str) -> Host:
 
 def _number(option: str, text: str) -> int:
     if not text.isdecimal():
-        raise ConfigurationError(f"[database] url has {option}={text}, which is no number")
+        raise ConfigurationError(f"[database] url has {option}={text}, which is not a number")
     return int(text)

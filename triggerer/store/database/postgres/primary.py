@@ -1,8 +1,8 @@
-"""Connections to the PostgreSQL server that takes the writes: this is the only place that opens them.
+"""Opens all connections to the PostgreSQL server that takes the writes.
 
-After a failover two servers may take writes: the promoted one, and the former primary when it is back, or if it was
-only cut off from whoever promoted the other. A promotion begins a new timeline, whose number is higher than all before.
-So a process that has seen a timeline uses no server with a lower one any more.
+After a failover two servers may take writes: the promoted one, and the former primary once it is back. The former
+primary may also have been cut off from the rest and still run. A promotion begins a new timeline, with a higher number
+than all before. So once a process has seen a timeline, it uses no server with a lower one.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from triggerer.store.database.postgres.hosts import Host, read_settings
 
 _log = LazyLogger(__name__)
 
-# A server that vanished without closing the connection is noticed by then; no statement of ours takes so long.
+# By then, a server that vanished without closing the connection is noticed. No statement of the service takes so long.
 STATEMENT_TIMEOUT_S: Final = 60.0
-# No transaction of ours waits for anything but the database; the largest computes for a second or two in between.
+# No transaction of the service waits for anything but the database. The largest computes for a second or two.
 SETTINGS: Final = {
-    # A process that is stopped in the midst of a transaction, or cut off, must not keep its locks for ever.
+    # A process that is stopped or cut off in the middle of a transaction must not keep its locks for ever.
     "idle_in_transaction_session_timeout": "10000",
-    # Compiling a plan takes longer than any query of ours.
+    # Compiling a plan takes longer than any query of the service.
     "jit": "off",
-    # Strings: as `triggerer.store.database.script.literal` writes them.
+    # `triggerer.store.database.script.literal` writes strings in this form.
     "standard_conforming_strings": "on",
 }
-"""Set once a connection is open. As parameters of its start they would be refused by PgBouncer."""
+"""Set once a connection is open, because PgBouncer refuses them as parameters of the start."""
 _APPLICATION: Final = "triggerer"
 _CLOSE_TIMEOUT_S: Final = 2.0
 _IS_READ_ONLY: Final = "SELECT current_setting('transaction_read_only') = 'on'"
-# A segment's name begins with the timeline, in eight digits. pg_control_checkpoint() shows it only after a checkpoint.
+# The name of a segment begins with the timeline in eight digits. pg_control_checkpoint() shows it only after a
+# checkpoint.
 _HISTORY: Final = """
 SELECT system_identifier,
     CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
 FROM pg_control_system()
 """
-# Rights that were taken away; what a server that only speaks the protocol does not have.
+# Errors of users without the right to ask, and of servers that speak the protocol but lack these functions.
 _UNKNOWN_HISTORY: Final = (
     asyncpg.SyntaxOrAccessError,
     asyncpg.FeatureNotSupportedError,
@@ -50,43 +51,44 @@ _UNKNOWN_HISTORY: Final = (
 
 
 class History(NamedTuple):
-    """Of a server that is no standby."""
+    """Identifies the state of a server that is not a standby."""
 
     system: int
-    """The cluster that it was copied from, through all copies."""
+    """The id of the cluster, which all copies share."""
     timeline: int
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
     history: History | None = None
-    """None: the server does not tell, or is a standby."""
+    """None if the server is a standby, or does not tell."""
 
 
 class Primary:
-    """Opens connections to the server of a URL that takes writes; made once for each `Database`.
+    """Opens connections to the server of a URL that takes writes. Each `Database` has one.
 
     Raises:
-        ConfigurationError: The URL has an option whose value cannot be.
+        ConfigurationError: An option of the URL has an invalid value.
     """
 
     def __init__(self, url: URL, *, name: str) -> None:
         self._name = name
         self._settings = read_settings(url)
-        # Where the last connection led: first the host that answers.
+        # The host that answered last comes first.
         self._hosts = list(self._settings.hosts)
         self._newest: History | None = None
 
     @property
     def statement_cache_size(self) -> int | None:
-        """What the URL says; None: nothing."""
+        """The size that the URL gives, or None."""
         return self._settings.statement_cache_size
 
     async def connect(self, application_name: str | None = None) -> Any:
-        """Return a new connection of asyncpg's, to the first server of the URL that may be written to.
+        """Return a new asyncpg connection to the first server of the URL that takes writes.
 
         Raises:
             StoreUnavailable, StoreRefused: None of several servers can be used.
-            asyncpg.PostgresError, OSError, TimeoutError, TypeError: The only one cannot, or an option is not known.
+            asyncpg.PostgresError, OSError, TimeoutError, TypeError: The only server cannot be used, or an option is
+                unknown.
         """
         if len(self._hosts) == 1:
             return await self._open(self._hosts[0], application_name)
@@ -112,15 +114,15 @@ class Primary:
         )
 
     def is_current(self, connection: Any) -> bool:
-        """Whether no other server has been promoted since the connection's was, as far as this process has seen."""
+        """True unless this process has seen that another server was promoted after the connection's server."""
         history: History | None = connection.history
-        # One whose history is older would have been refused since.
+        # A connection to a server with an older history would have been refused.
         return history is None or history == self._newest
 
     async def look(self) -> None:
-        """Look whether a server of the URL has been promoted since: connections to others are no longer current then.
+        """Check if a server of the URL has been promoted. If so, connections to other servers are no longer current.
 
-        A server that cannot be reached is passed over.
+        Unreachable servers are skipped.
         """
         for host in list(self._hosts):
             try:
@@ -180,10 +182,10 @@ class Primary:
             self._judge(connection.history, host)
 
     def _judge(self, history: History, host: Host) -> None:
-        """Note the latest history.
+        """Store the newest history.
 
         Raises:
-            StoreUnavailable: The server belongs to an earlier one.
+            StoreUnavailable: The server has an earlier history.
         """
         newest = self._newest
         if newest is None:
@@ -192,13 +194,13 @@ class Primary:
             if history.system != newest.system and len(self._hosts) > 1:
                 raise StoreUnavailable(
                     f"{host} belongs to another cluster than the server that was used before",
-                    hint="correct [database] url; if that server is to be used, restart this service",
+                    hint="correct [database] url; if that server should be used, restart this service",
                 )
             if history.system == newest.system and history.timeline < newest.timeline:
                 raise StoreUnavailable(
                     f"{host} is a former primary: its timeline is {history.timeline},"
                     f" and {newest.timeline} has been seen",
-                    hint="stop it; if it is to be used again, restart this service",
+                    hint="stop it; if it should be used again, restart this service",
                 )
             self._newest = history
             _log.warning(
@@ -210,7 +212,7 @@ class Primary:
 
 
 async def close(connection: Any) -> None:
-    """Close a connection in order, or without a word if the server does not answer."""
+    """Close a connection, or drop it silently if the server does not answer."""
     try:
         await connection.close(timeout=_CLOSE_TIMEOUT_S)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):

@@ -28,22 +28,23 @@ from triggerer.store.database.wakeups.signals import Announced
 _log = LazyLogger(__name__)
 
 ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
-# One each for recording events, scheduling, claiming runs and writing results, which do not wait for one another.
+# One each for recording events, scheduling, claiming runs and writing results, so that none waits for another.
 _SIZE: Final = 4
-# Plans are cached. One that was made while a table was small scans the whole table until it is analysed: without this
-# setting, the server's time per run grew by a third within the first 1,600 runs. Every statement here has an index.
-# No plan depends on the values, and to plan the scheduler's look anew each time took three times as long as the look.
+# Plans are cached. A plan that was made while a table was small scans the whole table until it is analysed. Without the
+# first setting, the server's time per run grew by a third within the first 1,600 runs. Every statement here has an
+# index. No plan depends on the values, and planning the scheduler's look each time took three times as long as the
+# look itself.
 _SETTINGS: Final = "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"
 T = TypeVar("T")
 
 
 class PostgresRunner(ScriptRunner):
-    """A few connections; another one is opened when all are in use.
+    """Performs scripts on a few connections; opens another one when all are in use.
 
-    asyncpg's own pool does more. It costs each transaction a task and a proxy, a quarter of its time.
+    asyncpg's own pool costs each transaction a task and a proxy, a quarter of its time.
 
     Args:
-        encode: Makes the payload of NOTIFY from an announcement.
+        encode: Encodes an announcement as the payload of NOTIFY.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class PostgresRunner(ScriptRunner):
     async def _commit(self, connection: Any, announced: Announced) -> None:
         statement = "COMMIT"
         if announced:
-            # Inside the transaction, and in the same round trip: PostgreSQL delivers on commit, and
+            # Inside the transaction, and in one round trip with COMMIT. PostgreSQL delivers on commit, and
             # never otherwise.
             payload = literal(self._encode(announced))
             statement = f"NOTIFY {transport.CHANNEL}, {payload}; COMMIT"
@@ -104,8 +105,8 @@ class PostgresRunner(ScriptRunner):
             try:
                 yield connection
             except BaseException:
-                # In any case: a BEGIN that was cancelled on its way may have begun. The next user would take its
-                # work for committed, and it would not be.
+                # Always roll back, because a BEGIN that was cancelled on its way may have begun. Otherwise the next
+                # user's work would join that transaction and never be committed.
                 if not connection.is_closed():
                     await self._roll_back(connection)
                 raise
@@ -123,9 +124,9 @@ class PostgresRunner(ScriptRunner):
         return connection
 
     def _take_idle(self) -> Any:
-        """Return a connection that is not known to be closed, or to lead to a former primary; None if there is none."""
+        """Return a connection that is open, as far as is known, and leads to the primary; None if there is none."""
         while self._idle:
-            # The one used last: those that are idle for long may be closed by a proxy or a firewall.
+            # Last in, first out, because a proxy or a firewall may close connections that are idle for long.
             connection = self._idle.pop()
             if self._primary.is_current(connection):
                 if not connection.is_closed():
@@ -135,14 +136,14 @@ class PostgresRunner(ScriptRunner):
         return None
 
     async def _roll_back(self, connection: Any) -> None:
-        """Roll back what is open, or drop the connection if that fails."""
+        """Roll back an open transaction, or drop the connection if that fails."""
         seconds = ROLLBACK_TIMEOUT.total_seconds()
         with anyio.move_on_after(seconds, shield=True):
             try:
                 await connection.execute("ROLLBACK")
             except Exception as error:  # noqa: BLE001 (see below)
-                # The caller has to know the transaction's own error, not this one. The server undoes the work of a
-                # connection that is gone.
+                # The caller needs the transaction's own error, not this one. The server undoes the work of a
+                # dropped connection.
                 _log.warning("a connection was dropped", database=self._name, error=str(error))
             else:
                 return
@@ -155,7 +156,7 @@ class PostgresRunner(ScriptRunner):
 
 
 class _Transaction:
-    """Begins with the first step."""
+    """A transaction that begins with its first step."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -1,9 +1,9 @@
-"""Ends what keeps locks and no longer reads or writes: a process of ours that was stopped, or cut off, in a statement.
+"""Ends stuck sessions: a process of the service was stopped or cut off in a statement, and its session keeps locks.
 
-The server ends a session that is idle in a transaction (`postgres_primary.SETTINGS`). It takes for working one that
-waits for the rest of a statement (a driver has the server prepare it, and waits for the answer before it sends the
-arguments), and one whose client does not read the rows. No `statement_timeout` ends these, and PostgreSQL 17's
-`transaction_timeout` not the second kind. What they have locked is passed over by whoever takes over (SKIP LOCKED), so
+The server ends a session that is idle in a transaction (`postgres_primary.SETTINGS`). Two kinds count as active:
+sessions that wait for the rest of a statement, because a driver sends the arguments only after the server has prepared
+it; and sessions whose client does not read the rows. No `statement_timeout` ends them, and PostgreSQL 17's
+`transaction_timeout` does not end the second kind. A process that takes over skips their locked rows (SKIP LOCKED), so
 nobody is seen to wait for them.
 """
 
@@ -18,11 +18,11 @@ from triggerer.store.database.postgres.primary import STATEMENT_TIMEOUT_S
 
 _log = LazyLogger(__name__)
 
-# As `idle_in_transaction_session_timeout`.
+# Equal to `idle_in_transaction_session_timeout`.
 SENDS_NOTHING_FOR_S: Final = 10.0
-# Many rows may go over a slow network; after this time a client of ours gives up by itself.
+# Many rows may go over a slow network. After this time, a client of the service gives up anyway.
 READS_FOR_S: Final = STATEMENT_TIMEOUT_S
-# Whoever restores a backup, or copies a table, waits for its client with locks held, too.
+# COPY is exempt: restoring a backup or copying a table also waits for its client with locks.
 _END: Final = """
 SELECT pid, application_name, host(client_addr) AS client, wait_event AS waits, left(query, 200) AS statement,
     extract(epoch FROM clock_timestamp() - state_change)::int AS since_s,
@@ -46,23 +46,23 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
             )
     )
 """
-# Rights that were taken away; what a server that only speaks the protocol does not have.
+# Errors of users without the right to ask, and of servers that speak the protocol but lack these views.
 _CANNOT: Final = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 
 
 async def end_stuck_sessions(connection: Any) -> None:
-    """End this user's sessions that hold locks on our tables, and have waited for their client for long.
+    """End this user's sessions that lock our tables and have waited too long for their client.
 
-    What they did is rolled back. A commit that has begun is completed: it waits for no client.
+    Their work is rolled back. A commit that has begun is completed, because it waits for no client.
     """
     try:
         found = await connection.fetch(_END, SENDS_NOTHING_FOR_S, READS_FOR_S)
     except _CANNOT as error:
-        _log.debug("sessions that are stuck are not looked for", error=str(error))
+        _log.debug("cannot look for stuck sessions", error=str(error))
         return
     for session in found:
         if session["ended"]:
             _log.warning(
-                "a session was ended: it held locks, and its client had stopped or was cut off",
+                "a session was ended: it kept locks, and its client had stopped or was cut off",
                 **{key: value for key, value in session.items() if key != "ended"},
             )

@@ -1,4 +1,4 @@
-"""Receives what other processes announce, for as long as the service lives."""
+"""Receives the announcements of other processes while the service lives."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from triggerer.store.database.wakeups.signals import Wakeups
 _log = LazyLogger(__name__)
 
 _MAX_DATAGRAM: Final = 65_536
-# Within it, a server that was promoted is found although the former primary still answers, and so is a session that
+# Within this time, a promoted server is found even if the former primary still answers, and so is a session that
 # keeps locks.
 _LOOK: Final = timedelta(seconds=5)
-# So often a look also finds out whether this connection hears anything: a server may vanish without closing its socket.
+# Every sixth look checks if this connection hears anything, because a server may vanish without closing its socket.
 _LOOKS_PER_HEARING: Final = 6
 _HEARING: Final = timedelta(seconds=10)
 _ANSWER_S: Final = 10.0
-# An operator's, for those who forget to close their connections: this one is there to wait. From PostgreSQL 14 on.
+# Operators set this timeout against forgotten connections, but this one is meant to wait. From PostgreSQL 14 on.
 _MAY_IDLE: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 )
@@ -52,11 +52,11 @@ async def listen(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Publish other processes' announcements until cancelled; started once it listens.
+    """Publish other processes' announcements until cancelled. `task_status` reports the start once it listens.
 
-    If a connection to PostgreSQL is lost, it is opened again, with growing delays. All subscribers are then woken about
-    everything, since announcements made meanwhile are lost. On SQLite the caller holds `lock_exclusively`, so there is
-    one listener for each database.
+    A lost connection to PostgreSQL is opened again, with growing delays. Then all subscribers are woken about
+    everything, because announcements were missed. On SQLite the caller has taken `lock_exclusively`, so each database
+    has one listener.
     """
     wakeups = wakeups or database.wakeups
     if database.dialect == "sqlite":
@@ -71,7 +71,7 @@ async def _listen_on_socket(
     path = database.transport.socket_path
     assert path is not None
     with transport.datagram_socket() as receiver:
-        # A standalone that was killed left it behind. No other one is alive: we hold the lock.
+        # A killed standalone left its socket behind. No other one is alive, because this process has the lock.
         path.unlink(missing_ok=True)
         with transport.short_path(path) as address:
             receiver.bind(address)
@@ -89,21 +89,21 @@ async def _listen_on_socket(
 
 
 async def check_announcements(database: Database) -> None:
-    """Check that what one connection to the database announces is heard on another; SQLite needs no server for it.
+    """Check that one connection to the database hears the announcements of another. SQLite needs no check.
 
     Raises:
-        ConfigurationError: It is not, as behind a pooler in transaction mode, which gives each transaction a connection
-            of its own: every part of the service would wait for ever.
+        ConfigurationError: It does not, for instance behind a pooler in transaction mode, which gives each transaction
+            another connection. Every part of the service would wait for ever.
         StoreUnavailable: The database is away.
     """
     if database.dialect == "sqlite":
         return
     assert database.primary is not None
     with translated(database.name):
-        # Of several servers that take writes, the one that was promoted last is to be found before anything is written.
+        # If several servers take writes, find the one that was promoted last before anything is written.
         await database.primary.look()
         async with _open_ear(database, Wakeups()) as ear:
-            # It would keep an upgrade waiting.
+            # A stuck session would delay an upgrade.
             await end_stuck_sessions(ear.connection)
             heard = await ear.hears(database)
     if ear.lost.is_set():
@@ -115,7 +115,7 @@ async def check_announcements(database: Database) -> None:
 
 
 class _Ear:
-    """A connection that listens."""
+    """A connection that listens for announcements."""
 
     def __init__(self, connection: Any) -> None:
         self.connection: Final = connection
@@ -136,7 +136,7 @@ class _Ear:
         await self.connection.add_listener(transport.CHANNEL, hear)
 
     async def hears(self, database: Database) -> bool:
-        """Whether it hears what another connection announces, which is made now."""
+        """Open another connection and announce there; return True if this connection hears it."""
         self._heard = anyio.Event()
         assert database.primary is not None
         other = await database.primary.connect()
@@ -153,7 +153,7 @@ class _Ear:
 
 
 def _probe(database: Database) -> str:
-    # It says nothing, and who does not know it, as the release before, does nothing.
+    # An empty announcement. Other processes, even of the previous release, ignore it.
     return database.transport.encode({})
 
 
@@ -184,7 +184,7 @@ async def _listen_on_postgres(
         except _DRIVER_ERRORS as error:
             reason = str(error)
             if not started:
-                # Also before the first success: `publish_everything` makes up for what is missed.
+                # Start even before the first success, because `publish_everything` makes up for missed announcements.
                 started = True
                 task_status.started()
         delay = backoff.next_delay()
@@ -199,7 +199,7 @@ async def _listen_on_postgres(
 
 
 async def _until_deaf(database: Database, ear: _Ear, backoff: Backoff) -> str:
-    """Return why the connection has to be replaced; raise if the database no longer answers."""
+    """Return why the connection must be replaced. Raises if the database no longer answers."""
     primary = database.primary
     assert primary is not None
     looks = 0
@@ -223,6 +223,6 @@ async def _hears(database: Database, ear: _Ear) -> bool:
     try:
         return await ear.hears(database)
     except _DRIVER_ERRORS:
-        # Nothing could be announced, as when the server has no connection free: then this one is worth keeping.
+        # Nothing could be announced, for instance because the server has no free connection. Keep this connection.
         await ear.connection.execute("SELECT 1", timeout=_ANSWER_S)
         return True

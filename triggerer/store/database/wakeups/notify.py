@@ -1,4 +1,4 @@
-"""NOTIFY as part of a statement, so that a transaction and its announcement are one round trip."""
+"""Puts NOTIFY into a statement, so that a transaction and its announcement take one round trip."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from triggerer.store.database.wakeups.transport import CHANNEL, MAX_PAYLOAD
 def notify_cte(signal: Signal, *, sender: str, dag_ids: str) -> str:
     """Return PostgreSQL's common table expression `notified`, which announces `signal` to other processes.
 
-    It has a row if something was announced. It is evaluated only if the statement reads it.
+    It has a row if it announced something. PostgreSQL evaluates it only if the statement reads it.
 
     Args:
-        sender: The parameter with the sender's id, `$1` say; see `AnnouncementTransport`.
+        sender: The parameter with the sender's id, such as `$1`; see `AnnouncementTransport`.
         dag_ids: A query for one row with one column, an array of DAG ids or NULL.
     """
     return f"""notified AS (

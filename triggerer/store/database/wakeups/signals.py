@@ -1,7 +1,7 @@
-"""Which commit wakes which part of the service: nothing polls the database.
+"""The wake-ups by which a commit wakes other parts of the service. Nothing polls the database.
 
-A wakeup is a hint that something changed, never the change itself: whoever is woken reads the database. So a wakeup may
-be repeated, or be too broad, but it must not be lost.
+A wake-up only hints that something changed. The part that it wakes reads the database. So a wake-up may be repeated or
+too broad, but it must not be lost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from triggerer.synchronization import AutoResetEvent
 ALL: Final = "*"
 """The subject that means every subject."""
 
-# Bounds a subscription that is not read. Beyond it, "all" is cheaper to act on anyway.
+# Bounds the memory of a subscription that nobody reads. Beyond it, "all" is cheaper to act on anyway.
 _MAX_SUBJECTS: Final = 10_000
 _ANNOUNCED: Final = "triggerer.announced"
 
 
 class Signal(StrEnum):
-    """What happened; the subjects are in parentheses."""
+    """The event that a wake-up announces; its subjects are in parentheses."""
 
     EVENTS_QUEUED = "events_queued"
     """Asset events wait (DAG ids)."""
@@ -39,7 +39,7 @@ class Signal(StrEnum):
     BACKFILLS_CHANGED = "backfills_changed"
     """A backfill has begun (DAG ids)."""
     CALLBACKS_DUE = "callbacks_due"
-    """Runs have ended after which their DAGs want to be called (DAG ids)."""
+    """Callbacks wait for an executor after the end of runs (DAG ids)."""
     DAGS_CHANGED = "dags_changed"
     """DAGs were parsed, paused or unpaused (DAG ids)."""
     STREAMS_CHANGED = "streams_changed"
@@ -50,7 +50,7 @@ Announced = dict[Signal, set[str]]
 
 
 class Subscription:
-    """What wakes one part of the service. For one task; close it, or use it in a `with`."""
+    """The wake-ups for one part of the service. For one task. Close it, or use it in a `with`."""
 
     def __init__(self, wakeups: Wakeups, signals: frozenset[Signal]) -> None:
         self._wakeups = wakeups
@@ -63,7 +63,7 @@ class Subscription:
 
         Args:
             timeout: After it, an empty dict is returned. None: no timeout.
-        Cancellation: What arrived is kept for the next call.
+        Cancellation: Pending subjects stay for the next call.
         """
         if self._pending:
             await checkpoint()
@@ -77,7 +77,7 @@ class Subscription:
         return self.take_nowait()
 
     def take_nowait(self) -> Announced:
-        """Return what `wait` would, without waiting; empty if nothing arrived."""
+        """Return the result of `wait` without waiting; empty if nothing arrived."""
         taken, self._pending = self._pending, {}
         return taken
 
@@ -85,7 +85,7 @@ class Subscription:
         self._wakeups.unsubscribe(self)
 
     def deliver(self, signal: Signal, subjects: Iterable[str]) -> None:
-        """Called by `Wakeups`. What arrives between two calls of `wait` is merged."""
+        """Add subjects, for `Wakeups`. Subjects that arrive between two calls of `wait` are merged."""
         pending = self._pending.setdefault(signal, set())
         pending.update(subjects)
         if len(pending) > _MAX_SUBJECTS:
@@ -100,13 +100,13 @@ class Subscription:
 
 
 class Wakeups:
-    """Carries wakeups within this process. Each `Database` has one; only for its event loop."""
+    """Carries wake-ups within this process. Each `Database` has one, for one event loop."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[Subscription, None] = {}
 
     def subscribe(self, *signals: Signal) -> Subscription:
-        """Subscribe to these signals: from now on, what is published is kept for the next `wait`."""
+        """Subscribe to these signals. From now on, their subjects collect for the next `wait`."""
         subscription = Subscription(self, frozenset(signals))
         self._subscriptions[subscription] = None
         return subscription
@@ -115,13 +115,13 @@ class Wakeups:
         self._subscriptions.pop(subscription, None)
 
     def publish(self, signal: Signal, *subjects: str) -> None:
-        """Wake the signal's subscribers at once. No subjects: all of them."""
+        """Wake the signal's subscribers at once. Without subjects: about all subjects."""
         for subscription in self._subscriptions:
             if signal in subscription.signals:
                 subscription.deliver(signal, subjects or (ALL,))
 
     def publish_everything(self) -> None:
-        """Wake all subscribers about everything: something may have been missed."""
+        """Wake all subscribers about everything, because an announcement may have been missed."""
         for signal in Signal:
             self.publish(signal)
 
@@ -129,7 +129,7 @@ class Wakeups:
 def announce(session: AsyncSession, signal: Signal, *subjects: str) -> None:
     """Wake the signal's subscribers in all processes when the session's transaction has committed.
 
-    Nothing is delivered if it rolls back. No subjects: all of them. The session must come from
+    Nothing is delivered if it rolls back. Without subjects: about all subjects. The session must come from
     `Database.transaction`.
     """
     announced: Announced = session.info.setdefault(_ANNOUNCED, {})
@@ -137,6 +137,6 @@ def announce(session: AsyncSession, signal: Signal, *subjects: str) -> None:
 
 
 def announced_in(session: AsyncSession) -> Announced:
-    """Return what was announced in the session's transaction so far."""
+    """Return the announcements of the session's transaction so far."""
     announced: Announced = session.info.get(_ANNOUNCED, {})
     return announced

@@ -1,4 +1,4 @@
-"""How announcements reach other processes: by NOTIFY, or by a socket beside a SQLite file."""
+"""Carries announcements to other processes, by NOTIFY or by a socket beside a SQLite file."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _log = LazyLogger(__name__)
 CHANNEL: Final = "triggerer"
 """PostgreSQL's channel. Each database has its own, so services in two databases do not hear one another."""
 
-# Of NOTIFY it is less than 8000 bytes. A datagram could be longer, but one limit is enough.
+# NOTIFY takes less than 8000 bytes. A datagram could be longer, but one limit is enough.
 MAX_PAYLOAD: Final = 7_900
 _SEND_TIMEOUT_S: Final = 1.0
-# sun_path holds 108 bytes, the final zero included.
+# sun_path takes 108 bytes, including the final zero.
 _MAX_SOCKET_PATH: Final = 107
 
 
@@ -40,7 +40,7 @@ class AnnouncementTransport:
         self.socket_path: Final = beside(url.database or "", ".wake") if sqlite else None
         """Where a standalone listens on SQLite; None for PostgreSQL."""
         self.is_listening = False
-        """Set by `listen`: this process has the socket, so nothing has to be sent."""
+        """Set by `listen`: this process has the socket, so it need not send."""
 
     def encode(self, announced: Announced) -> str:
         """Return the announcement as a message. Too many subjects become "all"."""
@@ -54,7 +54,7 @@ class AnnouncementTransport:
         return body.decode()
 
     def receive(self, message: str | bytes, wakeups: Wakeups) -> None:
-        """Publish what another process announced; our own was delivered when we committed."""
+        """Publish another process's announcement. This process's own were delivered at the commit."""
         try:
             fields = orjson.loads(message)
             if fields.pop("from", None) == self.sender:
@@ -62,17 +62,17 @@ class AnnouncementTransport:
             for name, subjects in fields.items():
                 wakeups.publish(Signal(name), *map(str, subjects))
         except (ValueError, AttributeError, TypeError):
-            # From another release, or from something else on our channel. Something may have happened.
+            # From another release, or from another program on this channel. Something may have happened.
             _log.warning("an announcement could not be read", message=str(message)[:200])
             wakeups.publish_everything()
 
     async def send(self, announced: Announced) -> None:
-        """Send it to the standalone on this SQLite database; for PostgreSQL it does nothing."""
+        """Send an announcement to the standalone on this SQLite database. For PostgreSQL it does nothing."""
         if self.socket_path is None or self.is_listening or not announced:
             return
         payload = self.encode(announced).encode()
         with datagram_socket() as sender, short_path(self.socket_path) as address:
-            # Shielded: the commit is done, and its caller must not take it for undone.
+            # Shielded, because the commit is done, and a cancelled caller would take it for undone.
             with anyio.move_on_after(_SEND_TIMEOUT_S, shield=True) as scope:
                 while True:
                     try:
@@ -81,15 +81,17 @@ class AnnouncementTransport:
                     except BlockingIOError:
                         await anyio.wait_writable(sender)
                     except OSError:
-                        # Nobody listens: there is no standalone, or it is starting and will read everything.
+                        # Nobody listens: no standalone runs, or it is starting and will read everything.
                         return
             if scope.cancelled_caught:
-                _log.warning("the standalone did not take a wakeup; its sweep will find the change")
+                _log.warning(
+                    "the standalone did not take a wake-up; its sweep will find the change"
+                )
 
 
 @contextmanager
 def datagram_socket() -> Iterator[socket.socket]:
-    """Give a non-blocking socket, which is closed at the end of the block."""
+    """Yield a non-blocking socket, which is closed at the end of the block."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         yield sock
@@ -97,7 +99,7 @@ def datagram_socket() -> Iterator[socket.socket]:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Give a name of `path` that fits into a socket address, valid within the block."""
+    """Yield a name of `path` that fits into a socket address, valid within the block."""
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         yield str(path)
         return
