@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 _log = LazyLogger(__name__)
 
-# Two services that start together upgrade one after the other. Any number that nobody else uses.
+# Two services that start together upgrade one after the other under this lock. The number is arbitrary, and unique in
+# the database.
 _ADVISORY_LOCK: Final = 0x7269_6767
 # The scripts before release 0.1.0 had bare numbers.
 _UNRELEASED: Final = re.compile(r"\d{4}")
 
 
 async def current(database: Database) -> str | None:
-    """Return the revision of the tables; None if there are none of ours.
+    """Return the revision of the tables, or None if the database has no tables of the service.
 
     Raises:
         StoreUnavailable: As `Database.reading`.
@@ -36,10 +37,10 @@ async def current(database: Database) -> str | None:
 
 
 async def check(database: Database) -> None:
-    """Check that the tables are those of this release.
+    """Check that the tables are at this release's revision.
 
     Raises:
-        ConfigurationError: They are older, or newer; the hint says what to do.
+        ConfigurationError: They are older or newer. The hint says what to do.
         StoreUnavailable: As `Database.reading`.
     """
     revision = await current(database)
@@ -57,14 +58,13 @@ async def check(database: Database) -> None:
 
 
 async def upgrade(database: Database) -> bool:
-    """Upgrade the tables to this release's revision; return whether there was something to do.
+    """Upgrade the tables to this release's revision; return False if they are at it already.
 
-    It is one transaction: an upgrade that fails changes nothing. If there is nothing to do, it costs one
+    The upgrade is one transaction, so a failed one changes nothing. If there is nothing to do, it costs one
     short query, and Alembic is not imported.
 
     Raises:
-        ConfigurationError: The tables are those of a newer release, or would be made in a database that does not take
-            every text.
+        ConfigurationError: The tables belong to a newer release, or the database's encoding lacks some characters.
         StoreUnavailable, OutcomeUnknown: As `Database.transaction`; a repeat is safe.
     """
     if await current(database) == HEAD:
@@ -96,10 +96,10 @@ async def _revision(session: AsyncSession) -> str | None:
 
 
 def _refuse_narrow(database: Database, encoding: str | None) -> None:
-    # Of one character that it lacks, in one DAG's description, nothing of the whole folder could be stored.
+    # One character that the encoding lacks, in one DAG's description, would keep the whole folder from being stored.
     if encoding not in {"UTF8", "SQL_ASCII"}:
         raise ConfigurationError(
-            f"{database.name} has the encoding {encoding}, which not every text can be stored in",
+            f"{database.name} has the encoding {encoding}, which lacks some characters",
             hint="CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
         )
 
@@ -116,7 +116,7 @@ def _refuse_foreign(database: Database, revision: str) -> None:
         raise ConfigurationError(
             f"the tables of {database.name} are at revision {revision}, newer than this release's "
             f"{HEAD}",
-            hint="install the release that made them, or a newer one",
+            hint="install the release that created them, or a newer one",
         )
 
 
@@ -129,7 +129,7 @@ def _run_scripts(connection: Connection) -> None:
 
 
 def configuration() -> Config:
-    """Return Alembic's configuration; there is no alembic.ini."""
+    """Return Alembic's configuration. There is no alembic.ini."""
     from alembic.config import Config
 
     config = Config()

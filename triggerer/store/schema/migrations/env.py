@@ -10,7 +10,7 @@ else:
     context.configure(
         connection=context.config.attributes["connection"],
         target_metadata=Base.metadata,
-        # All scripts in the one transaction that the caller commits: a failed upgrade changes
+        # All scripts run in the one transaction that the caller commits, so a failed upgrade changes
         # nothing.
         transaction_per_migration=False,
         render_as_batch=False,

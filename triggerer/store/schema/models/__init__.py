@@ -1,4 +1,4 @@
-"""The tables, one module per aggregate."""
+"""The tables, one module for each aggregate."""
 
 from triggerer.store.schema.models.assets import (
     Asset,

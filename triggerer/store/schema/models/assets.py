@@ -1,4 +1,4 @@
-"""Assets, their events, and which events wait for which DAG."""
+"""Assets, their events, and the queues of events that wait for DAGs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BY_TASKS = text("source_dag_id IS NOT NULL")
 class Asset(Base):
     """One asset, identified by name and URI. Rows are never deleted while an event names them.
 
-    The row has the present identity; those before are `FormerIdentity`.
+    The row has the present identity. Earlier ones are in `FormerIdentity`.
     """
 
     __tablename__ = "asset"
@@ -35,19 +35,18 @@ class Asset(Base):
     group: Mapped[str] = mapped_column(Text, default="asset")
     extra: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
     declared_in: Mapped[str | None] = mapped_column(Text)
-    """The DAG file that declares it.
+    """The DAG file that declares the asset.
 
-    None: created by an event that nobody declared, or its file is gone.
+    None: an event created the asset, or its file is gone.
     """
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class FormerIdentity(Base):
-    """A name and a URI that an asset had, for the events that it got under them.
+    """A former name and URI of an asset, with the events that were recorded under them.
 
-    An asset whose name or URI changes keeps its row: watchers, queues and schedules go on with it, and an event that
-    is recorded at that moment is lost to nobody. Its older events keep the identity of their time: the row with the
-    lowest `last_event_id` that is not below an event's id.
+    An asset whose name or URI changes keeps its row. So watchers, queues and schedules continue, and no event of that
+    moment is lost. An event belongs to the row with the lowest `last_event_id` that is not below the event's id.
     """
 
     __tablename__ = "asset_former_identity"
@@ -69,7 +68,7 @@ class AssetAlias(Base):
 
 
 class AssetAliasMember(Base):
-    """An asset that an alias has been resolved to, by an event attached to it."""
+    """An asset that an alias resolves to, because an event of the asset was attached to the alias."""
 
     __tablename__ = "asset_alias_member"
 
@@ -78,43 +77,42 @@ class AssetAliasMember(Base):
 
 
 class AssetEvent(Base):
-    """Something that happened to an asset.
+    """An update of an asset.
 
-    Ids do not follow the order of commits: they must not be used as cursors.
+    Ids do not follow the order of commits, so they must not be used as cursors.
     """
 
     __tablename__ = "asset_event"
     __table_args__ = (
         # Makes a redelivered message, a repeated commit and a repeated task idempotent (contract, rule 13). If the
-        # broker gives no key, the writer makes one ("~" and a UUID), so the column is never null. The key comes first:
-        # rows that are written together are then next to one another in the index, so that a row costs no more where
-        # a thousand watchers take turns.
+        # broker gives no key, the writer makes one ("~" and a UUID), so the column is never null. The key comes first,
+        # so that rows that are written together are neighbours in the index, even if a thousand watchers take turns.
         UniqueConstraint(
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
         Index("ix_asset_event_asset_id_id", "asset_id", "id"),
-        # Events of tasks only.
+        # Only for events that tasks emitted.
         Index(
             "ix_asset_event_source",
             "source_dag_id",
             "id",
             sqlite_where=_BY_TASKS,
         ),
-        # Without it SQLite uses the highest ids again once their rows are deleted, and a queue entry that
-        # outlived its event would refer to another one.
+        # Otherwise SQLite reuses the highest ids once their rows are deleted, and a queue entry that outlived its
+        # event would refer to another one.
         {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     asset_id: Mapped[int] = mapped_column(BigId)
-    """No foreign key: rows of assets are never deleted, and the check took a fifth of the insert's time."""
+    """No foreign key, because rows of assets are never deleted, and the check took a fifth of the insert's time."""
     extra: Mapped[dict[str, Any]] = mapped_column(Json)
     timestamp: Mapped[datetime] = mapped_column(UtcDateTime)
     watcher_id: Mapped[int] = mapped_column(BigId, default=0)
-    """0: not from a watcher. No foreign key: a watcher may be deleted while its events stay."""
+    """0 if the event is not from a watcher. No foreign key, because a watcher may be deleted before its events."""
     idempotency_key: Mapped[str] = mapped_column(TextByBytes)
     ordinal: Mapped[int] = mapped_column(default=0)
-    """The number of this event among those that one watcher derived from one message."""
+    """The number of this event among the events that one watcher derived from one message."""
     source_dag_id: Mapped[str | None] = mapped_column(Text)
     source_run_id: Mapped[str | None] = mapped_column(Text)
     source_task_id: Mapped[str | None] = mapped_column(Text)
@@ -122,17 +120,17 @@ class AssetEvent(Base):
 
 
 class QueuedAssetEvent(Base):
-    """An asset event that waits, or has waited, for a DAG; `run_pk` is the run that took it, or None.
+    """An asset event that waits, or has waited, for a DAG. `run_pk` is the run that took it, or None.
 
     The primary key keeps an event out of two runs of a DAG. Rows are written in the event's own
-    transaction, also for paused DAGs. They are deleted with their run, or by an operator.
+    transaction, even for paused DAGs. They are deleted with their run, or by an operator.
     """
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
-        # The event first: what is new is stored at the end, however many DAGs wait. And what a DAG waits for is only
-        # found by the index for it; with the DAG first, a plan that was made while nothing was queued, and is kept,
-        # would read all that the DAG has ever had.
+        # The event comes first, so that new entries go to the end, however many DAGs wait. It also makes the waiting
+        # index the only way to find a DAG's events. With the DAG first, a plan that was cached while nothing was queued
+        # would read every event that the DAG ever had.
         PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",

@@ -1,4 +1,4 @@
-"""Backfills, and the intervals or the partition keys that they cover."""
+"""Backfills, and the intervals or partition keys that they cover."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PENDING = text("state = 'pending'")
 
 
 class Backfill(Base):
-    """Somebody has asked for the runs of a DAG's timetable between two instants, or for those of partition keys.
+    """A request for the runs of a DAG's timetable between two instants, or for the runs of partition keys.
 
-    One of keys has the instant at which it was asked for as both of its dates.
+    A backfill of keys has the instant of the request as both dates.
     """
 
     __tablename__ = "backfill"
@@ -27,17 +27,17 @@ class Backfill(Base):
     from_date: Mapped[datetime] = mapped_column(UtcDateTime)
     to_date: Mapped[datetime] = mapped_column(UtcDateTime)
     reprocess: Mapped[str] = mapped_column(String(20))
-    """none, failed or all: which intervals that have a run are run again."""
+    """none, failed or all: which intervals with an ended run are run again."""
     max_active: Mapped[int]
-    """At most so many of its runs are queued or running."""
+    """The most runs of the backfill that may be queued or running at a time."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     cancelled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     params: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """They replace those of the same names in each run that it makes or repeats; None: it has none."""
+    """They replace the parameters of the same names in each run that the backfill creates or repeats, or None."""
 
 
 class BackfillInterval(Base):
-    """One interval of a backfill, in order. Its run is made when the ones before leave room."""
+    """One interval of a backfill, in order. Its run is created once `max_active` leaves room."""
 
     __tablename__ = "backfill_interval"
     __table_args__ = (
@@ -51,14 +51,14 @@ class BackfillInterval(Base):
     data_interval_end: Mapped[datetime] = mapped_column(UtcDateTime)
     run_after: Mapped[datetime] = mapped_column(UtcDateTime)
     state: Mapped[str] = mapped_column(String(20))
-    """pending, started (it has a run, made or repeated), skipped (it had one already) or cancelled."""
+    """pending, started (a run was created or repeated), skipped (a run existed) or cancelled."""
     run_pk: Mapped[int | None] = mapped_column(BigId)
     partition_key: Mapped[str | None] = mapped_column(Text)
-    """What its timetable gave for the interval when the backfill was asked for."""
+    """The key that the timetable gave for the interval when the backfill was created."""
 
 
 class BackfillKey(Base):
-    """One partition key of a backfill, in order; otherwise as an interval."""
+    """One partition key of a backfill, in order. For `state` see `BackfillInterval`."""
 
     __tablename__ = "backfill_key"
     __table_args__ = (

@@ -10,15 +10,15 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
-# SQLite generates ids only in a column that is declared INTEGER.
+# SQLite generates ids only in a column declared as INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 TextByBytes = Text().with_variant(Text(collation="C"), "postgresql")
-"""For text that is looked up and never sorted for people: to compare by a language's rules takes much longer."""
+"""For text that is looked up and never sorted for people. Comparing by the rules of a language takes much longer."""
 Json = JSON()
-"""For a JSON object or array, kept as the text that was written; see `triggerer.domain.json_text`.
+"""For a JSON object or array, stored as the text that was written; see `triggerer.domain.json_text`.
 
-On PostgreSQL the column is `json`. `jsonb` keeps numbers as decimals: it gives 1e16 back as an integer, and -0.0
-without its sign. A single number does not go into such a column: SQLite would make an integer of 1.0.
+On PostgreSQL the column is `json`. `jsonb` keeps numbers as decimals, so it returns 1e16 as an integer, and -0.0
+without its sign. The column must not contain a single number, because SQLite would make an integer of 1.0.
 """
 
 
@@ -44,7 +44,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Base(DeclarativeBase):
-    """Names every constraint, so that a migration can name it too."""
+    """The base of all tables. It names every constraint, so that a migration can refer to it."""
 
     metadata = MetaData(
         naming_convention={
@@ -59,7 +59,7 @@ class Base(DeclarativeBase):
 
 @event.listens_for(Base.metadata, "before_create")
 def _partial_on_both(metadata: MetaData, connection: Connection, **_: Any) -> None:
-    # The models say `sqlite_where` alone: for `postgresql_where` SQLAlchemy imports that dialect at once.
+    # The models only set `sqlite_where`, because for `postgresql_where` SQLAlchemy imports that dialect at once.
     if connection.dialect.name == "postgresql":
         for table in metadata.tables.values():
             for index in table.indexes:

@@ -11,11 +11,11 @@ from sqlalchemy.orm import Mapped, mapped_column
 from triggerer.store.schema.models.base import Base, Json, UtcDateTime
 
 NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
-"""The due moment of a DAG that is due by no clock: a null would sort first on one database and last on the other."""
+"""The due moment of a DAG that no clock makes due. A null would sort first on one database and last on the other."""
 
 
 class DagFile(Base):
-    """One file of the DAGs folder, and why it could not be read, if so."""
+    """One file of the DAGs folder, and the errors in it."""
 
     __tablename__ = "dag_file"
 
@@ -24,12 +24,12 @@ class DagFile(Base):
     parsed_at: Mapped[datetime] = mapped_column(UtcDateTime)
     parse_seconds: Mapped[float]
     errors: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
-    """[{"file", "line" (or null), "reason"}], empty when all is well."""
+    """[{"file", "line" (or null), "reason"}], empty if there is no error."""
     warnings: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
     missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """By the database's clock: the folder does not have it, and may get it back, see `judge_missing`."""
+    """When the file was first missing from the folder, by the database's clock. It may return, see `judge_missing`."""
     is_broken: Mapped[bool] = mapped_column(server_default=false(), default=False)
-    """The file does not load: queued runs of its DAGs wait, unless `[executor] broken_file` says otherwise."""
+    """True if the file does not load. Queued runs of its DAGs then wait, unless `[executor] broken_file` says no."""
 
 
 class Dag(Base):
@@ -43,7 +43,7 @@ class Dag(Base):
     description: Mapped[str | None] = mapped_column(Text)
     tags: Mapped[list[str]] = mapped_column(Json, default=list)
     schedule: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """As `triggerer.domain.schedules` writes it; None: runs are triggered by hand only."""
+    """The JSON of `triggerer.domain.schedules`. None: people trigger all runs."""
     max_active_runs: Mapped[int] = mapped_column(default=16)
     events_per_run: Mapped[int | None]
     params: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
@@ -51,7 +51,7 @@ class Dag(Base):
     """In order: [{"task_id", "upstream": [task ids], "outlets", "inlets", "needs_spark"}]."""
     is_paused: Mapped[bool] = mapped_column(default=False)
     is_stale: Mapped[bool] = mapped_column(default=False)
-    """Its file, or its definition in the file, is gone. It is kept, and not scheduled."""
+    """True if its file, or its definition in the file, is gone. It stays, but is not scheduled."""
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     start_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
     end_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -63,20 +63,20 @@ class Dag(Base):
     depends_on_past: Mapped[bool] = mapped_column(server_default=false(), default=False)
     priority: Mapped[int] = mapped_column(server_default="0", default=0)
     pools: Mapped[str | None] = mapped_column(Text)
-    """Those that its tasks name, sorted, with commas between; None: none."""
+    """The pools of its tasks, sorted and comma-separated, or None."""
     next_run_after: Mapped[datetime] = mapped_column(
         UtcDateTime, server_default=f"{NEVER:%Y-%m-%d %H:%M:%S.%f}", default=NEVER
     )
-    """When its timetable makes it due next; `NEVER`: its timetable, if it has one, makes it due no more.
+    """When its timetable makes it due next. `NEVER`: it has no timetable, or the timetable asks for no further run.
 
-    It says when to look. Whether a run is due is decided from the last run, by `triggerer.scheduler.decide`.
+    This is when to look. `triggerer.scheduler.decide` decides from the last run whether a run is due.
     """
     next_interval_start: Mapped[datetime | None] = mapped_column(UtcDateTime)
     next_interval_end: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the scheduler last made a run of it, by the database's clock: `min_run_gap` counts from there."""
+    """When the scheduler last created a run of it, by the database's clock. `min_run_gap` counts from then."""
     callbacks: Mapped[str | None] = mapped_column(Text)
-    """The ends of a run after which the DAG wants to be called, of `success,failed`; None: none."""
+    """The states, `success` or `failed` or both, after which the DAG wants a callback. None: no callback."""
 
 
 class DagScheduleAsset(Base):

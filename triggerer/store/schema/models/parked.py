@@ -1,4 +1,4 @@
-"""Messages that are kept for one watcher: those that it could not take."""
+"""Messages that wait for a watcher, or that it could not process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from triggerer.store.schema.models.base import Base, BigId, UtcDateTime
 
 
 class ParkedBody(Base):
-    """The bytes of a message, once for all watchers of a stream that refer to it. It goes with the last of them."""
+    """The bytes of a message, stored once for all watchers of a stream. Deleted with the last message of a watcher."""
 
     __tablename__ = "parked_body"
     __table_args__ = (
         UniqueConstraint("stream_digest", "idempotency_key"),
-        # All of them are summed up, without a look at the messages.
+        # For the sum of all sizes, without a look at the messages.
         Index("ix_parked_body_size_bytes", "size_bytes"),
     )
 
@@ -24,14 +24,14 @@ class ParkedBody(Base):
     stream_digest: Mapped[str] = mapped_column(String(80))
     idempotency_key: Mapped[str] = mapped_column(Text)
     data: Mapped[bytes] = mapped_column(LargeBinary)
-    """As the producer dumped it."""
+    """The message as the producer dumped it."""
     size_bytes: Mapped[int] = mapped_column(BigId)
 
 
 class ParkedMessage(Base):
-    """A message that a watcher has still to get, or could not take (contract, rule 18).
+    """A message that a watcher has yet to receive (`kept`), or that is parked (`set_aside`); see contract, rule 18.
 
-    Written under the stream's lease. What is set aside stays when the watcher is removed, until it is discarded.
+    Written under the stream's lease. If the watcher is removed, a parked message stays until it is discarded.
     """
 
     __tablename__ = "parked_message"
@@ -44,12 +44,12 @@ class ParkedMessage(Base):
             "id",
             sqlite_where=text("state = 'kept'"),
         ),
-        # Whoever reads on behind the last one that it has seen must not meet its number again.
+        # Readers continue after the last id that they have seen, so no id may be used twice.
         {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
-    """Grows in the order in which messages were parked first."""
+    """Grows in the order of first storing."""
     watcher_id: Mapped[int] = mapped_column(ForeignKey("watcher.id"))
     body_id: Mapped[int] = mapped_column(ForeignKey("parked_body.id"), index=True)
     lane: Mapped[str] = mapped_column(Text)

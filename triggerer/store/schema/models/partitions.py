@@ -1,4 +1,4 @@
-"""What has come for the partition keys of DAGs, and which run took it."""
+"""The partition keys of DAGs: the events that arrived for each key, and the runs that took them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _NOTED = text("noted_at IS NOT NULL")
 
 
 class DagPartition(Base):
-    """A partition key of a DAG for which an event has come: one row, whatever comes at the same time.
+    """A partition key of a DAG for which an event arrived. One row, even if several events arrive at once.
 
-    It stays once its run is made: what comes later is for a run of its own.
+    The row stays once its run exists, because later events go into another run of the key.
     """
 
     __tablename__ = "dag_partition"
     __table_args__ = (
         Index("ix_dag_partition_due", "dag_id", "due_at", "partition_key"),
-        # For the keys that were noted before the clock was set back.
+        # For keys whose due time was computed before the clock was set back.
         Index("ix_dag_partition_noted", "dag_id", "noted_at", sqlite_where=_NOTED),
         {"sqlite_with_rowid": False},
     )
@@ -31,17 +31,17 @@ class DagPartition(Base):
     dag_id: Mapped[str] = mapped_column(ForeignKey("dag.dag_id"), primary_key=True)
     partition_key: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
     due_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When its run may start with what is there; `NEVER`: only once another event has come."""
+    """When its run may start with the present events. `NEVER`: only after another event."""
     newest_at: Mapped[datetime] = mapped_column(UtcDateTime)
     """The instant of its newest event."""
     runs: Mapped[int]
-    """How many the scheduler has made for it."""
+    """How many runs the scheduler has created for it."""
     noted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When `due_at` was noted; None: it is `NEVER`, or a release before wrote it."""
+    """When `due_at` was computed. None if it is `NEVER`, or was written by an earlier release."""
 
 
 class DagPartitionPart(Base):
-    """A part of what the next run of a key waits for is there, such as an hour of its day; gone with the run."""
+    """A part that is present for the next run of a key, such as an hour of its day. Deleted when the run exists."""
 
     __tablename__ = "dag_partition_part"
     __table_args__ = ({"sqlite_with_rowid": False},)
@@ -50,16 +50,16 @@ class DagPartitionPart(Base):
     partition_key: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
     asset_id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
     part: Mapped[str] = mapped_column(TextByBytes, primary_key=True)
-    """The key of an event, as the asset's mapper would write it; "": the mapper knows no parts."""
+    """The key of an event in the form of the asset's mapper, or "" if the mapper has no parts."""
     first_at: Mapped[datetime] = mapped_column(UtcDateTime)
     """The instant of its first event."""
 
 
 class DagPartitionEvent(Base):
-    """An asset event, as far as it is for one partition key of a DAG; `run_pk` is the run that took it, or None.
+    """An asset event that belongs to one partition key of a DAG. `run_pk` is the run that took it, or None.
 
-    The primary key keeps it out of two runs of the key. A scheduler writes the rows, from those of
-    `queued_asset_event`; an event that is for several keys has several.
+    The primary key keeps the event out of two runs of the key. A scheduler moves rows here from `queued_asset_event`.
+    An event that belongs to several keys has several rows.
     """
 
     __tablename__ = "dag_partition_event"
@@ -79,7 +79,7 @@ class DagPartitionEvent(Base):
             "asset_event_id",
             sqlite_where=_TAKEN,
         ),
-        # For what is left of an old event.
+        # For the entries of an old event.
         Index("ix_dag_partition_event_asset_event_id", "asset_event_id"),
         {"sqlite_with_rowid": False},
     )

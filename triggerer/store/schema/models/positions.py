@@ -1,4 +1,4 @@
-"""Where watchers stand that have fallen behind."""
+"""The positions of watchers that have fallen behind."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 
 
 class WatcherPosition(Base):
-    """A lane of a log in which a watcher is behind: one row, however much lies behind (contract, rule 18).
+    """The position of a watcher that is behind in a lane of a log. One row, however long the backlog (rule 18).
 
-    Written under the stream's lease. It goes once the watcher has caught up and the broker was advanced to it, when the
-    watcher is deleted, or when its trigger moves to another stream.
+    Written under the stream's lease. The row is deleted once the watcher has caught up and the broker has advanced to
+    the position, when the watcher is deleted, or when its trigger moves to another stream.
     """
 
     __tablename__ = "watcher_position"
@@ -25,31 +25,31 @@ class WatcherPosition(Base):
     """Canonical JSON."""
     stream_digest: Mapped[str] = mapped_column(String(80), index=True)
     position: Mapped[list[Any]] = mapped_column(Json)
-    """`[incarnation, number]` of the first message whose events are not all durable, or of the last one's end."""
+    """`[incarnation, number]` of the first message whose events are not all durable, or of the end of the lane."""
     since: Mapped[datetime] = mapped_column(UtcDateTime)
     head: Mapped[int | None] = mapped_column(BigId)
-    """The number that the lane's next message will have, as it was when this was written; None: unknown.
+    """The number that the lane's next message will get, as known at the last write. None: unknown.
 
-    Where nothing is left it is that of `position`: places in between hold no message."""
+    If the backlog is empty, this is the number in `position`, because the positions between contain no message."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
-    """How often the watcher has failed with the message at `position` open, since it is behind."""
+    """How often the watcher has failed with the message at `position` open since it fell behind."""
     reemit: Mapped[list[Any] | None] = mapped_column(Json)
-    """`[replay, start, until]`: between the two positions events are made again, under keys with the replay's id."""
+    """`[replay, start, until]`: events between the two positions are created again, with the replay's id in the key."""
     rewound_to: Mapped[list[Any] | None] = mapped_column(Json)
-    """Where a replay began, until the broker was advanced to there: what is broadcast may lie before."""
+    """Where a replay began. None once the broker has advanced to it. Until then, broadcast messages may lie before it."""
 
 
 class WatcherReplay(Base):
-    """A request to set a watcher back in its log (contract, rule 18). It goes when its stream's owner has done so."""
+    """A request to rewind a watcher in its log (contract, rule 18). The stream's owner deletes it when it is done."""
 
     __tablename__ = "watcher_replay"
-    # Its id is in the keys of what is made again: none is used twice.
+    # The keys of re-emitted events contain the id, so no id may be used twice.
     __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     watcher_id: Mapped[int] = mapped_column(BigId, ForeignKey("watcher.id"), index=True)
     start: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """From what was published then or later; None: from the earliest message."""
+    """Replay messages that were published from this instant on. None: from the earliest message."""
     reemit: Mapped[bool] = mapped_column(Boolean)
-    """Whether events that exist are made once more."""
+    """Whether messages that already have events get events again, under new keys."""
     requested_at: Mapped[datetime] = mapped_column(UtcDateTime)

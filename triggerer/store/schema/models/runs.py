@@ -20,7 +20,7 @@ _KEYED = text("partition_key IS NOT NULL")
 
 
 class DagRun(Base):
-    """One run of a DAG. Legal moves of `state` are in `triggerer.domain.runs`."""
+    """One run of a DAG. `triggerer.domain.runs` has the legal transitions of `state`."""
 
     __tablename__ = "dag_run"
     __table_args__ = (
@@ -32,7 +32,7 @@ class DagRun(Base):
             "id",
             sqlite_where=_ACTIVE,
         ),
-        # For claims: they read as many entries as they claim, however many runs are held.
+        # For claims, which then read only the entries that they claim, even if many runs are held.
         Index("ix_dag_run_claimable", text("priority DESC"), "id", sqlite_where=_CLAIMABLE),
         # For listing a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
@@ -42,13 +42,13 @@ class DagRun(Base):
             "id",
             sqlite_where=_UNSUCCESSFUL,
         ),
-        # For the last run that a DAG's timetable has asked for.
+        # For the last run that a DAG's timetable asked for.
         Index("ix_dag_run_automated", "dag_id", "run_after", sqlite_where=_AUTOMATED),
         Index("ix_dag_run_callback", "callback", "id", sqlite_where=_CALLED),
         Index("ix_dag_run_backfill_id_state", "backfill_id", "state", sqlite_where=_BACKFILLED),
-        # For the runs of a key that is to be backfilled.
+        # For backfills of partition keys, which look for the runs of a key.
         Index("ix_dag_run_partition_key", "dag_id", "partition_key", "id", sqlite_where=_KEYED),
-        # As for asset_event: queue entries refer to a run by its id.
+        # See `AssetEvent`: queue entries refer to a run by its id.
         {"sqlite_autoincrement": True},
     )
 
@@ -70,11 +70,11 @@ class DagRun(Base):
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     error: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
-    """Of the worker process, if it died; negative: the signal that killed it."""
+    """The exit code of a worker process that died. Negative: the signal that killed it."""
     log_home: Mapped[str | None] = mapped_column(Text)
-    """The folder of its log, on the executor's machine; see `triggerer.domain.run_logs`."""
+    """The folder of its log on the executor's machine; see `triggerer.domain.run_logs`."""
     executor: Mapped[str | None] = mapped_column(String(80))
-    """The instance that claimed it. A result is only taken from (executor, attempt)."""
+    """The instance that claimed it. Results are only accepted from (executor, attempt)."""
     attempt: Mapped[int] = mapped_column(default=0)
     """Grows with every claim."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
@@ -83,20 +83,20 @@ class DagRun(Base):
     waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     partition_key: Mapped[str | None] = mapped_column(Text)
     priority: Mapped[int] = mapped_column(server_default="0", default=0)
-    """Of queued runs those with the highest are executed first."""
+    """Queued runs with a higher priority are executed first."""
     pools: Mapped[str | None] = mapped_column(Text)
-    """The DAG's, when the run was made."""
+    """The DAG's pools when the run was created."""
     again: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """What the next attempts repeat, as `triggerer.domain.attempts.Repeat` writes it; None: they execute all tasks."""
+    """The JSON of `triggerer.domain.attempts.Repeat` for the next attempts. None: they execute all tasks."""
     callback: Mapped[str | None] = mapped_column(String(20))
-    """due or running: the DAG wants to be called since the run has ended; None: it does not, or has been."""
+    """due or running: the callback that the DAG wants after the run's end. None: no callback is left to do."""
     callback_executor: Mapped[str | None] = mapped_column(String(80))
     callback_attempts: Mapped[int] = mapped_column(server_default="0", default=0)
     backfill_id: Mapped[int | None] = mapped_column(BigId)
     held_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """No executor claims the queued run before this time, because its file does not load; `NEVER`: before it loads."""
+    """No executor claims the queued run earlier, because its file does not load. `NEVER`: until the file loads."""
     first_started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the first attempt began since the run was queued by its maker, or again by a user."""
+    """When the first attempt began after the run was created, or after a user queued it again."""
 
 
 class TaskRun(Base):

@@ -14,7 +14,7 @@ from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
 class Trigger(Base):
     """A class and its canonical JSON arguments.
 
-    Several watchers may share one; deleted with its last watcher.
+    Several watchers may share a trigger. It is deleted with its last watcher.
     """
 
     __tablename__ = "trigger"
@@ -26,14 +26,14 @@ class Trigger(Base):
     kwargs: Mapped[dict[str, Any]] = mapped_column(Json)
     stream_digest: Mapped[str] = mapped_column(ForeignKey("stream.digest"), index=True)
     guarantee: Mapped[str | None] = mapped_column(String(20))
-    """What its watchers ask for; part of its digest. None: nothing."""
+    """The guarantee that its watchers ask for, or None. Part of the digest."""
 
 
 class Watcher(Base):
-    """An asset's watcher, identified by asset and name, whatever the arguments of its trigger.
+    """An asset's watcher, identified by asset and name, not by the arguments of its trigger.
 
-    The row stays when the watcher is removed: its id is part of what identifies a redelivered message, so a
-    watcher that is declared again must have the same.
+    The row stays when the watcher is removed. Its id is part of the identity of a redelivered message, so a watcher
+    that is declared again must have it again.
     """
 
     __tablename__ = "watcher"
@@ -43,25 +43,25 @@ class Watcher(Base):
     asset_id: Mapped[int] = mapped_column(ForeignKey("asset.id"))
     name: Mapped[str] = mapped_column(Text)
     trigger_id: Mapped[int | None] = mapped_column(ForeignKey("trigger.id"), index=True)
-    """None: no file declares it any more."""
+    """None: no file declares it any longer."""
     path: Mapped[str] = mapped_column(Text)
     """The DAG file that declares it."""
     state: Mapped[str] = mapped_column(String(20), default="waiting")
-    """waiting (nobody hosts it yet), running, failing (in back-off, see error), catching_up (behind somewhere)."""
+    """waiting (no instance hosts it), running, failing (in back-off, see error), or catching_up (it has a backlog)."""
     error: Mapped[str | None] = mapped_column(Text)
     owner: Mapped[str | None] = mapped_column(String(80))
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     traceback: Mapped[str | None] = mapped_column(Text)
-    """Of the error, where it was raised."""
+    """The traceback of the error."""
     cleaned_before: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Some of its events that are older than this were deleted, with their keys; None: none were."""
+    """Some of its events older than this were deleted with their keys. None: none were."""
 
 
 class Stream(Base):
-    """The unit of ownership (contract, rule 15): a stream key, or one trigger that runs on its own.
+    """The unit of ownership (contract, rule 15): a stream key, or one standalone trigger.
 
-    The lease is (owner, epoch). `epoch` grows with every claim, so that a transaction of a former owner can
-    be told from one of the present owner. Instants are the database's.
+    The lease is (owner, epoch). `epoch` grows with every claim, so that transactions of a former owner can be told from
+    transactions of the present owner. Instants are the database's.
     """
 
     __tablename__ = "stream"
@@ -69,16 +69,15 @@ class Stream(Base):
     digest: Mapped[str] = mapped_column(String(80), primary_key=True)
     """SHA-256 of the canonical stream key.
 
-    Or "trigger-" and the trigger's digest for one that runs on its own.
+    For a standalone trigger: "trigger-" and the trigger's digest.
     """
     key: Mapped[str] = mapped_column(Text)
-    """What people read: `describe_stream()`, or the parts of the key."""
-    """The key, for people."""
+    """The key in readable form: `describe_stream()`, or the parts of the key."""
     owner: Mapped[str | None] = mapped_column(String(80))
     epoch: Mapped[int] = mapped_column(BigId, default=0)
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     closed_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """A new stream is not opened before: files that were seen with its own have not been read yet.
+    """A new stream stays closed until then, because other files may declare watchers of it, and are not read yet.
 
     None: it may be opened.
     """
@@ -92,8 +91,8 @@ class Instance(Base):
     id: Mapped[str] = mapped_column(String(80), primary_key=True)
     """`<host>:<pid>:<random>`, new at every start."""
     kind: Mapped[str] = mapped_column(String(20))
-    """triggerer or executor. Other processes own nothing that would have to be taken over."""
+    """triggerer or executor. Other processes own nothing that others must take over."""
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     heartbeat_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When it was heard of last."""
+    """Its last heartbeat."""
