@@ -36,7 +36,7 @@ class WatcherPosition(Base):
     reemit: Mapped[list[Any] | None] = mapped_column(Json)
     """`[replay, start, until]`: events between the two positions are created again, with the replay's id in the key."""
     rewound_to: Mapped[list[Any] | None] = mapped_column(Json)
-    """Where a replay began. None once the broker has advanced to it. Until then, broadcast messages may lie before it."""
+    """Where a replay began. None once the broker has advanced to it; until then, broadcasts may lie before it."""
 
 
 class WatcherReplay(Base):
