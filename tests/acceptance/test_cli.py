@@ -777,7 +777,7 @@ def test_to_try_a_dag_takes_a_place_for_temporary_files(shell: Shell) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "there is no place for temporary files" in done.stderr
+    assert "there is no folder for temporary files" in done.stderr
     assert "set TMPDIR" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -1,4 +1,4 @@
-"""What a user can ask for, one function for each thing: the commands and the HTTP API call the same.
+"""The operations that a user can ask for, one function each. The commands and the HTTP API share them.
 
-They parse nothing and print nothing. Those that take a session are part of the caller's transaction.
+They parse nothing and print nothing. An operation that takes a session is part of the caller's transaction.
 """

@@ -1,4 +1,4 @@
-"""Runs of a DAG's timetable for a range of time: by one command, and so many at a time."""
+"""Backfills of a DAG's timetable for a range of time, with a limit on the runs that are active at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.store.listing.views import BackfillView
 
 @dataclass(frozen=True, slots=True)
 class PlannedInterval:
-    """What a backfill would do for an interval."""
+    """The step that a backfill would take for an interval."""
 
     logical_date: datetime
     data_interval_start: datetime
@@ -29,10 +29,10 @@ class PlannedInterval:
     run_after: datetime
     step: Step
     run_id: str | None
-    """The run that there is."""
+    """The run that exists, or None."""
     run_state: str | None
     partition_key: str | None = None
-    """If its timetable gives keys."""
+    """None if the timetable produces no keys."""
 
 
 async def plan_backfill(
@@ -43,14 +43,14 @@ async def plan_backfill(
     *,
     reprocess: Reprocess = Reprocess.NONE,
 ) -> list[PlannedInterval]:
-    """Return what a backfill would do, oldest first, and change nothing.
+    """Return the steps of a backfill, oldest first, and change nothing.
 
     Args:
-        from_date, to_date: Of the logical dates; both are included.
+        from_date, to_date: The range of logical dates, both inclusive.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: It is gone from its file, or has no timetable; or the range is empty, or too large.
-        PluginError: Its timetable is not installed here.
+        DagError: The DAG is gone from its file or has no timetable, or the range is empty or too large.
+        PluginError: The DAG's timetable is not installed here.
     """
     infos = await _runs(session, dag_id, from_date, to_date)
     existing = await queries.existing_runs(session, dag_id, from_date, to_date)
@@ -82,19 +82,19 @@ async def start_backfill(
     max_active: int = 10,
     params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
-    """Begin a backfill: its first runs are queued at once, the others by a scheduler as those end.
+    """Start a backfill. Its first runs are queued at once. A scheduler queues the others as runs end.
 
-    They are executed also if the DAG is paused.
+    The runs are executed even if the DAG is paused.
 
     Args:
-        max_active: At most so many of its runs are queued or running.
-        params: They replace the DAG's parameters of the same names, and those of a run that is run again.
+        max_active: The most runs of the backfill that may be queued or running at a time.
+        params: They replace the parameters of the same names, of the DAG or of a run that is repeated.
     Raises:
-        MoveRefused: The DAG has a backfill that has not ended.
+        MoveRefused: The DAG has an unfinished backfill.
         Others as `plan_backfill`.
     """
     if max_active < 1:
-        raise DagError(f"max_active has to be at least 1, not {max_active}")
+        raise DagError(f"max_active must be at least 1, not {max_active}")
     infos = await _runs(session, dag_id, from_date, to_date)
     if not infos:
         raise DagError(
@@ -126,14 +126,14 @@ async def list_backfills(
     """Return backfills, newest first.
 
     Args:
-        asset: Only of DAGs that wait for it; its name or its URI.
+        asset: The name or URI of an asset. Only backfills of DAGs that wait for it.
         state: `running`, `done` or `cancelled`.
     """
     return await queries.list_backfills(session, limit=limit, dag=dag, asset=asset, state=state)
 
 
 async def cancel_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:
-    """Cancel what has not begun, and the backfill's queued runs; those that are running end by themselves.
+    """Cancel a backfill's pending intervals and queued runs. Running runs run to their end.
 
     Raises:
         MoveRefused: There is no such backfill, or it has ended.
@@ -149,10 +149,10 @@ async def cancel_backfill(session: AsyncSession, backfill_id: int) -> BackfillVi
 
 
 async def refuse_second(session: AsyncSession, dag_id: str) -> None:
-    """Do nothing, unless the DAG has a backfill that has not ended.
+    """Refuse if the DAG has an unfinished backfill.
 
     Raises:
-        MoveRefused: It has.
+        MoveRefused: It has one.
     """
     for other in await queries.list_backfills(session, dag=dag_id, limit=1):
         if other.state == "running":
@@ -163,7 +163,7 @@ async def refuse_second(session: AsyncSession, dag_id: str) -> None:
 
 
 async def find_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:
-    """Return a backfill that there is."""
+    """Return an existing backfill."""
     (found,) = await queries.list_backfills(session, backfill_id=backfill_id)
     return found
 

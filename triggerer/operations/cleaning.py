@@ -1,7 +1,7 @@
-"""Deletes what is old: runs that have ended, with their logs, and the events that nothing needs any more.
+"""Deletes old data: ended runs with their logs, and events that nothing needs any longer.
 
-In steps of some thousand rows, each in a transaction of its own, beside services that run. What was deleted by a step
-stays deleted if a later one fails; to repeat the whole does the rest.
+It works beside running services, in steps of a few thousand rows, each in a transaction of its own. If a step fails,
+the steps before it are done, and a repeat does the rest.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from triggerer.store.watchers.cleaning import (
 )
 
 QUIET: Final = timedelta(hours=1)
-"""So long a watcher must have been running, and so old must its events be: no message awaits its advance for longer."""
+"""How long a watcher must have been running, and how old its events must be. No message awaits its advance longer."""
 
 _RUNS: Final = 200
 _EVENTS: Final = 2_000
-# Ids follow the order of time, save where a clock was set: after so many windows without an old event there are none.
+# Ids follow the order of time unless a clock was set. After this number of windows without an old event, stop.
 _WINDOWS_BEYOND: Final = 50
 
 
 @dataclass(slots=True)
 class Cleaned:
-    """What was deleted; or, if nothing was to be, what would be."""
+    """The numbers of deleted rows and files, or in a dry run of those to delete."""
 
     before: datetime
     dry_run: bool
@@ -69,31 +69,31 @@ class Cleaned:
     asset_events: int = 0
     backfills: int = 0
     logs: int = 0
-    """Files that were deleted."""
+    """Deleted log files."""
     logs_elsewhere: int = 0
-    """Of runs that had one which is not on this machine."""
+    """Logs of deleted runs that are not on this machine."""
     kept_runs: int = 0
-    """Old runs that decisions still read, or of which a backfill, or an event, is not done."""
+    """Old runs that stay, because decisions, an unfinished backfill or a waiting event still need them."""
     kept_events: Counter[str] = field(default_factory=Counter)
-    """Old events by why they stay: `queued`, `in_run`, `emitted_by_run`, `newest`, `parked` or `watcher`."""
+    """Old events that stay, by reason: `queued`, `in_run`, `emitted_by_run`, `newest`, `parked` or `watcher`."""
     kept_watchers: list[UnsettledWatcher] = field(default_factory=list)
-    """Those whose old events stay, since their messages may come again."""
+    """Watchers whose old events stay, because their messages may come again."""
 
 
 async def clean(
     database: Database, before: datetime, *, ack_timeout: timedelta, dry_run: bool = False
 ) -> Cleaned:
-    """Delete runs that ended before an instant, what belongs to them, and the older events that nothing needs.
+    """Delete runs that ended before an instant, their data, and older events that nothing needs.
 
-    An event stays that waits for a DAG, belongs to a run that stays, is the newest of its asset, or whose message may
-    come again: with the event goes the key that tells a repeat from a new message.
+    An event stays if it waits for a DAG, belongs to a run that stays, or is the newest of its asset. It also stays if
+    its message may come again, because the event has the key that identifies the repeat.
 
     Args:
         ack_timeout: How long a message may take in a stream.
-        dry_run: Only count.
+        dry_run: True to count without deleting.
     Raises:
-        TriggererError: The instant is still to come; or a log cannot be deleted, and its run stays.
-        StoreError: The database is away or refuses; what was deleted stays so.
+        TriggererError: The instant is still to come. Or a log cannot be deleted, and its run stays.
+        StoreError: The database is away or refuses. Earlier steps are done.
     """
     async with database.reading() as session:
         now = await database_now(session)
@@ -107,7 +107,7 @@ async def clean(
 
 
 async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
-    """Return the runs that count as deleted though they are still there."""
+    """Delete or count old runs; return the runs that only count as deleted, in a dry run."""
     async with database.reading() as session:
         needed = await needed_runs(session, cleaned.before)
         unfinished = await open_backfills(session)
@@ -133,7 +133,7 @@ async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
                 began = time.monotonic()
                 async with database.transaction() as session:
                     pks = await delete_runs(session, pks, cleaned.before)
-                    # Before the commit: nobody finds the log of a run that is gone.
+                    # Before the commit, because nobody would find the log of a deleted run.
                     await _clean_logs([run for run in part if run.pk in pks], cleaned)
                 await _give_way(began)
             cleaned.runs += len(pks)
@@ -142,13 +142,13 @@ async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
 
 
 def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection[int]) -> bool:
-    # A DAG that has come since then.
+    # `of_dag` is None if the DAG is newer than `needed`.
     of_dag = needed.get(run.dag_id)
     return run.backfill_id in unfinished or of_dag is None or of_dag.holds(run)
 
 
 def _parts(runs: Sequence[OldRun], events: Mapping[int, int]) -> Iterator[list[OldRun]]:
-    """Divide them so that the runs of a part have taken few events, or it is one run."""
+    """Divide the runs into parts. A part has few events, or is a single run."""
     part: list[OldRun] = []
     size = 0
     for run in runs:
@@ -173,10 +173,10 @@ def _count(paths: Sequence[str]) -> int:
 
 
 def delete_logs(paths: Sequence[str]) -> int:
-    """Delete the logs that are on this machine; return how many there were.
+    """Delete the logs that are on this machine; return their number.
 
     Raises:
-        TriggererError: One cannot be deleted.
+        TriggererError: A log cannot be deleted.
     """
     gone = 0
     for path in paths:
@@ -250,9 +250,9 @@ async def _clean_events(
         if (sifted.unneeded or window.orphans) and not cleaned.dry_run:
             began = time.monotonic()
             async with database.transaction() as session:
-                if new := sifted.watcher_ids - sieve.noted:
-                    # First of all, as it waits for replays that are being asked for.
-                    sieve.note(new, await mark_cleaned(session, new, horizon))
+                if new := sifted.watcher_ids - sieve.marked:
+                    # This comes first, because it waits for replays that are being requested.
+                    sieve.add_marked(new, await mark_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]
                 gone = await perform(session, delete_events(event_ids, window.divided))
@@ -271,16 +271,16 @@ class _Sifted:
     unneeded: list[OldEvent] = field(default_factory=list)
     kept: Counter[str] = field(default_factory=Counter)
     unsettled: dict[int, UnsettledWatcher] = field(default_factory=dict)
-    """The watchers for whose sake events stay, by id."""
+    """The watchers whose events stay, by id."""
 
     @property
     def watcher_ids(self) -> set[int]:
-        """Those of the events that are unneeded."""
+        """The watchers of the unneeded events."""
         return {event.watcher_id for event in self.unneeded if event.watcher_id}
 
 
 class _Sieve:
-    """Tells what is needed from what is not."""
+    """Separates events that nothing needs from events that must stay."""
 
     def __init__(
         self, unsettled: dict[int, UnsettledWatcher], newest: set[int], parked: set[int]
@@ -288,16 +288,16 @@ class _Sieve:
         self._unsettled = unsettled
         self._newest = newest
         self._parked = parked
-        self.noted: set[int] = set()
-        """The watchers for which it was noted that events of theirs are deleted."""
+        self.marked: set[int] = set()
+        """Watchers that are marked as having deleted events."""
 
-    def note(self, noted: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
-        """Take over what `mark_cleaned` has found."""
-        self.noted |= noted
+    def add_marked(self, marked: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
+        """Add the watchers given to `mark_cleaned`, and the ones that it spared."""
+        self.marked |= marked
         self._unsettled.update(unsettled)
 
     def sift(self, window: Window) -> _Sifted:
-        """Divide the old events of a window."""
+        """Separate the old events of a window."""
         sifted = _Sifted()
         for event in window.old:
             if (reason := self._reason(event, window)) is None:
@@ -309,7 +309,7 @@ class _Sieve:
         return sifted
 
     def _reason(self, event: OldEvent, window: Window) -> str | None:
-        """Why an event stays; None: it does not."""
+        """Return why an event stays, or None if it may go."""
         if event.id in window.queued:
             return "queued"
         if event.id in window.in_runs:
@@ -326,5 +326,5 @@ class _Sieve:
 
 
 async def _give_way(began: float) -> None:
-    """Leave the database to others for as long as the last transaction took: on SQLite they waited for it."""
+    """Sleep for as long as the last transaction took, because on SQLite others waited for it."""
     await anyio.sleep(time.monotonic() - began)

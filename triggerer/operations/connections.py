@@ -1,4 +1,4 @@
-"""The connections of the configuration, for all who ask for them by name."""
+"""Makes the configured connections available by name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def share_connections(settings: Settings) -> None:
-    """Have `get_connection` answer from these settings, in this process and in the children that it starts.
+    """Make `get_connection` answer from these settings, in this process and in its child processes.
 
-    What only the service needs is kept from the children.
+    Variables that only the service needs are withheld from the children.
     """
     install_connections(settings.get_connection)
     withhold_from_children(settings.service_variables)
     if settings.file is not None:
-        # Children have no --config; their `get_connection` reads the same file.
+        # Children have no --config, so their `get_connection` finds this file through the variable.
         os.environ[CONFIG_VARIABLE] = str(settings.file)

@@ -1,4 +1,4 @@
-"""How much waits at the sources of watchers, asked of them when an operator wants to know."""
+"""Asks the sources of watchers for their consumer lag, when an operator wants to know."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SILENT: Final = SourceLag(None, note="this kind of source does not tell")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A trigger of a stream."""
+    """A trigger of a stream, whose source is asked."""
 
     stream: str
-    """Its id."""
+    """The id of the stream."""
     classpath: str
     kwargs: dict[str, Any]
 
@@ -36,13 +36,13 @@ async def measure_lags(
     allowed_modules: tuple[str, ...] = (),
     deadline: timedelta = DEADLINE,
 ) -> dict[str, SourceLag]:
-    """By stream what its source says, asked once for each stream, all concurrently.
+    """Return the lag of each stream's source, by stream. Each source is asked once, all concurrently.
 
-    Runs users' code in this process, as `triggerer check` does. Never raises for what a trigger or a source does: then
-    the figure is unknown, and the note says why.
+    This runs users' code in this process, as `triggerer check` does. It never raises if a trigger or a source fails:
+    the lag is then unknown, and the note says why.
 
     Args:
-        deadline: A source that takes longer is unknown.
+        deadline: The lag of a source that takes longer is unknown.
     """
     streams: dict[str, Asked] = {}
     for trigger in triggers:

@@ -1,7 +1,7 @@
 """Deletes an undeclared asset with its events, or a stale DAG with its runs.
 
-In steps of some thousand rows, each in a transaction of its own, beside services that run. Each step asks again whether
-it may. What a step deleted stays deleted if a later one fails; the command can be repeated.
+It works beside running services, in steps of a few thousand rows, each in a transaction of its own. Each step checks
+again if it may delete. If a step fails, the steps before it are done, and the command can be repeated.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _RUNS: Final = 200
 
 @dataclass(slots=True)
 class DeletedAsset:
-    """An asset that was deleted, and what went with it."""
+    """A deleted asset, and the number of rows deleted with it."""
 
     asset_name: str
     asset_uri: str
     asset_events: int = 0
     queued_events: int = 0
-    """Entries in the queues of DAGs."""
+    """Deleted entries in the queues of DAGs."""
 
 
 @dataclass(slots=True)
 class DeletedDag:
-    """A DAG that was deleted, and what went with it."""
+    """A deleted DAG, and the number of runs and logs deleted with it."""
 
     dag_id: str
     runs: int = 0
     logs: int = 0
-    """Files that were deleted."""
+    """Deleted log files."""
     logs_elsewhere: int = 0
-    """Of runs that had one which is not on this machine."""
+    """Logs of deleted runs that are not on this machine."""
 
 
 async def delete_asset(
@@ -56,14 +56,14 @@ async def delete_asset(
 ) -> DeletedAsset:
     """Delete an asset that no DAG file declares, with its events.
 
-    Runs that have ended keep their rows, and lose the asset's events from what triggered them.
+    Ended runs keep their rows, and lose the asset's events from their triggering events.
 
     Args:
-        asset: Its name or its URI.
-        with_queued: Also if events of it wait for DAGs, which will not get them.
+        asset: The asset's name or URI.
+        with_queued: True to delete even if events wait for DAGs. The DAGs will not get them.
     Raises:
         UnknownAsset: There is no such asset.
-        MoveRefused: A file declares it, a DAG, a watcher or a run uses it, or events wait and `with_queued` is false.
+        MoveRefused: A file declares it, a DAG, a watcher or a run uses it, or events wait and `with_queued` is False.
     """
     async with database.reading() as session:
         asset_id, deleted = await _find_asset(session, asset)
@@ -126,11 +126,11 @@ def _refuse_used(asset: DeletedAsset, use: AssetUse, *, with_queued: bool) -> No
 
 
 async def look_at_dag(session: AsyncSession, dag_id: str) -> DagUse:
-    """Return what a DAG has that may be deleted.
+    """Return the file and the runs of a DAG that may be deleted.
 
     Raises:
         UnknownDag: There is no such DAG.
-        MoveRefused: It is not stale, or has a run that has not ended.
+        MoveRefused: The DAG is not stale, or has an unfinished run.
     """
     use = await dags.use_of_dag(session, dag_id)
     if use is None:
@@ -153,7 +153,7 @@ async def delete_dag(database: Database, dag_id: str) -> DeletedDag:
 
     Raises:
         UnknownDag: There is no such DAG.
-        MoveRefused: It is not stale, or has a run that has not ended.
+        MoveRefused: The DAG is not stale, or has an unfinished run.
         TriggererError: A log cannot be deleted; its run stays.
     """
     deleted = DeletedDag(dag_id)
@@ -167,7 +167,7 @@ async def delete_dag(database: Database, dag_id: str) -> DeletedDag:
                 continue
             gone = await dags.delete_some_runs(session, dag_id, limit=_RUNS)
             paths = [log_path(home, dag_id, run_id) for run_id, home in gone if home]
-            # Before the commit: nobody finds the log of a run that is gone.
+            # Before the commit, because nobody would find the log of a deleted run.
             logs = await to_thread.run_sync(delete_logs, paths)
             if is_last := len(gone) < _RUNS:
                 await dags.delete_dag_row(session, dag_id)

@@ -1,4 +1,4 @@
-"""Emitting an event by hand."""
+"""Emits an event by hand."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ async def emit_event(
     partition_key: str | None = None,
     create: bool = False,
 ) -> dict[str, Any]:
-    """Record one event of the asset with this name or URI; queue it for the DAGs that wait.
+    """Record one event of the asset with this name or URI, and queue it for the DAGs that wait.
 
     Args:
-        create: Accept an asset that no DAG file declares, and create it if it does not exist.
+        create: True to accept an asset that no DAG file declares, and to create it if it does not exist.
     Returns:
         The event, with the field names of the contract's §9.
     Raises:
-        UnknownAsset: No DAG file declares the asset, and `create` is false.
-        DagError: No asset is called that, and it is no valid URI either.
+        UnknownAsset: No DAG file declares the asset, and `create` is False.
+        DagError: No asset has this name, and it is not a valid URI either.
         RowRefused: The extra or the partition key cannot be stored.
     """
     found = await list_assets(session, asset=asset, limit=2)

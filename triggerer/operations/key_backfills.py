@@ -1,4 +1,4 @@
-"""Runs of a DAG for partition keys: by one command, and so many at a time."""
+"""Backfills of a DAG's partition keys, with a limit on the runs that are active at once."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from triggerer.store.listing.views import BackfillView
 
 @dataclass(frozen=True, slots=True)
 class PlannedKey:
-    """What a backfill would do for a partition key."""
+    """The step that a backfill would take for a partition key."""
 
     partition_key: str
     step: Step
     run_id: str | None
-    """The run that there is, the newest."""
+    """The newest run of the key, or None."""
     run_state: str | None
 
 
 async def is_partitioned(session: AsyncSession, dag_id: str) -> bool:
-    """Whether the DAG is scheduled by partition keys.
+    """Return True if the DAG is scheduled by partition keys.
 
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: It is gone from its file.
+        DagError: The DAG is gone from its file.
     """
     return isinstance(await _schedule(session, dag_id), OnPartitions)
 
@@ -49,12 +49,12 @@ async def is_partitioned(session: AsyncSession, dag_id: str) -> bool:
 async def keys_of_periods(
     session: AsyncSession, dag_id: str, from_date: datetime, to_date: datetime
 ) -> list[str]:
-    """Return the keys of the periods that start between two instants, both included, and are over.
+    """Return the keys of the periods that start between two instants, both inclusive, and are over.
 
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: The keys of its runs are no periods, or it is not scheduled by partition keys; or the range is empty,
-            or too large.
+        DagError: The DAG is not scheduled by partition keys, or its keys are not periods. Or the range is empty or too
+            large.
     """
     schedule = await _schedule(session, dag_id)
     if not isinstance(schedule, OnPartitions):
@@ -74,7 +74,7 @@ async def plan_keys(
     *,
     reprocess: Reprocess = Reprocess.NONE,
 ) -> list[PlannedKey]:
-    """Return what a backfill would do for these keys, in order, and change nothing; raises as `start_key_backfill`."""
+    """Return the steps of a backfill for these keys, in order, and change nothing; raises as `start_key_backfill`."""
     checked, infos = await _checked(session, dag_id, keys)
     existing = await _existing(session, dag_id, checked, infos)
     planned = []
@@ -94,23 +94,24 @@ async def start_key_backfill(
     max_active: int = 10,
     params: Mapping[str, Any] | None = None,
 ) -> BackfillView:
-    """Begin a backfill of these keys, in order: its first runs are queued at once, the others as those end.
+    """Start a backfill of these keys, in order. Its first runs are queued at once, the others as runs end.
 
-    Its runs have the key, take no events, and leave what waits for the key where it is. If the DAG's timetable gives
-    keys, they are for the data intervals that have these.
+    The runs have the keys, take no events, and leave waiting events in place. If the DAG's timetable produces keys, the
+    runs cover the data intervals that belong to the keys.
 
     Args:
-        keys: One that is named twice counts once.
-        max_active: At most so many of its runs are queued or running.
-        params: They replace the DAG's parameters of the same names, and those of a run that is run again.
+        keys: A repeated key counts once.
+        max_active: The most runs of the backfill that may be queued or running at a time.
+        params: They replace the parameters of the same names, of the DAG or of a run that is repeated.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: It is gone from its file; or there are no keys, or one that its timetable does not give, or not yet.
+        DagError: The DAG is gone from its file, or there are no keys. Or its timetable never produces one of the keys,
+            or not yet.
         RowRefused: A key cannot be stored.
-        MoveRefused: The DAG has a backfill that has not ended.
+        MoveRefused: The DAG has an unfinished backfill.
     """
     if max_active < 1:
-        raise DagError(f"max_active has to be at least 1, not {max_active}")
+        raise DagError(f"max_active must be at least 1, not {max_active}")
     checked, infos = await _checked(session, dag_id, keys)
     await refuse_second(session, dag_id)
     if infos:
@@ -136,7 +137,7 @@ async def start_key_backfill(
 async def _checked(
     session: AsyncSession, dag_id: str, keys: Sequence[str]
 ) -> tuple[list[str], list[DagRunInfo]]:
-    """Return the keys, each once, and the runs of the DAG's timetable that have them; none: it gives no keys."""
+    """Return the keys, each once, and the timetable's runs for them; no runs if the timetable produces no keys."""
     schedule = await _schedule(session, dag_id)
     if not keys:
         raise DagError(f"there is no partition key of {dag_id!r} to run")
@@ -153,7 +154,7 @@ async def _checked(
 async def _existing(
     session: AsyncSession, dag_id: str, keys: Sequence[str], infos: Sequence[DagRunInfo]
 ) -> dict[str, tuple[str, RunState]]:
-    """Return the newest run (id, state) for each key, or for the data interval that has it."""
+    """Return the newest run (id, state) of each key, or of the data interval that belongs to the key."""
     if not infos:
         return await queries.runs_of_keys(session, dag_id, keys)
     dates = [info.logical_date for info in infos]

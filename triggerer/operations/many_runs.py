@@ -1,4 +1,4 @@
-"""Queues many ended runs again: some at a time, each time in a transaction of its own."""
+"""Queues many ended runs again, a batch at a time, each batch in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from triggerer.store.runs.ended import (
 )
 
 _AT_ONCE: Final = 20
-"""Runs in one transaction: a tenth of a second, for which it holds SQLite's write lock, and the service waits."""
+"""Runs in one transaction. They take a tenth of a second of SQLite's write lock, while the service waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRun:
-    """What became of one of many runs that somebody wants to be queued again, or what would become of it."""
+    """The outcome, or the planned outcome, for one run that somebody wants to queue again."""
 
     dag_id: str
     run_id: str
     run_after: datetime
     former_state: str
     refused: str | None
-    """Why the run is left as it is; None: it is queued again."""
+    """Why the run stays as it is. None: it is queued again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a choice of runs comes to at one moment. Runs that are made later do not belong to it."""
+    """The runs that match a choice at one moment. Later runs do not belong to it."""
 
     choice: EndedRuns
     runs: int
     dags: int
     up_to: int
-    """The highest primary key."""
+    """The highest primary key among them."""
 
 
 async def choose(session: AsyncSession, choice: EndedRuns) -> Chosen:
-    """Count the runs that a choice comes to now.
+    """Count the runs that match a choice now.
 
     Raises:
-        UnknownDag: The choice names a DAG that there is not.
+        UnknownDag: The choice names an unknown DAG.
     """
     if choice.dag is not None and not await list_dags(session, dag=choice.dag, limit=1):
         raise UnknownDag(choice.dag)
@@ -62,13 +62,13 @@ async def choose(session: AsyncSession, choice: EndedRuns) -> Chosen:
 async def repeat_runs(
     database: Database, chosen: Chosen, *, clear: bool, tasks: Collection[str] = ()
 ) -> AsyncIterator[Sequence[RepeatedRun]]:
-    """Queue the chosen runs again, oldest first; yield what became of each batch once it is committed.
+    """Queue the chosen runs again, oldest first; yield the outcomes of each batch once it is committed.
 
-    A run that cannot be repeated is refused alone. A run that somebody else has queued again meanwhile is passed over.
-    What was yielded stays done if a later batch fails, and the same choice then comes to the rest.
+    If a run cannot be repeated, only that run is refused. A run that somebody else has queued again is skipped. If a
+    later batch fails, the yielded batches are done, and the choice then matches the remaining runs.
 
     Args:
-        clear: As `clear_run` does it, with these tasks; otherwise as `retry_run`.
+        clear: True to do as `clear_run` with these tasks; False to do as `retry_run`.
     Raises:
         StoreError: A batch could not be written; nothing of it was.
     """
@@ -93,7 +93,7 @@ async def repeat_runs(
 async def plan_repeats(
     database: Database, chosen: Chosen, *, tasks: Collection[str] = ()
 ) -> AsyncIterator[Sequence[RepeatedRun]]:
-    """Yield what `repeat_runs` would do, in batches, and change nothing."""
+    """Yield the outcomes of `repeat_runs` in batches, and change nothing."""
     dags: dict[str, DagView] = {}
 
     async def check(session: AsyncSession, run: EndedRun) -> None:
@@ -129,6 +129,6 @@ async def _outcome(
     try:
         await do(session, run)
     except (DagError, MoveRefused) as error:
-        # Both are raised before anything of the run is written.
+        # Both are raised before any change to the run.
         refused = error.message
     return RepeatedRun(run.dag_id, run.run_id, run.run_after, run.state, refused)

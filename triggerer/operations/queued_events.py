@@ -1,4 +1,4 @@
-"""The events that wait for DAGs."""
+"""Lists and deletes the events that wait for DAGs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ async def list_queued_events(
     """Return the events that wait, by DAG, oldest first.
 
     Args:
-        limit: At most so many; 0: all.
-        asset: Its name or its URI.
-        state: Of the DAG: `active`, `paused` or `stale`.
+        limit: The most events to return; 0 means all.
+        asset: The asset's name or URI.
+        state: The state of the DAG: `active`, `paused` or `stale`.
     """
     return await queries.list_queued_events(session, limit=limit, dag=dag, asset=asset, state=state)
 
@@ -31,14 +31,14 @@ async def list_queued_events(
 async def delete_queued_events(
     session: AsyncSession, *, dag: str | None = None, asset: str | None = None
 ) -> int:
-    """Delete the entries of a DAG, of an asset, or of an asset in one DAG's queue; return how many there were.
+    """Delete the entries of a DAG, of an asset, or of an asset in one DAG's queue; return their number.
 
-    No run will get these events; the events themselves stay.
+    No run will take these events. The events themselves stay.
 
     Raises:
         UnknownDag: There is no such DAG.
         UnknownAsset: There is no such asset.
-        DagError: Neither is given.
+        DagError: Neither a DAG nor an asset is given.
     """
     if dag is None and asset is None:
         raise DagError("neither a DAG nor an asset is named", hint="that would be every queue")

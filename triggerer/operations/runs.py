@@ -1,4 +1,4 @@
-"""What a user can ask of a run."""
+"""The operations on single runs: cancel, retry and clear."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triggerer.store.runs.transitions import request_cancel
 
 
 async def newest_run(session: AsyncSession, dag_id: str) -> str:
-    """Return the id of the DAG's newest run, the first one that `runs list --dag` shows.
+    """Return the id of the DAG's newest run, which `runs list --dag` shows first.
 
     Raises:
         UnknownDag: There is no such DAG.
@@ -36,13 +36,13 @@ async def newest_run(session: AsyncSession, dag_id: str) -> str:
 
 
 async def cancel_run(session: AsyncSession, dag_id: str, run_id: str) -> RunState:
-    """Cancel a run: at once while it is queued; otherwise its executor is told to stop it.
+    """Cancel a queued run at once, or make the executor of a running run stop it.
 
     Returns:
-        `cancelled`; or `running`: its executor will end it.
+        `cancelled`, or `running` if its executor will end it.
     Raises:
         UnknownRun: There is no such run.
-        MoveRefused: It has ended already.
+        MoveRefused: The run has ended already.
     """
     run_pk = await find_run(session, dag_id, run_id)
     state = None if run_pk is None else await request_cancel(session, run_pk)
@@ -58,20 +58,20 @@ async def cancel_run(session: AsyncSession, dag_id: str, run_id: str) -> RunStat
 
 
 async def retry_run(session: AsyncSession, dag_id: str, run_id: str) -> None:
-    """Queue a run that failed or was cancelled for another attempt, also if its DAG is paused.
+    """Queue a failed or cancelled run for another attempt, even if its DAG is paused.
 
-    Tasks that have succeeded or were skipped are left as they are. One whose result another one needs is executed
-    again, to have it. No event is emitted twice.
+    Tasks that succeeded or were skipped are not executed again, unless another task needs their result. No event is
+    emitted twice.
 
     Raises:
         UnknownRun: There is no such run.
-        MoveRefused: It has not ended, or has succeeded.
+        MoveRefused: The run has not ended, or has succeeded.
         DagError: The DAG is gone from its file.
     """
     run = await _lock(session, dag_id, run_id)
     if run.state is RunState.SUCCESS:
         raise MoveRefused(
-            f"the run {run_id!r} has succeeded", hint="triggerer runs clear runs it once more"
+            f"the run {run_id!r} has succeeded", hint="triggerer runs clear runs it again"
         )
     done = (TaskState.SUCCESS, TaskState.SKIPPED)
     kept = {task_id: state for task_id, state in run.tasks.items() if state in done}
@@ -81,17 +81,17 @@ async def retry_run(session: AsyncSession, dag_id: str, run_id: str) -> None:
 async def clear_run(
     session: AsyncSession, dag_id: str, run_id: str, *, tasks: Collection[str] = ()
 ) -> list[str]:
-    """Queue a run that has ended for another attempt, as if these tasks had not been executed.
+    """Queue an ended run for another attempt, as if these tasks had not been executed.
 
-    They emit their events anew, so that DAGs that wait for them get them again. A run keeps its own triggering events.
+    The tasks emit their events again, so DAGs that wait for them get new events. The run keeps its triggering events.
 
     Args:
-        tasks: With all that wait for them; none: all of them.
+        tasks: Clear these tasks and all tasks that wait for them. Empty: all tasks.
     Returns:
-        The ids of the tasks that were cleared, in the order of the DAG.
+        The ids of the cleared tasks, in the order of the DAG.
     Raises:
         UnknownRun: There is no such run.
-        MoveRefused: It has not ended.
+        MoveRefused: The run has not ended.
         DagError: The DAG is gone from its file, or has no such task.
     """
     run = await _lock(session, dag_id, run_id)
@@ -100,7 +100,7 @@ async def clear_run(
     cleared = _with_downstream(run.definition, tasks) if tasks else set(names)
     kept = {task_id: state for task_id, state in run.tasks.items() if task_id not in cleared}
     if not tasks:
-        # Also those that the file no longer has.
+        # This includes tasks that the file no longer has.
         kept = {}
     counts = dict(run.repeat.cleared)
     for task_id in cleared:
@@ -110,10 +110,10 @@ async def clear_run(
 
 
 def refuse_gone(dag_id: str, *, is_stale: bool, path: str) -> None:
-    """Do nothing, unless the DAG is gone from its file.
+    """Refuse if the DAG is gone from its file.
 
     Raises:
-        DagError: It is.
+        DagError: It is gone.
     """
     if is_stale:
         raise DagError(f"the DAG {dag_id!r} is gone from its file {path}")
@@ -122,7 +122,7 @@ def refuse_gone(dag_id: str, *, is_stale: bool, path: str) -> None:
 def check_tasks(
     dag_id: str, definition: Sequence[Mapping[str, Any]], tasks: Collection[str]
 ) -> None:
-    """Do nothing, unless the DAG lacks one of these tasks.
+    """Refuse if the DAG lacks one of these tasks.
 
     Raises:
         DagError: The DAG lacks a task.
@@ -153,7 +153,7 @@ async def _queue(session: AsyncSession, dag_id: str, run: LockedRun, repeat: Rep
 
 
 def _with_downstream(definition: Sequence[Mapping[str, Any]], tasks: Collection[str]) -> set[str]:
-    """Return these tasks, and those that wait for them, directly or not. The definition is in order."""
+    """Return these tasks, and all tasks that wait for them, directly or not. The definition is in order."""
     found = set(tasks)
     for task in definition:
         if not found.isdisjoint(task["upstream"]):

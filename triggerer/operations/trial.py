@@ -1,4 +1,4 @@
-"""One run of a DAG in the foreground, in a store of its own that is thrown away."""
+"""Runs a DAG once in the foreground, in a store of its own that is discarded afterwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOOK_EVERY: Final = timedelta(milliseconds=50)
 
 @dataclass(frozen=True, slots=True)
 class GivenEvent:
-    """An event that the run is given: of the asset with this name or URI."""
+    """An event that the run gets, of the asset with this name or URI."""
 
     asset: str
     extra: Mapping[str, Any]
@@ -43,10 +43,10 @@ class GivenEvent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What to run, and with what.
+    """The DAG to run, and the input of the run.
 
     Args:
-        partition_key: The run's own, and that of the events.
+        partition_key: The key of the run and of its events.
         spark: `[spark]` as a mapping.
         pools: The names in `[pools]`. None: the DAG may use any.
     """
@@ -65,7 +65,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """How the run ended, and the events that its tasks emitted."""
+    """The run as it ended, and the events that its tasks emitted."""
 
     run: RunView
     tasks: list[TaskRunView]
@@ -73,19 +73,19 @@ class TrialResult:
 
 
 async def try_dag(trial: Trial, *, on_log: Callable[[bytes], None]) -> TrialResult:
-    """Run a DAG once, as a worker would, and return what came of it; nothing of it is kept.
+    """Run a DAG once, as a worker would, and return the result. The store is discarded.
 
-    What its tasks do to the world, they do. No other DAG runs, whatever they emit.
+    Side effects of the tasks are real. No other DAG runs, even if the tasks emit events.
 
     Args:
-        on_log: Called with what the run writes into its log, as it does.
+        on_log: Called with new bytes of the run's log, while the run writes them.
     Raises:
-        UnknownDag: No file defines it.
-        DagFileError: Its file cannot be read, or another one, which may be its file.
+        UnknownDag: No file defines the DAG.
+        DagFileError: A file cannot be read, and it may define the DAG.
         DagError: An event's asset is neither known nor a valid URI.
         RowRefused: An event's extra, or the partition key, cannot be stored.
-        ConfigurationError: There is no place for temporary files.
-    Cancellation: The worker is ended, and the store is thrown away.
+        ConfigurationError: There is no folder for temporary files.
+    Cancellation: The worker is ended, and the store is discarded.
     """
     with _temporary_folder() as folder:
         home = Path(await anyio.Path(folder).resolve())
@@ -105,13 +105,13 @@ def _temporary_folder() -> TemporaryDirectory[str]:
         return TemporaryDirectory(prefix="triggerer-test-")
     except OSError as error:
         raise ConfigurationError(
-            f"there is no place for temporary files: {error.strerror}",
+            f"there is no folder for temporary files: {error.strerror}",
             hint="set TMPDIR to a folder that this user may write to",
         ) from error
 
 
 async def _prepare(trial: Trial, database: Database) -> str:
-    """Put the folder's DAGs, the events and the run into the store; return the run's id."""
+    """Store the folder's DAGs, the events and the run; return the run's id."""
     parsed = await parse_once(
         trial.dags_folder,
         allowed_modules=trial.allowed_modules,
@@ -174,7 +174,7 @@ async def _execute(
                 await ends.wait(_LOOK_EVERY)
                 await log.read_on()
             tasks.cancel_scope.cancel()
-    # The worker has gone, and has written what it had to.
+    # The worker has gone, and its log is complete.
     await log.read_on()
 
 
@@ -185,7 +185,7 @@ async def _has_ended(database: Database, dag_id: str, run_id: str) -> bool:
 
 
 class _Follower:
-    """Reads a file as it grows; it may not be there yet."""
+    """Reads a file as it grows. The file may not exist yet."""
 
     def __init__(self, path: Path, on_log: Callable[[bytes], None]) -> None:
         self._path = path

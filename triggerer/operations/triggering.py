@@ -1,4 +1,4 @@
-"""Queueing a run by hand."""
+"""Queues a run by hand."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ async def trigger_dag(
     logical_date: datetime | None = None,
     partition_key: str | None = None,
 ) -> str:
-    """Queue a manual run, also if the DAG is paused or has `max_active_runs`; it takes no queued events.
+    """Queue a manual run, even if the DAG is paused or has `max_active_runs` runs; it takes no queued events.
 
     Args:
-        run_id: None: made of the present instant.
-        params: They replace those of the DAG with the same names.
-        logical_date: From it the DAG's timetable infers the data interval; without a timetable both bounds are this
-            instant. None: the present instant where there is a timetable, otherwise it has none.
-        partition_key: What the run has as its own; any DAG's may have one. If the DAG's timetable gives keys, the run
-            is for the data interval that has this one; None: the run has the key of its data interval.
+        run_id: None: built from the present instant.
+        params: They replace the DAG's parameters of the same names.
+        logical_date: The DAG's timetable infers the data interval from it. Without a timetable both bounds are this
+            instant. None: the present instant if there is a timetable, otherwise no logical date.
+        partition_key: The run's key; a run of any DAG may have one. If the DAG's timetable produces keys, the run
+            covers the data interval that belongs to the key. None: the key of the run's data interval.
     Returns:
         The run's id.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: Its file is gone; or its timetable gives keys, and this is none of them.
-        RowRefused: The DAG has a run of this id; or the id, or the key, cannot be one.
+        DagError: The DAG is gone from its file, or its timetable produces keys and never this one.
+        RowRefused: The DAG has a run with this id, or the id or the key is not a valid one.
     """
     created = await create_manual_run(
         session, dag_id, run_id=run_id, params=params, partition_key=partition_key

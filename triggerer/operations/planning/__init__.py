@@ -1,1 +1,1 @@
-"""What other DAG files would change: the operation behind `triggerer plan`."""
+"""Compares other DAG files with the present ones: the operation behind `triggerer plan`."""

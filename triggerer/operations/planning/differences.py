@@ -1,4 +1,4 @@
-"""Compares DAGs and watchers in force with those of another folder, value by value, without secrets."""
+"""Compares present DAGs and watchers with another folder, value by value, without secrets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIELDS: Final = (
 
 
 class Kind(StrEnum):
-    """How a value differs."""
+    """The kind of a difference."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value, as it may be shown; `before` is None where it was added, `after` where it was removed."""
+    """One value, without secrets. `before` is None if it was added, `after` if it was removed."""
 
     name: str
     """A field (`max_active_runs`), or a path (`params.region`, `tasks.load.upstream`, `match`)."""
@@ -46,11 +46,11 @@ class Difference:
     before: Any
     after: Any
     is_hidden: bool = False
-    """The two look alike because a secret in them is hidden."""
+    """True if the two look alike because a secret in them is hidden."""
 
 
 def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference, ...]:
-    """Return what differs, as far as the store knows it: of a task its order, outlets, inlets and need of Spark."""
+    """Return the differences that the store can show. It knows a task's order, outlets, inlets and need of Spark."""
     fields = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     return (
         *_changed(fields),
@@ -60,12 +60,12 @@ def differences_of_dags(before: ParsedDag, after: ParsedDag) -> tuple[Difference
 
 
 def schedule_of_new(dag: ParsedDag) -> tuple[Difference, ...]:
-    """Return the schedule of a DAG that is not in force, as something added."""
+    """Return the schedule of a new DAG as an added value."""
     return (_difference("schedule", "schedule", Kind.ADDED, None, dag.schedule),)
 
 
 def differences_of_watchers(before: ParsedWatcher, after: ParsedWatcher) -> tuple[Difference, ...]:
-    """Return what differs: the trigger's class and arguments, and the guarantee."""
+    """Return the differences in the trigger's class and arguments, and in the guarantee."""
     fields = {
         "trigger": (before.classpath, after.classpath),
         "guarantee": (before.guarantee, after.guarantee),
@@ -108,7 +108,7 @@ def _of_tasks(before: ParsedDag, after: ParsedDag) -> Iterator[Difference]:
 
 
 def _told(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what there is to tell of a task: not its name, and nothing that is empty."""
+    """Return the values of a task to show: all but its name and empty values."""
     return {name: value for name, value in task.items() if value and name != "task_id"}
 
 

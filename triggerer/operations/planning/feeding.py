@@ -1,4 +1,4 @@
-"""Assets that DAGs wait for, and that nothing would feed, or no watcher any longer, once another folder is in force."""
+"""Finds assets that DAGs wait for, and that lose their watchers or have no source of events in another folder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from triggerer.domain.dag_files.merging import AssetKey, Folder
 from triggerer.domain.schedules import condition_in_json
 
 Members = Mapping[str, frozenset[Asset]]
-"""By alias, the assets that events attached to it were of."""
+"""Alias to the assets of the events that were attached to it."""
 _Key = tuple[str, str | None]
-"""The name and the URI of an asset, or the name of an alias and None."""
+"""The name and URI of an asset, or the name of an alias and None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,20 @@ class UnfedAsset:
 
     name: str
     uri: str | None
-    """None: it is an alias."""
+    """None for an alias."""
     waiting_dags: tuple[str, ...]
-    """The DAGs that wait for it, in the new folder."""
+    """The DAGs of the new folder that wait for it."""
     lost_watchers: tuple[str, ...]
-    """The names of all the watchers that it has now, if it keeps none."""
+    """The names of its present watchers, if it keeps none of them."""
     fed_by: tuple[str, ...]
-    """The tasks (`dag.task`) of the new folder that have it as an outlet; empty: nothing feeds it."""
+    """The tasks (`dag.task`) of the new folder with the asset as an outlet; empty if there is no source of events."""
     is_new: bool
-    """Something feeds it now, or no DAG waits for it now."""
+    """True if it has a source of events now, or no DAG waits for it now."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """The watchers and tasks of a folder by what they feed, and its DAGs by what they wait for."""
+    """The watchers and tasks of a folder by the assets that they feed, and its DAGs by the assets that they wait for."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]
@@ -46,10 +46,10 @@ class _Feeders:
 def unfed_assets(
     before: Folder, after: Folder, renamed: Mapping[AssetKey, AssetKey], members: Members
 ) -> list[UnfedAsset]:
-    """Return the assets that lose all their watchers, or that nothing feeds, while a DAG waits for them; by name.
+    """Return, by name, the assets with waiting DAGs that lose all watchers or have no source of events.
 
     Args:
-        renamed: Assets that get another name or URI, by what they are called now.
+        renamed: Present identities of assets to their new ones, if a name or URI changes.
     """
     old, new = _feeders(before, members), _feeders(after, members)
     formerly: dict[_Key, _Key] = {
@@ -95,7 +95,7 @@ def _fed(outlet: Mapping[str, Any], members: Members) -> Iterator[_Key]:
     match outlet:
         case {"asset": {"name": str(name), "uri": str(uri)}}:
             yield name, uri
-            # An event of an asset that an alias has been resolved to counts as the alias's.
+            # An event of an asset counts for each alias that resolves to the asset.
             yield from (
                 (alias, None)
                 for alias, assets in members.items()

@@ -1,4 +1,4 @@
-"""The recorded events, as a plan gives them to definitions."""
+"""Prepares the recorded events for a plan."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from triggerer.store.events.history import PastEvent
 def recorded(
     past: Sequence[PastEvent], now: datetime
 ) -> tuple[list[RecordedEvent], SetBack | None]:
-    """Return the history by the clock as it is now.
+    """Return the history as if the clock had always been right.
 
-    Events that lie ahead were recorded before the clock was set back. All are moved by the same time, so that the
-    last came when the clock was set back: just before the first event after it.
+    Events that lie ahead were recorded before the clock was set back. All of them move back by one amount, so that the
+    last one lies at the moment when the clock was set back: just before the first event after it.
     """
     ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
     moved = {past[number].id for number in ahead}
@@ -26,7 +26,7 @@ def recorded(
         last = ahead[-1]
         at = past[last + 1].timestamp if last + 1 < len(past) else now
         set_back = SetBack(past[last].id, at)
-        # Before it, or both would count as of one transaction.
+        # Strictly before the next event. With equal instants, both would count as one transaction.
         by = max(past[number].timestamp for number in ahead) - at + timedelta.resolution
     history = [
         RecordedEvent(

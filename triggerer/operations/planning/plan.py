@@ -1,4 +1,4 @@
-"""What other DAG files would change, before they are put in place."""
+"""Tells what other DAG files would change, before they are put in place."""
 
 from __future__ import annotations
 
@@ -54,65 +54,65 @@ _LOOKED_BACK: Final = timedelta(days=7)
 
 
 class Change(StrEnum):
-    """What becomes of a DAG."""
+    """The change of a DAG."""
 
     NEW = "new"
-    """Or it comes back: its file had gone."""
+    """New, or back after its file had gone."""
     GONE = "gone"
     CHANGED = "changed"
     SAME = "same"
-    """Nothing of it differs but perhaps its file, as far as the store knows it."""
+    """The definition is equal, as far as the store knows it. Its file may differ."""
     KEPT = "kept"
-    """Its file cannot be read in the new folder: what is in force stays."""
+    """Its file cannot be read in the new folder, so the present definition stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class DagPlan:
-    """One DAG, before and after."""
+    """One DAG under the present and the new definition."""
 
     dag_id: str
     change: Change
     before: Replayed | None
-    """The runs that the present definition makes of the history; None: there is none, or it cannot be said."""
+    """The runs that the present definition makes of the history. None: there is no definition, or an error."""
     after: Replayed | None
-    """Those that the new one makes."""
+    """The runs that the new definition makes of the history."""
     queued: int
-    """Events that wait for it now, of no asset more than are counted."""
+    """Events that wait for it now, counted up to a limit for each asset."""
     dropped: int
-    """Of those, how many are of assets that it no longer waits for: its next run takes them all the same."""
+    """Waiting events of assets that the new definition does not wait for. The next run takes them all the same."""
     due_before: int
-    """Runs that are due now, by the present definition."""
+    """Runs that are due now under the present definition."""
     due_after: int
-    """Runs that will be due with the new one, at once."""
+    """Runs that will be due at once under the new definition."""
     next_before: datetime | None
-    """When the run is due that its timetable asks for after these; None: it asks for none."""
+    """When the timetable's next run after these is due. None: it asks for none."""
     next_after: datetime | None
     holds_after: tuple[str, ...]
-    """What the run after these waits for."""
+    """The reasons that delay the run after these."""
     is_counted_short: bool = False
-    """More events may wait than were counted."""
+    """True if more events may wait than were counted."""
     error: str | None = None
-    """Why it cannot be said."""
+    """Why there is no replay, or None."""
     differences: tuple[Difference, ...] = ()
-    """The values that differ between the definition in force and the new one; for a new DAG, its schedule."""
+    """The values that differ between the present definition and the new one; for a new DAG, its schedule."""
     runs_in_both: int | None = None
-    """How many of the runs before and after are the same; None: one of the two is unknown."""
+    """The number of runs that both definitions make. None: one of the two is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderPlan:
-    """All DAGs by id, and the history that they were asked about."""
+    """The plans of all DAGs by id, and the range of the history."""
 
     since: datetime
     until: datetime
     events: int
     dags: tuple[DagPlan, ...]
     errors: tuple[Problem, ...] = ()
-    """Why files of the folder cannot be used."""
+    """Errors in files of the folder that cannot be used."""
     watchers: tuple[WatcherPlan, ...] = ()
-    """Those that are new, gone or changed, by asset and name."""
+    """Watchers that are new, gone or changed, by asset and name."""
     unfed_assets: tuple[UnfedAsset, ...] = ()
-    """Those that DAGs wait for, and that lose their watchers, or that nothing feeds."""
+    """Assets with waiting DAGs that lose their watchers or have no source of events."""
 
 
 async def plan_folder(
@@ -123,18 +123,18 @@ async def plan_folder(
     events: int = 10_000,
     dag: str | None = None,
 ) -> FolderPlan:
-    """Return what a folder would change if it took the place of the one in force; change nothing.
+    """Return the changes that a folder would make in place of the present one; change nothing.
 
-    The history is given to both definitions, by the very code that schedules. Events that the new files' own tasks
-    would emit are not in it. No transaction is open while something is computed.
+    The code that schedules replays the history under both definitions. The history has no events that tasks of the new
+    files would emit. No transaction is open during computations.
 
     Args:
-        since: Where the history begins; None: a week ago, or with the first event if that is older. Where there are
-            more events than are asked for, it begins with the first of these.
-        events: At most this number, the newest.
-        dag: Only this one, with the assets that it waits for and their watchers.
+        since: The begin of the history. None: a week ago, or the first event if that is older. If there are more events
+            than `events`, the history begins with the first of these.
+        events: The most events to replay, the newest.
+        dag: Only this DAG, with the assets that it waits for and their watchers.
     Raises:
-        UnknownDag: There is no such DAG, neither in force nor in the folder.
+        UnknownDag: There is no such DAG, neither now nor in the folder.
     """
     read = await _read(database, since=since, events=events)
     history, set_back = recorded(read.past, read.now)
@@ -168,7 +168,7 @@ async def plan_folder(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The history, and the definitions in force, as the database has them."""
+    """The history and the present definitions, as read from the database."""
 
     now: datetime
     past: Sequence[PastEvent]
@@ -203,7 +203,7 @@ def _with_differences(plan: DagPlan, in_force: ParsedDag | None, new: ParsedDag 
 
 
 def _with_neighbours(plan: FolderPlan, read: _Read, after: Folder, dag: str | None) -> FolderPlan:
-    """Add the plans of watchers and assets: all, or only those for assets that one DAG waits for now or then."""
+    """Add the plans of watchers and assets: all, or only for assets that one DAG waits for, now or then."""
     renamed = renamed_assets(read.folder, after)
     watchers = plan_watchers(read.folder, after, renamed, read.backlogs)
     assets = unfed_assets(read.folder, after, renamed, read.members)
@@ -222,7 +222,7 @@ class _Asked:
     until: datetime
     set_back: SetBack | None
     _positions: dict[Asset, list[int]] = field(default_factory=dict)
-    """By asset, where its events are in the history: few DAGs wait for all."""
+    """Asset to the indices of its events in the history, because few DAGs wait for all assets."""
 
     def __post_init__(self) -> None:
         for at, event in enumerate(self.history):
@@ -281,7 +281,7 @@ class _Asked:
         before: Definition | None,
         after: Definition | None,
     ) -> Look | None:
-        """Return what a scheduler would find with the new definition; None: the DAG is gone."""
+        """Return the look of a scheduler under the new definition. None: the DAG is gone."""
         if after is None:
             return None
         dag = redefined(known, after, self.members)
@@ -293,7 +293,7 @@ class _Asked:
         return _looked(dag)
 
     def _mapped_again(self, old: PresentDag | None, after: Definition) -> PartitionQueue:
-        """Return how the keys stand once what waits is mapped by the new definition."""
+        """Return the partition queue after the new definition has mapped the waiting events."""
         if old is None or not isinstance(after.schedule, OnPartitions):
             return PartitionQueue()
         keys = KeysInMemory(partitioner_of(after.schedule), after.quiet_period, self.members)

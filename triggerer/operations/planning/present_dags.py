@@ -1,4 +1,4 @@
-"""The DAGs as the scheduler reads them now: what `triggerer plan` compares other files with."""
+"""Reads the DAGs as the scheduler sees them now, for `triggerer plan` to compare with other files."""
 
 from __future__ import annotations
 
@@ -38,39 +38,39 @@ from triggerer.store.database.script import Script
 from triggerer.store.database.transactions import Database
 
 MOST_AT_ONCE: Final = 1_000
-"""Runs that are looked for in what is queued now."""
+"""Runs that a look finds at most in the present queue."""
 _MOST_EVENTS: Final = 10_000
-"""Of a DAG's asset that are counted, and of a DAG that are mapped anew, of those that wait."""
+"""Waiting events to count for each asset of a DAG, and waiting events of a DAG to map again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PresentDag:
-    """A DAG that is in force, or that was and comes back."""
+    """A present DAG, or a stale one that comes back."""
 
     path: str
     is_stale: bool
-    """It was in force: its pause, its runs and what waits for it are as they were left."""
+    """True if its file is gone. Its pause, its runs and its waiting events are as they were then."""
     snapshot: DagSnapshot | None
-    """None: it cannot be read here, see `error`."""
+    """None if it cannot be read here, see `error`."""
     queued: int
-    """The events that wait for it, of no asset more than are counted."""
+    """The events that wait for it, counted up to a limit for each asset."""
     is_counted_short: bool
-    """More may wait."""
+    """True if more events may wait."""
     waiting: tuple[KeyedEvent, ...] = ()
-    """The events that wait, as many as are looked at; only where the definition changes from or to partitions."""
+    """The first waiting events; read only if the definition changes from or to partition keys."""
     past: KeyedPast = NOTHING_TAKEN
-    """What runs have had, of the keys for which the new definition has these events."""
+    """The events that runs of the keys under the new definition have taken."""
     error: str | None = None
 
 
 async def present_dags(
     database: Database, new: Mapping[str, ParsedDag], *, dag: str | None
 ) -> dict[str, PresentDag]:
-    """Return the DAGs that are in force, by id; of stale ones those that are among the new ones.
+    """Return the present DAGs by id, including stale ones that are among the new ones.
 
     Args:
-        new: What is to take their place.
-        dag: Only this one.
+        new: The DAGs that will take their place.
+        dag: Only this DAG.
     """
     async with database.reading() as session:
         paths = await paths_of_dags(session, dag=dag)
@@ -92,7 +92,7 @@ async def present_dags(
         try:
             found[dag_id] = await _present(database, path, group, counts, new.get(dag_id))
         except (DagError, PluginError) as error:
-            # Its timetable is not installed here, say. That is said of it, and the others are planned.
+            # For instance, its timetable is not installed here. The plan shows the error, and plans the other DAGs.
             total = sum(counts.values())
             found[dag_id] = PresentDag(path, is_stale, None, total, False, error=str(error))
     return found
@@ -136,7 +136,7 @@ def _divided(new: ParsedDag, waiting: Sequence[KeyedEvent]) -> Sequence[Share]:
 def _facts(
     snapshot: DagSnapshot, waiting: Sequence[KeyedEvent], soon: datetime
 ) -> Script[DagSnapshot]:
-    """Return the snapshot with what is only read where the definition that is in force asks for it."""
+    """Return the snapshot with values that are otherwise only read if the present definition needs them."""
     dag_id = snapshot.dag_id
     last, kind = yield from last_runs(dag_id)
     asset_ids = [one.asset_id for one in snapshot.waiting]
@@ -160,9 +160,9 @@ def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
 
 
 def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
-    """Return the snapshot with what waits as it was counted, also of assets that the DAG waits for no more.
+    """Return the snapshot with these counts, including assets that the DAG no longer waits for.
 
-    The scheduler counts no further than it has to.
+    The scheduler itself counts no further than it needs.
     """
     aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
     waiting = (
@@ -173,7 +173,7 @@ def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
 
 
 def definition_of(dag: DagSnapshot) -> Definition:
-    """Return what decides about the runs of a DAG that is in force."""
+    """Return the attributes that decide about the runs of a present DAG."""
     return Definition(
         dag.dag_id,
         dag.schedule,
@@ -189,10 +189,10 @@ def definition_of(dag: DagSnapshot) -> Definition:
 
 
 def definition_in(dag: ParsedDag) -> Definition:
-    """Return what decides about the runs of a DAG of a file.
+    """Return the attributes that decide about the runs of a parsed DAG.
 
     Raises:
-        Exception: From a timetable that is not ours.
+        Exception: A timetable from a plugin failed.
     """
     return Definition(
         dag.dag_id,

@@ -1,4 +1,4 @@
-"""A DAG as the scheduler would see it under another definition, with what is queued for it now."""
+"""Shows a DAG as the scheduler would see it under another definition, with the events queued now."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from triggerer.scheduler.replay import Definition
 def redefined(
     now: DagSnapshot, definition: Definition, members: Mapping[str, frozenset[Asset]]
 ) -> DagSnapshot:
-    """Return what the scheduler would see of the DAG, with what is queued now, if this were its definition."""
+    """Return the scheduler's snapshot of the DAG, with the events queued now, if this were its definition."""
     restriction = TimeRestriction(definition.start_date, definition.end_date, definition.catchup)
-    # Otherwise the timetable is asked again.
+    # If the schedule changes, its timetable is asked again.
     is_asked_for = (
         not now.is_stale and definition.schedule == now.schedule and restriction == now.restriction
     )
@@ -42,7 +42,7 @@ def _waited_for(
     definition: Definition,
     members: Mapping[str, frozenset[Asset]],
 ) -> tuple[WaitingAsset, ...]:
-    """Return the waiting assets that the definition names, by themselves or by an alias."""
+    """Return the waiting assets that the definition names, directly or through an alias."""
     condition = condition_of(definition.schedule)
     if condition is None:
         return ()
@@ -61,6 +61,6 @@ def _waited_for(
 def dropped(
     known: DagSnapshot, after: Definition | None, members: Mapping[str, frozenset[Asset]]
 ) -> int:
-    """Return how many events wait now of assets that the DAG would no longer wait for."""
+    """Return how many waiting events belong to assets that the DAG would no longer wait for."""
     kept = () if after is None else _waited_for(known.waiting, after, members)
     return sum(one.queued for one in known.waiting) - sum(one.queued for one in kept)

@@ -13,8 +13,8 @@ from triggerer.observability.redaction import redact_text
 from triggerer.operations.planning.differences import Difference, differences_of_watchers
 from triggerer.store.dags.in_force import NO_BACKLOG, Backlog
 
-_ALONE: Final = "trigger-"
-"""How the digest of a stream begins that is one trigger's own, without a key."""
+_STANDALONE: Final = "trigger-"
+"""The beginning of the digest of a standalone trigger, which has no stream key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class WatcherPlan:
     stream_after: str | None
     is_stream_changed: bool
     positions: int
-    """The number of lanes in which it is behind now, with a position in the store."""
+    """The number of lanes with a stored position, because it is behind there now."""
     messages: int
     """The number of stored messages that wait for it now."""
     effect: str
@@ -48,8 +48,8 @@ def plan_watchers(
     """Return the watchers that differ, by asset and name.
 
     Args:
-        renamed: Assets that get another name or URI, by what they are called now. Their watchers go with them.
-        backlogs: Of the watchers in force that are behind.
+        renamed: Present identities of assets to their new ones. Watchers go with their assets.
+        backlogs: The backlogs of present watchers that are behind.
     """
     now_called = watchers_under_new_names(before, renamed)
     streams = {watcher.stream_digest for watcher, _ in before.watchers.values()}
@@ -69,12 +69,12 @@ def plan_watchers(
 
 
 def differs(old: ParsedWatcher, new: ParsedWatcher) -> bool:
-    """Return whether the new declaration gives the watcher another trigger, or another stream."""
+    """Return True if the new declaration gives the watcher another trigger or another stream."""
     return (old.trigger_digest, old.stream_digest) != (new.trigger_digest, new.stream_digest)
 
 
 def _new(new: ParsedWatcher, streams: set[str]) -> WatcherPlan:
-    if new.stream_digest.startswith(_ALONE):
+    if new.stream_digest.startswith(_STANDALONE):
         effect = "it runs alone, without a stream"
     elif new.stream_digest in streams:
         effect = "it joins a stream that is read already, from where that stream is then"
@@ -117,7 +117,7 @@ def _changed(
     is_moved = old.stream_digest != new.stream_digest
     if not is_moved:
         effect = f"its stream stays: {_KEPT}{_counted(backlog)}"
-    elif old.stream_digest.startswith(_ALONE) and new.stream_digest.startswith(_ALONE):
+    elif old.stream_digest.startswith(_STANDALONE) and new.stream_digest.startswith(_STANDALONE):
         effect = "it runs alone: it is stopped, and started with the new arguments"
     elif new.stream_digest in streams:
         effect = f"its stream changes: {_ended(backlog)}; it joins a stream that is read already"
@@ -150,7 +150,7 @@ def _ended(backlog: Backlog) -> str:
 
 
 def _counted(backlog: Backlog) -> str:
-    """Return what it is behind with now, in parentheses; an empty text if it is not behind."""
+    """Return the present backlog in parentheses, or an empty text if there is none."""
     parts = []
     if backlog.positions:
         parts.append(f"behind in {backlog.positions} lane{'s' * (backlog.positions > 1)}")
