@@ -36,7 +36,7 @@ class UnfedAsset:
 
 @dataclass(frozen=True, slots=True)
 class _Feeders:
-    """The watchers and tasks of a folder by the assets that they feed, and its DAGs by the assets that they wait for."""
+    """The watchers and tasks of a folder by the assets that they feed, and its DAGs by the assets they wait for."""
 
     watchers: dict[_Key, list[str]]
     tasks: dict[_Key, list[str]]
