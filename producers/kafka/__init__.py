@@ -1,8 +1,8 @@
-"""Apache Kafka, and whatever speaks its protocol.
+"""Apache Kafka, and other brokers that speak its protocol.
 
-`producer` has the shared stream's producer. The other modules are its parts: the settings, the lane (one assigned
-partition), the committed position, the commits, the dead letters, requests to the cluster, and the translation of the
-SDK's errors.
+`producer` has the shared stream's producer. `in_flight` has the state of one assigned partition, and `settle` commits,
+redelivers and dead-letters. `connection` connects, `positions` finds and commits positions, and `wire` has all that
+goes beyond aiokafka's public methods.
 """
 
 from producers.kafka.connection.checking import check_topics

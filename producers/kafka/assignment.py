@@ -1,6 +1,6 @@
 """The partitions that are assigned to this member, and the positions from which they are read.
 
-aiokafka knows only the eager protocol: every rebalance revokes all partitions and assigns them anew.
+aiokafka has only the eager protocol: every rebalance revokes all partitions and assigns them again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 logger = logging.getLogger(__name__)
 
 _IDLE_AFTER_S: Final = 10.0
-"""A stream to which nothing has come for so long is asked for less often."""
+"""After this long without a message, the stream sends fewer fetches."""
 
 
 class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     """The lanes of the partitions that are assigned to this member.
 
-    aiokafka calls the two listener methods from its coordination task, and only logs what they raise. So errors are
-    kept in `error`, for the stream to raise.
+    aiokafka calls the two listener methods from its coordination task, and only logs their errors. So they store an
+    error in `error`, and the stream raises it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self.lanes: dict[TopicPartition, LaneInFlight] = {}
         self.topics: dict[str, TopicDescription] = {}
         self.topics_are_suspect = False
-        """A broker does not know the id of one: look now."""
+        """A broker does not know the id of a topic: look the topics up now."""
         self.error: BrokerError | None = None
         self._consumer = consumer
         self._cluster = cluster
@@ -62,12 +62,12 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         )
         self._expired_offset = expired_offset
         self._finds_topics = finds_topics
-        """By a pattern: topics may come and go."""
+        """The stream reads a pattern: topics may appear and disappear."""
         self._positions_timeout_s = positions_timeout_s
         self._revoke_timeout_s = revoke_timeout_s
         self._idle_wait_ms = idle_wait_ms
         self.on_revoked: Callable[[TopicPartition], None] = lambda _: None
-        """Called for each partition that is taken away."""
+        """Called for each revoked partition."""
         self._busy_at = anyio.current_time()
         self._delivered = 0
         self._paused = False
@@ -75,13 +75,13 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._progress: anyio.Event | None = None
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Wait a bounded time for messages in flight to be advanced; the rest is redelivered to other members."""
+        """Wait a bounded time until messages in flight are advanced; other members receive the rest again."""
         lanes = [self.lanes[partition] for partition in revoked if partition in self.lanes]
         membership = self._cluster.membership()
         for lane in lanes:
             lane.draining = True
             if lane.membership != membership:
-                # The session is lost: the group takes no commit of this membership any more.
+                # The session is lost: the group refuses commits of this membership.
                 lane.close()
         with anyio.move_on_after(self._revoke_timeout_s):
             while any(lane.in_flight for lane in lanes):
@@ -96,13 +96,13 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._wait_as_long_as_possible()
         if left:
             logger.warning(
-                "partitions %s go with about %d messages in flight, which are delivered again",
+                "partitions %s were revoked with about %d messages in flight, which are delivered again",
                 names_of(revoked),
                 left,
             )
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Find the position of each partition, within a deadline: no heartbeats are sent meanwhile."""
+        """Find the position of each partition. The deadline is short, because no heartbeats are sent meanwhile."""
         try:
             with anyio.fail_after(self._positions_timeout_s):
                 await self._begin(assigned)
@@ -115,7 +115,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self.error.__cause__ = error
         except Exception as error:  # noqa: BLE001 - aiokafka would only log it; the stream raises it
             if isinstance(error, ExceptionGroup) and (first := _first(error)) is not None:
-                # What several commits beside one another were refused for.
+                # Several concurrent commits were refused, each with an error.
                 self.error = first
                 return
             self.error = BrokerUnavailable(f"assignment of {names_of(assigned)} failed: {error!r}")
@@ -125,7 +125,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         membership = self._cluster.membership()
         if not assigned:
             self._starting.has_started = True
-            logger.info("no partition for this member; others of the group read them all")
+            logger.info("no partition for this member; the group's other members read them all")
             return
         self.topics = await self._cluster.describe({partition.topic for partition in assigned})
         positions = await self._starting.find(assigned, membership, self.topics)
@@ -140,19 +140,19 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         logger.info("reading %s", names_of(assigned))
 
     async def reset_out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue where nothing is missed if the broker does not have a position, and log why.
+        """Continue where no message is missed, after the broker reported a position as out of range; log why.
 
-        Where the log was cut, that is the end of what is left of what was read, if the broker can tell. If it cannot
-        (see `Fetching`), it is the earliest message: how much was written since the cut is not known, so that any later
-        position could miss some of it, and what is read again has its events already.
+        If the log was cut and the broker can tell where (see `Fetching`), reading continues at the cut. If it cannot
+        tell, reading continues at the oldest message: any later position could miss messages written after the cut.
+        Messages that are read again have their events already.
 
         Raises:
             BrokerUnavailable: A topic was created again, or the broker does not answer.
-            BrokerRefused: A position has expired, and `expired_offset` says that this is not to be passed over.
+            BrokerRefused: A position has expired, and `expired_offset` is "fail".
         """
         for partition in offsets:
             if (lane := self.lanes.get(partition)) is not None and self._consumer_has(lane):
-                # Or the client would go on fetching at that position, and report it once more.
+                # Otherwise the client would fetch at that position again, and report it again.
                 self._consumer.pause(partition)
         if recreated := await self.find_recreated():
             raise recreated
@@ -170,14 +170,14 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self.lanes[partition] = lane
             position = lane.committed
             logger.error(
-                "position %d of %s is out of range: %s; going on at offset %d",
+                "position %d of %s is out of range: %s; continuing at offset %d",
                 offset,
                 partition,
                 reason,
                 position.offset,
             )
             self._consumer.seek(partition, position.offset)
-            # Nothing is delivered meanwhile. After a crash the keys must be made as they are made from now on.
+            # Commit before anything is delivered: after a crash, the keys must be the same as from now on.
             if await self._commits.commit(partition, lane.membership, position):
                 self._resume(lane)
             else:
@@ -186,25 +186,25 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     def _expired(
         self, lane: LaneInFlight, offset: int, first: int, end: int
     ) -> tuple[LaneInFlight, str]:
-        """Go on as `expired_offset` says, which is not at the earliest message.
+        """Continue at the end of the log, or fail, as `expired_offset` says.
 
         Raises:
-            BrokerRefused: It says "fail".
+            BrokerRefused: `expired_offset` is "fail".
         """
         lost = f"{first - offset} messages were deleted before they were read (retention)"
         if self._expired_offset == "fail":
             raise BrokerRefused(
                 f"position {offset} of {names_of([lane.partition])} is out of range: {lost}",
-                hint='expired_offset = "earliest" or "latest" of the connection says where to go on',
+                hint='expired_offset = "earliest" or "latest" of the connection says where to continue',
             )
         lane.step_back(lane.position(end), probing=False)
-        return lane, f"{lost}, and {end - first} are passed over, as expired_offset says"
+        return lane, f"{lost}, and {end - first} are skipped, as expired_offset says"
 
     async def find_recreated(self) -> BrokerUnavailable | None:
-        """An error to raise if a topic is another than the lanes were opened with: deleted, and created again.
+        """Return an error to raise if a topic was deleted and created again since the lanes were opened.
 
         Raises:
-            BrokerRefused: A topic is gone.
+            BrokerRefused: A topic no longer exists.
             BrokerUnavailable: The broker does not answer.
         """
         known = self.topics
@@ -219,15 +219,15 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                 return BrokerUnavailable(
                     f"topic {name!r} was deleted and created again "
                     f"(id {known[name].topic_id}, now {topic.topic_id})",
-                    hint="the stream is opened anew and reads it from its beginning",
+                    hint="the stream is opened again and reads it from its beginning",
                 )
         return None
 
     def fetch_wait_ms(self, usual_ms: int) -> int:
-        """How long a broker may hold the next fetch back: longer than usual once nothing has come for a while.
+        """Return how long a broker may delay the next fetch: longer than usual after a while without messages.
 
-        Until it is answered, or a message comes, the broker reads nothing else from that connection, and a partition
-        that is not in the fetch is not fetched. So nothing may be in flight, which could fail, and no lane paused.
+        Until that fetch is answered, the broker reads no other request on the connection, and no other partition is
+        fetched. So the wait is long only while no message is in flight, no lane is paused and no failed message waits.
         """
         lanes = self.lanes.values()
         now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)
@@ -240,15 +240,15 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     def redeliver_after(
         self, lane: LaneInFlight, position: CommittedPosition, delay_s: float
     ) -> None:
-        """Rewind to `position`, and deliver from there after the delay; other partitions go on meanwhile."""
-        # Most messages succeed at the second try: what follows the message is delivered again with it. From the second
-        # failure on, the message is delivered alone, see `LaneInFlight.probing`.
+        """Rewind to `position` and deliver from there after the delay; other partitions continue meanwhile."""
+        # Most messages succeed at the second try, so the messages after it are delivered again with it. After the
+        # second failure the message is delivered alone; see `LaneInFlight.probing`.
         lane.step_back(position, probing=position.failures > 1)
         if lane.draining or not self._consumer_has(lane):
             return
         self._consumer.pause(lane.partition)
         self._consumer.seek(lane.partition, position.offset)
-        # A timer, not a task: there is nothing to await, and it ends with the lane.
+        # A timer, not a task: it awaits nothing, and it ends with the lane.
         lane.stop_timer()
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
         self._cluster.wait_long(False)
@@ -262,12 +262,12 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._cluster.wait_long(not any(other.is_blocked for other in self.lanes.values()))
 
     def probe(self, lane: LaneInFlight) -> None:
-        """Fetch nothing after the lane's next message until that one is advanced."""
+        """Fetch nothing after the lane's next message until that message is advanced."""
         if self._consumer_has(lane):
             self._consumer.pause(lane.partition)
 
     def end_probe(self, lane: LaneInFlight) -> None:
-        """Deliver what follows the message that had failed; it is advanced now."""
+        """Deliver the messages after the one that had failed; that one is advanced now."""
         lane.probing = False
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.committed.offset)
@@ -285,7 +285,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._resume(lane)
 
     def pause_lane(self, partition: TopicPartition) -> None:
-        """Fetch no more of a partition, if it is ours, until it is resumed or assigned again."""
+        """Stop fetching a partition, if it is assigned to us, until it is resumed or assigned again."""
         lane = self.lanes.get(partition)
         if lane is not None:
             lane.paused = True
@@ -299,7 +299,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._resume(lane)
 
     def put_back(self, lane: LaneInFlight) -> None:
-        """Fetch again what the consumer has returned and the stream has not yielded."""
+        """Fetch the messages again that the consumer has returned and the stream has not yielded."""
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.delivered)
 
@@ -316,7 +316,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._progress.set()
 
     def abandon(self) -> None:
-        """Close all lanes, as the stream ends; a rebalance does not wait for them any more."""
+        """Close all lanes at the end of the stream; a rebalance no longer waits for them."""
         self._abandoned = True
         for lane in self.lanes.values():
             lane.close()
@@ -325,7 +325,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[LaneInFlight, str]:
-    """Return the lane that goes on where the client cannot read at `offset`, and why it cannot."""
+    """Return the lane with which to continue, and why the client cannot read at `offset`."""
     parted, lane.parted = lane.parted, None
     if offset >= first and parted is not None:
         lane.close()
@@ -335,7 +335,10 @@ def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[La
         )
     position = lane.position(first)
     if offset < first:
-        reason = f"{first - offset} messages were deleted before they were read (retention); the earliest is read next"
+        reason = (
+            f"{first - offset} messages were deleted before they were read (retention);"
+            " the oldest that is left is read next"
+        )
     elif offset > end:
         reason = (
             f"the log ends at {end}, so it was cut (an unclean leader election?);"
@@ -350,7 +353,7 @@ def _in_range(lane: LaneInFlight, offset: int, first: int, end: int) -> tuple[La
 
 
 def _first(group: ExceptionGroup) -> BrokerError | None:
-    """The broker's first answer, a refusal before all."""
+    """Return the first refusal, or else the first broker error; None if there is none."""
     found = [error for error in group.exceptions if isinstance(error, BrokerError)]
     return next(
         (error for error in found if isinstance(error, BrokerRefused)), next(iter(found), None)

@@ -29,7 +29,7 @@ _NO_LIMIT = 2**31 - 1
 
 
 class DeadLetters:
-    """Writes to the dead-letter topic. It connects for the first message: most streams never have one."""
+    """Writes to the dead-letter topic. It connects for the first dead letter: most streams never have one."""
 
     def __init__(self, settings: KafkaSettings, group: str) -> None:
         self._settings = settings
@@ -41,17 +41,17 @@ class DeadLetters:
         self._refused = RecentRefusals()
 
     def takes(self, topic: str) -> bool:
-        """Whether the dead letters of a topic have a place, and it has not refused a message of late."""
+        """Whether the topic's dead-letter topic exists and has not refused a message recently."""
         return self.exist_for(topic) and not self._refused.has(
             self._settings.dead_letter_topic_of(topic)
         )
 
     def exist_for(self, topic: str) -> bool:
-        """Whether the dead letters of a topic have a place, as far as is known."""
+        """Whether the topic's dead-letter topic exists, as far as it is known."""
         return self._settings.dead_letter_topic_of(topic) not in self._missing
 
     async def look(self, topics: Collection[str], cluster: Cluster) -> None:
-        """Find out which topics of dead letters are missing; where the cluster does not say, none counts as missing."""
+        """Find out which dead-letter topics are missing; if the cluster does not tell, none counts as missing."""
         self._cluster = cluster
         await self._look({self._settings.dead_letter_topic_of(topic) for topic in topics})
 
@@ -66,19 +66,20 @@ class DeadLetters:
             with anyio.fail_after(_LOOK_TIMEOUT_S):
                 found = await self._cluster.find_missing(places)
         except (BrokerError, TimeoutError) as error:
-            logger.info("whether there are topics of dead letters is not known: %s", error)
+            logger.info("the dead-letter topics could not be looked up: %s", error)
             return
         self._missing = self._missing.difference(places) | found
 
     async def write(self, message: KafkaMessage, evidence: Mapping[str, object]) -> None:
-        """Return once all in-sync replicas hold the message, with key, value, timestamp and headers of the original.
+        """Write the message with its key, value, timestamp and headers, and return once all in-sync replicas have it.
 
-        The headers `triggerer.dead-letter.*` say where it comes from, and what `evidence` does (a `reason` at least). A
-        message with neither key nor value gets an empty value and the header `null-value`. If the service stops before
-        the commit, the message is written again; topic, partition and offset in the headers identify such repeats.
+        The headers `triggerer.dead-letter.*` say where the message comes from, and contain `evidence` (a `reason` at
+        least). A message with neither key nor value gets an empty value and the header `null-value`. If the service
+        stops before the commit, the message is written again; topic, partition and offset in the headers identify such
+        repeats.
 
         Raises:
-            BrokerError: It could not be written; nothing may be committed past it.
+            BrokerError: The message could not be written; nothing may be committed past it.
         """
         topic = self._settings.dead_letter_topic_of(message.topic)
         what = f"dead letter of {message!r} to topic {topic!r}"
@@ -113,7 +114,7 @@ class DeadLetters:
         )
 
     async def _check(self, topic: str, what: str) -> None:
-        """Raise `BrokerRefused` at once where the topic is known to be missing: the client would wait for it."""
+        """Raise `BrokerRefused` at once if the topic is known to be missing: the client would wait for it."""
         if topic in self._missing:
             await self._look((topic,))
         if topic in self._missing:
@@ -140,7 +141,7 @@ class DeadLetters:
     async def _open(self, what: str) -> AIOKafkaProducer:
         async with self._starting:
             if self._producer is not None and has_failed_for_good(self._producer):
-                # The client has failed for good, for instance after a gap in its sequence numbers: it only raises.
+                # The client has failed for good, for instance after a gap in its sequence numbers.
                 await self.aclose()
             if self._producer is None:
                 producer = AIOKafkaProducer(
@@ -171,5 +172,5 @@ class DeadLetters:
 
 
 def _is_null(message: KafkaMessage) -> bool:
-    """Whether it has neither key nor value; the client refuses to write such a message."""
+    """Whether the message has neither key nor value; the client refuses to write such a message."""
     return message.key is None and message.value is None

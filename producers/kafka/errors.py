@@ -61,17 +61,17 @@ _SDK_ERRORS: Final = (
 
 
 def translate(error: BaseException, what: str) -> BrokerError:
-    """Return the project's error for one of the SDK's; to be raised `from` the original.
+    """Return the project's error for an SDK error; the caller raises it `from` the original.
 
     Args:
-        what: What was being done, and where: "commit to group g at localhost:9092".
+        what: The action and its place: "commit to group g at localhost:9092".
     """
     kind = BrokerRefused if isinstance(error, _REFUSED) else BrokerUnavailable
     return kind(f"{what}: {str(error) or type(error).__name__}", hint=hint_for(type(error)))
 
 
 def hint_for(error: type[BaseException]) -> str | None:
-    """What may be done about an error of the SDK's."""
+    """Return advice about an SDK error; None if there is none."""
     return next((text for sort, text in _HINTS if issubclass(error, sort)), None)
 
 

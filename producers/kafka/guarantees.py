@@ -1,4 +1,4 @@
-"""What becomes of a message, as far as brokers tell; for `triggerer check` and watchers that ask for a guarantee."""
+"""States what a stream guarantees, from settings and brokers; for `triggerer check` and watchers with a guarantee."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _CLEANUP: Final = "cleanup.policy"
 async def describe_delivery(
     settings: KafkaSettings, topics: Collection[str], group: str, *, ask: bool
 ) -> DeliveryFacts:
-    """What becomes of a message, from the settings and, if `ask`, from the brokers.
+    """Return how messages are delivered, from the settings and, if `ask`, from the brokers.
 
-    They tell a topic's configuration to who may describe it. Who may not, and who reaches no broker, is promised the
-    same, and is warned of less: whether the topics can be read is asked elsewhere. Of a pattern, the topics are asked
-    for that it matches now, and the reason says so.
+    Brokers tell a topic's configuration only to users that may describe it. For other users, and if no broker answers,
+    the guarantee is the same with fewer warnings: another check finds out whether the topics can be read. With a
+    pattern, only the topics that match now are looked up, and the reason says so.
     """
     told = _Told(Topics.parse(topics, settings))
     if ask:
@@ -55,7 +55,7 @@ async def describe_delivery(
         drops_after=limit or None,
         has_dead_letters=True if limit else None,
         findings=tuple(told.findings()),
-        # A group's members divide a topic among themselves, also those that read other topics beside it.
+        # A group's members divide a topic among themselves, even if some of them read more topics.
         source=tuple(
             f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in told.names
         ),
@@ -63,32 +63,32 @@ async def describe_delivery(
 
 
 class _Told:
-    """What brokers have told."""
+    """The brokers' answers about the topics."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self.names: Collection[str] = () if topics.pattern else topics.names
-        """The topics that are looked at; of a pattern, those that are there."""
+        """The topics that are looked up; with a pattern, the topics that match now."""
         self.scope = ""
-        """Which topics are not covered, for people; empty: all are, or nobody has asked."""
+        """A text that says which topics are not covered; empty if all are, or if no broker was asked."""
         self.has_topic_ids = True
         self.retention: timedelta | None = None
-        """The shortest of all topics; None: for ever, or not known."""
+        """The shortest retention of all topics; None: unlimited, or unknown."""
         self._compacted: list[str] = []
         self._no_dead_letters: list[str] = []
-        """Topics of dead letters that are not there, and will not be."""
+        """Dead-letter topics that do not exist and that the brokers will not create."""
 
     def findings(self) -> Iterator[Finding]:
         if not self.has_topic_ids:
             yield Finding(
-                "the brokers have no topic ids: that a topic was deleted and created again is not noticed, and what"
-                " lies there below the position is passed over",
+                "the brokers have no topic ids: a topic that is deleted and created again is not noticed,"
+                " and its messages below the old position are skipped",
                 hint="topic ids came with Kafka 2.8",
             )
         if self._compacted:
             yield Finding(
-                f"topic {', '.join(self._compacted)} is compacted: a message that a later one of its key replaces"
-                " before it is read makes no event",
+                f"topic {', '.join(self._compacted)} is compacted: a message makes no event if a later message"
+                " with its key replaces it first",
                 hint="events want cleanup.policy=delete",
             )
         if self._no_dead_letters:
@@ -96,12 +96,12 @@ class _Told:
             more = f", nor {len(others)} more," if others else ""
             yield Finding(
                 f"there is no topic {name}{more} for dead letters, and the brokers create none:"
-                " the partition of a message that fails every time waits",
+                " a message that always fails blocks its partition",
                 hint=f"create it: kafka-topics.sh --create --topic {name} --partitions 8 …",
             )
 
     async def look_up(self, settings: KafkaSettings) -> None:
-        """Ask one of the brokers. What it does not tell stays unknown."""
+        """Ask one of the brokers. Facts that it does not tell stay unknown."""
         what = f"looking at topic {self._topics} at {settings.bootstrap_servers}"
         client: Any = AIOKafkaClient(**settings.client_arguments())
         try:
@@ -114,7 +114,7 @@ class _Told:
             try:
                 await guarded(client.send(node, DescribeTopicsRequest(names)), what)
             except NotImplementedError:
-                # So the client says that the broker does not know this version of the request.
+                # The client raises this if the broker does not know this version of the request.
                 self.has_topic_ids = False
             wanted = [
                 (int(ConfigResourceType.TOPIC), name, [_RETENTION, _CLEANUP]) for name in names
@@ -139,8 +139,8 @@ class _Told:
         self.names = self._topics.matching(cluster.topics())
         count = len(self.names)
         self.scope = (
-            f" (of the topics of {self._topics} only those are looked at that are there now: {count};"
-            " check again when others come)"
+            f" (only the {count} topics that match {self._topics} now were looked up;"
+            " check again when more are created)"
         )
 
     async def _find_dead_letters(self, client: Any, node: int, names: list[str], what: str) -> None:

@@ -1,8 +1,7 @@
-"""One partition during one assignment: what is in flight, and what is committed.
+"""The messages in flight of one partition during one assignment, and the position committed there.
 
-Synchronous, without I/O. A lane belongs to one assignment. Its messages refer to it, so that an advance which comes
-after the end of the assignment is recognised. Within an assignment `delivery` serves the same purpose: it grows with
-every rewind, and messages of an earlier delivery are ignored.
+Synchronous, without I/O. Each message refers to its lane, so an advance that comes after the end of the assignment is
+recognised. Within an assignment, `delivery` grows with every rewind: messages of an earlier delivery are ignored.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from producers.kafka.wire.cluster import Membership
 from producers.kafka.wire.fetch_request import Divergence
 
 _READ_BEFORE: Final = 100_000
-"""An owner before may have read so much beyond what it had committed: more than may be outstanding."""
+"""How many messages an earlier owner may have read beyond its commit: more than may be outstanding."""
 _CUTS: Final = 8
-"""Cuts that are remembered at a time, since a commit's metadata is bounded."""
+"""The number of cuts to remember: a commit's metadata is bounded."""
 
 
 class LaneInFlight:
-    """See the module's docstring."""
+    """The state of one assigned partition, until the partition is revoked or the stream ends."""
 
     __slots__ = (
         "closed",
@@ -58,25 +57,27 @@ class LaneInFlight:
         """The offset after the last message delivered."""
         self.delivery = 0
         self.probing = committed.failures > 1
-        """Deliver only the message at the position, and the others after it is advanced: they are not to be redelivered
-        as often as a message that fails again and again."""
+        """Deliver only the message at the position. The later ones wait until it is advanced, so that they are not
+        redelivered as often as a message that keeps failing."""
         self.draining = False
         """The partition is being revoked; deliver nothing more."""
         self.closed = False
-        """The assignment is over; all its messages are stale."""
+        """The assignment has ended; all its messages are stale."""
         self.paused = False
-        """Too many of its messages are outstanding: deliver nothing more until it is resumed, or assigned again."""
+        """Too many of the partition's messages are outstanding: deliver nothing until the lane is resumed or assigned
+        again."""
         self.timer: asyncio.TimerHandle | None = None
-        """Set while the partition waits for a redelivery."""
+        """Runs while the partition waits for a redelivery."""
         topic = committed.topic_id
         self.key_prefix = None if topic is None else f"{topic}/{partition.partition}/"
         self.epochs = LeaderEpochs(committed.offset, committed.epoch)
         self.parted: Divergence | None = None
-        """Where the broker's log parts from what was read: it was cut. Set until another lane takes over."""
+        """Where the broker's log differs from the messages read, because the log was cut. None once another lane has
+        taken over."""
         self.used = committed.used
-        """Offsets that are used again since a cut."""
+        """Offsets that the log uses again after a cut."""
         self.incarnation = CutTopic(topic, self.used) if topic and self.used else topic
-        """Of its messages' positions."""
+        """The first part of each message's position."""
 
     @property
     def in_flight(self) -> bool:
@@ -91,18 +92,18 @@ class LaneInFlight:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a failed message holds up the lane."""
+        """Whether the lane waits for a failed message."""
         return self.timer is not None or self.probing
 
     def position(self, offset: int, failures: int = 0) -> CommittedPosition:
-        """Return the position before the message at `offset`, to be committed."""
+        """Return the position to commit before the message at `offset`."""
         return self.committed.moved(offset, failures, epoch=self.epochs.before(offset))
 
     def key(self, offset: int) -> str | None:
         """Return the key of a message; None where brokers have no topic ids.
 
-        `<topic id>/<partition>/<offset>`, and `<topic id>/<partition>/<offset>+<epoch>` in what was written again after
-        a cut: the keys of all others stay as they are, also after an upgrade.
+        A key is `<topic id>/<partition>/<offset>`. A message written again after a cut has `+<epoch>` at the end, so
+        that all other keys stay as they are, also after an upgrade.
         """
         prefix = self.key_prefix
         if prefix is None:
@@ -114,17 +115,17 @@ class LaneInFlight:
         return f"{prefix}{offset}"
 
     def after_cut(self, parted: Divergence, fetched_to: int, begin: int) -> LaneInFlight:
-        """Return the lane that takes this one's place when the log was cut: what it has from the cut on was not read.
+        """Return the lane that replaces this one after a cut: the log's messages after the cut have not been read.
 
-        It begins at the cut, unless a message before that is still in flight. Another lane, since what this one has
-        delivered keeps its keys.
+        The new lane begins at the cut, or at an earlier message that is still in flight. This lane stays as it is, so
+        that the messages that it delivered keep their keys.
 
         Args:
             fetched_to: The offset at which the client fetched, which may be after what was delivered.
             begin: The log's first offset.
         """
         epoch = self.epochs.before(fetched_to)
-        assert epoch is not None  # a broker compares only what it was told
+        assert epoch is not None  # a broker compares only with an epoch that we sent
         self.epochs.cut(parted.epoch)
         since = max(min(parted.end_offset, self.delivered), begin)
         below = max(fetched_to, self.delivered) + _READ_BEFORE
@@ -139,14 +140,14 @@ class LaneInFlight:
         return lane
 
     def step_back(self, position: CommittedPosition, *, probing: bool) -> None:
-        """Rewind to `position`: what was delivered from there on is stale, and is delivered again."""
+        """Rewind to `position`. Later messages that were delivered are stale, and are delivered again."""
         self.committed = position
         self.delivered = position.offset
         self.delivery += 1
         self.probing = probing
 
     def close(self) -> None:
-        """The assignment is over."""
+        """End the assignment: all messages of the lane are stale."""
         self.closed = True
         self.stop_timer()
 

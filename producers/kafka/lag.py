@@ -1,4 +1,4 @@
-"""How many messages a group has still to read, asked from outside of it; for `triggerer watchers … --lag`."""
+"""Measures a group's consumer lag without joining the group; for `triggerer watchers … --lag`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ _MOVING: Final = (
 async def measure_lag(
     settings: KafkaSettings, topics: Iterable[str], group: str, start: Any
 ) -> SourceLag:
-    """Each partition's end less what the group has committed there, or less where it begins if that is nothing.
+    """Return, for each partition, the end minus the group's commit, or minus the start if there is no commit.
 
-    Joins no group, and commits nothing. Records of aborted transactions and control records count. Has no deadline of
-    its own.
+    Joins no group, commits nothing and has no deadline. Aborted and control records count too.
 
     Raises:
         ConfigurationError: A certificate or key cannot be read.
@@ -58,7 +57,7 @@ async def measure_lag(
         committed = await _committed(admin, group, what)
         places = {one: found.offset for one, found in committed.items() if found.offset >= 0}
         rest = [one for one in partitions if one not in places]
-        # A partition that came later is read from its beginning.
+        # A partition that was added later is read from its beginning.
         begin = Start() if places else Start.parse(start)
         places |= await begin.find(consumer, rest, what)
         ends: Any = await guarded(consumer.end_offsets(partitions), what)
@@ -78,7 +77,7 @@ async def _committed(admin: AIOKafkaAdminClient, group: str, what: str) -> Any:
         try:
             return await guarded(admin.list_consumer_group_offsets(group), what)
         except BrokerUnavailable as error:
-            # A group's coordinator may be on the move, and of a new cluster it is only made when it is asked for.
+            # A group's coordinator may be moving, and a new cluster creates it only when somebody asks for it.
             if not isinstance(error.__cause__, _MOVING):
                 raise
             await anyio.sleep(_ASK_AGAIN_S)

@@ -1,4 +1,4 @@
-"""Reads one partition from a position, beside the group and without telling it anything."""
+"""Reads one partition from a position, without joining or changing the group."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _CHECK_TOPIC_EVERY_S: Final = 5.0
 
 
 class LaneReader:
-    """One reading of one partition.
+    """Reads one partition once, from one position.
 
     Args:
-        group: Its name.
-        group_lane: Returns its lane; None if the partition is not assigned now, or not yet. The keys of what is at
-            offsets that a cut log uses again depend on what the group knows of the cut.
+        group: The group's name.
+            group_lane: Returns the group's lane; None while the partition is not assigned. The keys of messages at
+                offsets that a cut log uses again depend on the cuts that the group knows.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class LaneReader:
     async def read(
         self, position: list[Any], report: ReportPassed
     ) -> AsyncGenerator[KafkaMessage, None]:
-        """Yield the messages from a position on, in order, and wait for more at the end.
+        """Yield the messages at a position and after it, in order, and wait for more at the end.
 
         Args:
-            report: Called where some were deleted, and at marks of transactions; see `read_lane_reporting`.
+            report: Called after deleted messages and transaction markers; see `read_lane_reporting`.
         Raises:
-            BrokerUnavailable: The cluster does not answer, or the topic or its log is another than it was.
+            BrokerUnavailable: The cluster does not answer, or the topic or its log was replaced.
             BrokerRefused: The topic does not exist, or this user may not read it.
         """
-        # Before the partition is assigned, what the group knows is in its commit.
+        # Before the partition is assigned, only the group's commit says which cuts the group knows.
         asks = self._assigned_lane() is None
         group = self._group if asks else None
         async with _connected(self._settings, self._what, group) as (consumer, cluster):
@@ -111,7 +111,7 @@ class LaneReader:
                     for record in records:
                         yield KafkaMessage(record, lane, delivery)
                     shown = [lane.incarnation, lane.delivered]
-                # The client passes by itself what is no message.
+                # The client skips transaction markers without returning anything.
                 at = await guarded(consumer.position(self._partition), self._what)
                 lane.delivered = max(lane.delivered, at)
                 if self.topics_are_suspect or anyio.current_time() >= check_at:
@@ -119,13 +119,13 @@ class LaneReader:
                     await self._check_topic(cluster)
 
     def _group_lane(self) -> LaneInFlight | None:
-        """The group's, as far as it is known, and if it is of this topic and not of a predecessor."""
+        """Return the group's lane, unless it is unknown or belongs to a deleted topic of the same name."""
         found = self._assigned_lane() or self._committed_lane
         topic_id = self.topics[self._partition.topic].topic_id
         return found if found is not None and found.committed.topic_id == topic_id else None
 
     async def _find_committed(self, cluster: Cluster) -> LaneInFlight | None:
-        """The lane as it is when it is assigned; None if the group has committed nothing."""
+        """Return the lane as an assignment would begin it; None if the group has no commit."""
         timeout_s = self._settings.commit_timeout_s
         try:
             with anyio.fail_after(timeout_s):
@@ -148,8 +148,8 @@ class LaneReader:
         first = await self._first_offset(consumer)
         if None not in (topic_id, topic.topic_id) and topic_id != topic.topic_id:
             logger.error(
-                "%s: topic %s was deleted and created again: position %d is of its predecessor; the partition is read"
-                " from its beginning", self._what, partition.topic, offset,
+                "%s: topic %s was deleted and created again: position %d belongs to its predecessor; the partition"
+                " is read from its beginning", self._what, partition.topic, offset,
             )  # fmt: skip
             offset = first
         elif offset < first:
@@ -157,14 +157,15 @@ class LaneReader:
             offset = first
         group = self._group_lane()
         self._used = () if group is None else group.used
-        # What was written again since a cut has not been read, wherever the reader was before it was known of.
+        # The reader's position may be from before the cut was known. Then it has not read the messages written after
+        # the cut.
         known = topic_id.used if isinstance(topic_id, CutTopic) else ()
         cuts = [part for part in self._used if part not in known]
         offset = min([offset, *(part.since for part in cuts if part.since <= offset < part.below)])
         committed = CommittedPosition(
             offset,
             topic_id=topic.topic_id,
-            # Of a log that was cut since, the broker says so then.
+            # With the epoch, the broker reports a cut that happened later.
             epoch=None
             if group is None or offset > group.delivered
             else group.epochs.before(offset),
@@ -176,11 +177,10 @@ class LaneReader:
         consumer.seek(partition, offset)
 
     def _compare(self, lane: LaneInFlight, records: Sequence[Record]) -> None:
-        """Look whether the group has read the same log, as far as it has read these records.
+        """Check that the group has read the same log, as far as it has read these records.
 
         Raises:
-            BrokerUnavailable: The log was cut, and what is read here has other keys than the group will give it, or has
-                given it since this reading began.
+            BrokerUnavailable: The log was cut, and these records have other keys here than in the group.
         """
         group = self._group_lane()
         if group is None:
@@ -204,7 +204,8 @@ class LaneReader:
 
     def _report_deleted(self, number: int) -> None:
         logger.error(
-            "%s: up to %d messages were deleted before they were read (retention); the earliest is read next",
+            "%s: up to %d messages were deleted before they were read (retention); "
+            "the oldest that is left is read next",
             self._what,
             number,
         )
@@ -231,7 +232,7 @@ class LaneReader:
 async def find_positions(
     topics: Topics, settings: KafkaSettings, start: datetime | None
 ) -> Mapping[Hashable, list[Any]]:
-    """By partition, the position of the first message at `start` or later; None: of the earliest.
+    """Return by partition the position of the first message at `start` or later; None: the oldest message.
 
     Raises:
         BrokerUnavailable: The cluster does not answer.
@@ -247,7 +248,7 @@ async def find_positions(
             for topic in described.values()
             for number in range(topic.partitions)
         ]
-        # Nothing was published at a time that is still to come, whatever timestamps say: some are microseconds.
+        # No message was published in the future, whatever its timestamp says: some writers send microseconds.
         is_to_come = start is not None and start > datetime.now(UTC)
         since = Start(latest=True) if is_to_come else Start(time=start)
         offsets = await since.find(consumer, partitions, what)
@@ -258,7 +259,7 @@ async def find_positions(
 async def _connected(
     settings: KafkaSettings, what: str, group: str | None = None
 ) -> AsyncIterator[tuple[AIOKafkaConsumer, Cluster]]:
-    """A consumer that joins no group, and the cluster as it sees it. Of `group` the commits can be read."""
+    """Open a consumer that joins no group, and the cluster. With `group`, that group's commits can be read."""
     consumer = AIOKafkaConsumer(**settings.reading_arguments(), group_id=group)
     try:
         await connect(consumer, settings, what)

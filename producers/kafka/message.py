@@ -1,4 +1,4 @@
-"""A message as filters see it; it is its own broker payload."""
+"""A Kafka message as filters receive it; it is its own broker payload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END_OF_TIME_MS: Final = 253_402_300_800_000
 
 
 class Record(Protocol):
-    """The part of aiokafka's records that is used."""
+    """The fields of aiokafka's records that we read."""
 
     @property
     def offset(self) -> int: ...
@@ -40,7 +40,7 @@ _DUMP_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class _LoadedRecord:
-    """A record that was dumped, or that is in another process."""
+    """A record that was loaded from a dump, or sent to another process."""
 
     offset: int
     timestamp: int
@@ -58,8 +58,8 @@ def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPositio
 class KafkaMessage(BrokerMessage):
     """One record of a topic. It is decoded once, at the first request, for all subscribers of the stream.
 
-    A broker's message of which only what is always looked at is read from the client's record at once. How often Kafka
-    has delivered one is known of a partition's oldest message only, so `deliveries` is None.
+    Fields that few readers need are read from the client's record on demand. Kafka counts deliveries only for a
+    partition's oldest message, so `deliveries` is None.
     """
 
     __slots__ = ("delivery", "lane", "offset", "record")
@@ -80,7 +80,7 @@ class KafkaMessage(BrokerMessage):
         store(self, "value", record.value)
         self.forget_decoded()
 
-    # The base class is compared by its fields, which are not kept here.
+    # The base class compares its fields, which this class does not store.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -112,7 +112,7 @@ class KafkaMessage(BrokerMessage):
     @property
     def published_at(self) -> datetime | None:
         timestamp = self.record.timestamp
-        # What some writers give is no time in milliseconds.
+        # Some writers send a timestamp that is not in milliseconds.
         is_time = 0 <= timestamp < _END_OF_TIME_MS
         return _EPOCH + timedelta(milliseconds=timestamp) if is_time else None
 
@@ -125,7 +125,7 @@ class KafkaMessage(BrokerMessage):
         return tuple(self.record.headers)
 
     def dump(self) -> bytes:
-        """The message and what its idempotency key is made of: a line of JSON, and the contents that it sizes."""
+        """Return the message with the parts of its idempotency key: a line of JSON with sizes, then the contents."""
         record = self.record
         contents = [self.key, self.value, *(content for _, content in record.headers)]
         head = {
@@ -136,17 +136,18 @@ class KafkaMessage(BrokerMessage):
             "timestamp": record.timestamp,
             "headers": [name for name, _ in record.headers],
             "sizes": [None if content is None else len(content) for content in contents],
-            # A commit forgets the cuts that it has passed. The message keeps its key.
+            # A later commit forgets the cuts that it has passed. The dump keeps them, so that the message keeps its
+            # key.
             "lane": replace(self.lane.committed, used=self.lane.used).metadata,
         }
         return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))
 
     @classmethod
     def load(cls, data: bytes) -> KafkaMessage:
-        """The message that was dumped. It is of no assignment.
+        """Return the message that was dumped; it belongs to no assignment.
 
         Raises:
-            ValueError: These are no bytes of `dump`, or of a later version of it.
+            ValueError: `dump` did not write these bytes, or a later version of it did.
         """
         line, _, rest = data.partition(b"\n")
         try:
@@ -161,7 +162,7 @@ class KafkaMessage(BrokerMessage):
                 rest = rest[size or 0 :]
             key, value, *headers = contents
             offset = int(head["offset"])
-            # A header may be without content, whatever the client's types say.
+            # A header may have no content, although the client's types deny it.
             named: Any = tuple(zip(head["headers"], headers, strict=True))
             record = _LoadedRecord(offset, head["timestamp"], key, value, named)
             partition = TopicPartition(head["topic"], head["partition"])
@@ -171,7 +172,7 @@ class KafkaMessage(BrokerMessage):
         return cls(record, lane, lane.delivery)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled for a filter in another process, without what only the producer uses of the lane."""
+        """Pickle the message for a filter in another process, without the parts that only the producer uses."""
         content = (self.offset, self.record.timestamp, self.key, self.value, self.headers)
         return _from_another_process, (self.lane.partition, content, self.delivery)
 

@@ -1,4 +1,4 @@
-"""Which topics are not there, and will not be: the brokers make none by themselves."""
+"""Finds topics that do not exist and that the brokers will not create."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _AUTO_CREATE: Final = "auto.create.topics.enable"
 async def find_missing(
     send: Callable[[Any], Awaitable[Any]], node: int, names: Collection[str]
 ) -> frozenset[str]:
-    """Ask a broker for these topics without creating any; return those that are missing for good.
+    """Look topics up without creating any; return the ones that do not exist and that no write creates.
 
-    A broker tells only users that may describe its configuration whether it creates topics. Where it does not tell,
-    no topic counts as missing: the first write to it may create it.
+    A broker tells whether it creates topics only to users that may describe its configuration. If it does not tell, no
+    topic counts as missing: the first write may create it.
 
     Args:
-        send: Sends a request to that broker, and returns its answer.
+        send: Sends a request to the broker, and returns the answer.
     Raises:
         BrokerError, NotImplementedError, KafkaError: The broker does not answer, or does not know a request.
     """

@@ -1,4 +1,4 @@
-"""A shared stream's producer on a Kafka consumer group."""
+"""The producer of a shared stream that reads as a Kafka consumer group."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         topics: Names, or one pattern, which begins with `^`: see `Topics`.
         start: Where to start in partitions without a commit of the group: see `Start`.
     Raises:
-        ValueError: The pattern or the start is none.
+        ValueError: The pattern or the start is invalid.
 
     - Only `advance` commits positions: in one request for all lanes that advance at the same time, and never past a
-      failed message. A failed message is delivered again after a growing delay, and from the second failure on it is
-      delivered alone, while its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The
-      count is in the commit's metadata and so survives restarts.
-    - Rejected messages go to the dead-letter topic. Where there is none, they are passed and logged: the runtime sets
-      them aside before.
-    - `advance` ignores messages of an assignment that is over, and of a delivery that was rewound.
-    - To pause a lane is to pause a partition. The membership stays. A partition that is revoked and assigned again is
-      not paused.
+    failed message. A failed message is delivered again after a growing delay. After its second failure it is delivered
+    alone, while its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The count is
+    stored in the commit's metadata and so survives restarts.
+    - Rejected messages go to the dead-letter topic. Without one, the runtime sets them aside first, and `advance` logs
+    and skips them.
+    - `advance` ignores messages of an assignment that has ended, and of a delivery that was rewound.
+    - Pausing a lane pauses its partition and keeps the membership. A partition that is revoked and assigned again is
+    not paused.
     - `open_stream` yields the messages of a fetched batch (`max_batch`) without suspending, and suspends between
       batches.
     """
@@ -79,7 +79,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._dead_letters = DeadLetters(settings, group)
         self._paused = False
         self._is_unanswered = False
-        """Whether the broker did not answer when it was asked last, which has been logged."""
+        """Whether the broker's last answer failed to come; that has been logged."""
         self._report_standing: ReportStanding | None = None
 
     @property
@@ -90,10 +90,11 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """Yield messages, in order within each partition.
 
         Raises:
-            BrokerUnavailable: The cluster has not answered for longer than the client retries, or a topic was
-                deleted and created again. A new stream may succeed.
+            BrokerUnavailable: The cluster did not answer while the client retried, or a topic was deleted and created
+            again. A new stream may succeed.
             BrokerRefused: A topic does not exist, or this user may not read it.
-            ConfigurationError: The TLS files cannot be used, or dead letters would go into a topic that is read.
+            ConfigurationError: The TLS files cannot be used, or dead letters would go into a topic that the stream
+            reads.
         """
         consumer, assignment = await self._open()
         check_at = anyio.current_time() + _CHECK_TOPICS_EVERY_S
@@ -101,7 +102,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         while True:
             if assignment.error is not None:
                 raise assignment.error
-            # Lets other tasks and a cancellation in between batches, however much is buffered.
+            # Let other tasks run and a cancellation take effect between batches, however much is buffered.
             await anyio.lowlevel.checkpoint()
             fetched = await self._fetch(consumer, assignment)
             for lane, delivery, records in fetched:
@@ -126,12 +127,12 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                     await self._dead_letters.look_again()
                 elif now - answered_at > self._settings.commit_timeout_s:
                     raise BrokerUnavailable(
-                        f"{self._what}: no broker answers since {now - answered_at:.0f} s"
+                        f"{self._what}: no broker has answered for {now - answered_at:.0f} s"
                     )
 
     async def _open(self) -> tuple[AIOKafkaConsumer, Assignment]:
         settings = self._settings
-        # Of a pattern, the topics of dead letters are left out.
+        # A pattern never matches dead-letter topics.
         settings.check_dead_letters(self._topics.names if self._topics.pattern is None else ())
         consumer = AIOKafkaConsumer(
             **settings.reading_arguments(),
@@ -142,7 +143,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             rebalance_timeout_ms=max(
                 settings.session_timeout_ms, int(settings.revoke_timeout_s * 1000) + 10_000
             ),
-            # A paused stream stays a member. The runtime's ack timeout ends subscribers that make no progress.
+            # A paused stream stays a member. The runtime's ack timeout fails subscribers that make no progress.
             max_poll_interval_ms=2**31 - 1,
         )
         self._consumer = consumer
@@ -183,14 +184,14 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     async def _fetch(
         self, consumer: AIOKafkaConsumer, assignment: Assignment
     ) -> list[tuple[LaneInFlight, int, list[Record]]]:
-        """Return the next records by lane, with their delivery; empty if none came for a while."""
+        """Return the next records by lane, with their delivery number; empty if none came for a while."""
         try:
             batches = await get_records(consumer, self._settings.max_batch, self._what)
         except OutOfRange as error:
             await assignment.reset_out_of_range(error.offsets)
             return []
-        # Nothing awaits since the client returned the records: the lanes are still theirs. Records without a lane were
-        # fetched before their partition's position was found; they are fetched again after the seek.
+        # Nothing was awaited after the client returned the records, so their lanes have not changed. Records without a
+        # lane were fetched before their partition's position was found; they are fetched again after the seek.
         return [
             (lane, lane.delivery, records)
             for partition, records in batches.items()
@@ -204,7 +205,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         except TimeoutError:
             return False
         except BrokerUnavailable as error:
-            # The client reconnects by itself. The stream ends only if that takes too long.
+            # The client reconnects on its own. The stream ends only if that takes too long.
             if not self._is_unanswered:
                 logger.warning("%s: %s", self._what, error)
             self._is_unanswered = True
@@ -217,19 +218,19 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return True
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Commit a lane's position, or rewind to a failed message. Returns when the broker has the commit.
+        """Commit a lane's position, or rewind to a failed message. Returns when the broker has stored the commit.
 
         Raises:
-            BrokerUnavailable: No commit for `commit_timeout_s`.
-            BrokerRefused: The broker takes no commits from this user.
+            BrokerUnavailable: No commit succeeded for `commit_timeout_s`.
+            BrokerRefused: The broker accepts no commits from this user.
 
-        Cancellation: The commit may have been made or not; what is not committed is delivered again.
+        Cancellation: The commit may have been made or not; messages that are not committed are delivered again.
         """
         if self._settler is not None:
             await self._settler.advance(batch)
 
     def use_standing(self, report: ReportStanding) -> None:
-        """Have the partitions reported whose message failed too often and that no dead-letter topic takes."""
+        """Report partitions that wait because a message failed too often and no dead-letter topic accepts it."""
         self._report_standing = report
 
     def get_advance_lane(self, broker_payload: KafkaMessage) -> TopicPartition:
@@ -239,7 +240,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """Return `<topic id>/<partition>/<offset>`; `LaneInFlight.key` says what a cut log adds.
 
         With brokers before Kafka 2.8, which have no topic ids: `<topic>@<message's timestamp>/<partition>/<offset>`.
-        In a topic that was created again, the message at the same offset was written later.
+        In a topic that was created again, the message at the same offset has a later timestamp.
         """
         lane, offset = broker_payload.lane, broker_payload.offset
         if key := lane.key(offset):
@@ -248,11 +249,11 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return f"{topic}@{broker_payload.timestamp}/{partition}/{offset}"
 
     def dead_letters_rejected(self, broker_payload: KafkaMessage) -> bool:
-        """Whether the message's topic has a dead-letter topic, as far as is known now."""
+        """Whether the message's topic has a dead-letter topic, as far as it is known now."""
         return self._dead_letters.takes(broker_payload.topic)
 
     def get_size(self, broker_payload: KafkaMessage) -> int:
-        """The bytes of key, value and headers."""
+        """Return the bytes of key, value and headers."""
         key, value = broker_payload.key, broker_payload.value
         size = 0 if value is None else len(value)
         if key is not None:
@@ -275,10 +276,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     async def read_lane_reporting(
         self, lane: Hashable, position: list[Any], report: ReportPassed
     ) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage]]:
-        """Read a partition with a consumer of its own, which is in no group.
+        """Read a partition with a separate consumer that is in no group.
 
         Raises:
-            BrokerUnavailable: As `open_stream`; and the log was cut, or the topic created again, while it was read.
+            BrokerUnavailable: As `open_stream`; or the log was cut, or the topic created again, during the reading.
             BrokerRefused: As `open_stream`.
         """
         partition = _partition(lane)
@@ -292,7 +293,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                 yield message, message
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
-        """Ask the brokers, by the messages' timestamps.
+        """Ask the brokers for the positions by the messages' timestamps.
 
         Raises:
             BrokerUnavailable, BrokerRefused: As `open_stream`.
@@ -303,10 +304,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return event.dump()
 
     def load_event(self, data: bytes) -> KafkaMessage:
-        """The message again; it is of no assignment.
+        """Return the message; it belongs to no assignment.
 
         Raises:
-            ValueError: These are no bytes of `dump_event`.
+            ValueError: `dump_event` did not write these bytes.
         """
         return KafkaMessage.load(data)
 
@@ -319,7 +320,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         await self._dead_letters.write(event, {"reason": reason})
 
     async def pause(self) -> None:
-        """Fetch no more; the membership stays."""
+        """Stop fetching, and stay a member of the group."""
         self._paused = True
         if self._assignment is not None:
             self._assignment.pause()
@@ -330,7 +331,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             self._assignment.resume()
 
     async def pause_lane(self, lane: Hashable) -> None:
-        """Fetch no more of a partition; the membership stays, and the other partitions go on."""
+        """Stop fetching a partition; the membership stays, and the other partitions continue."""
         if self._assignment is not None and isinstance(lane, TopicPartition):
             self._assignment.pause_lane(lane)
 
@@ -339,7 +340,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             self._assignment.resume_lane(lane)
 
     async def aclose(self) -> None:
-        """Leave the group. What was not advanced is delivered to another member."""
+        """Leave the group. Messages that were not advanced are delivered to another member."""
         if self._assignment is not None:
             self._assignment.abandon()
         try:
@@ -350,6 +351,6 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
 
 def _partition(lane: Hashable) -> TopicPartition:
-    """The partition that a lane is. Out of the store it comes as a plain tuple."""
+    """Return the partition of a lane; the store returns it as a plain tuple."""
     assert isinstance(lane, tuple)
     return TopicPartition(*lane)

@@ -45,9 +45,9 @@ class KafkaSettings(DeliverySettings):
     sasl_plain_username: OptionalText = None
     sasl_plain_password: OptionalText = field(default=None, repr=False)
     sasl_oauth_token: OptionalText = field(default=None, repr=False)
-    """A token for OAUTHBEARER; as a rule `file:PATH`, which is read again whenever the stream is opened again."""
+    """A token for OAUTHBEARER; usually `file:PATH`, which is read again whenever the stream opens again."""
     sasl_oauth_token_endpoint_url: OptionalText = None
-    """Where tokens are had with `sasl_oauth_client_id` and `sasl_oauth_client_secret` (client credentials)."""
+    """The endpoint that gives tokens for `sasl_oauth_client_id` and `sasl_oauth_client_secret` (client credentials)."""
     sasl_oauth_client_id: OptionalText = None
     sasl_oauth_client_secret: OptionalText = field(default=None, repr=False)
     sasl_oauth_scope: OptionalText = None
@@ -61,34 +61,34 @@ class KafkaSettings(DeliverySettings):
 
     dead_letter_topic: str = "{topic}.dead-letter"
     expired_offset: Literal["earliest", "latest", "fail"] = "earliest"
-    """Where to go on if retention has deleted what was not read: at the oldest message that is left, after the newest,
-    or not at all: the stream fails until somebody has decided. In any case it is told, with the number of messages."""
+    """Where to continue if retention deleted unread messages: at the oldest message that is left, or after the newest.
+    With "fail" the stream fails until somebody has decided. The number of messages is logged in any case."""
 
     schema_registry_url: OptionalText = None
-    """Where `decode="avro"`, `"jsonschema"` and `"protobuf"` look schemas up; the triggers read these three."""
+    """The registry in which `decode="avro"`, `"jsonschema"` and `"protobuf"` look schemas up. Triggers read the three
+    registry keys."""
     schema_registry_username: OptionalText = None
     schema_registry_password: OptionalText = field(default=None, repr=False)
 
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_batch: Positive = 500
-    """Messages taken from the client at once; between batches other work on the event loop gets its turn."""
+    """Messages read from the client at once; other work on the event loop runs between batches."""
     fetch_max_bytes: Positive = 16 << 20
     """The most that a broker returns to one request, over all partitions. A single larger message is returned alone."""
     max_partition_fetch_bytes: Positive = 1 << 20
-    """The same for one partition. The client holds one answer for each partition, and asks for more of a partition only
-    when the stream has taken that: so it buffers at most this much for each, more where messages are compressed."""
+    """The most that a broker returns for one partition. The client buffers one answer per partition until the stream
+    has read it, so it uses at most this much memory for each, and more for compressed messages."""
     fetch_max_wait_ms: int = 500
-    """How long the broker may hold a fetch back while it has nothing; Kafka answers as soon as it has something. For a
-    stream that is idle see `idle_fetch_wait_ms`."""
+    """How long the broker may delay a fetch while it has no message. Idle streams wait for `idle_fetch_wait_ms`."""
     request_timeout_ms: Positive = 20_000
     session_timeout_ms: Positive = 10_000
-    """After a crash, the group's other members wait this long for the dead one's partitions."""
+    """After a crash, the group's other members wait this long for the crashed member's partitions."""
     heartbeat_interval_ms: Positive = 3_000
     metadata_max_age_ms: int = 30_000
     """New partitions are found within this time."""
     group_instance_id: OptionalText = None
     commit_timeout_s: float = 30.0
-    """A commit that the broker does not take for this long ends the stream, which is then opened anew."""
+    """If the broker accepts no commit for this long, the stream ends and is opened again."""
     revoke_timeout_s: float = 5.0
     """When partitions move to another member, messages in flight may still be advanced for this long."""
 
@@ -119,7 +119,7 @@ class KafkaSettings(DeliverySettings):
 
     @property
     def idle_fetch_wait_ms(self) -> int:
-        """The same while nothing comes. A request behind it on its connection, as after a rebalance, waits as long."""
+        """How long the broker may delay a fetch of an idle stream. Later requests on the connection wait as long."""
         bounds = (self.session_timeout_ms // 4, self.request_timeout_ms // 4)
         return max(self.fetch_max_wait_ms, min(5 * self.fetch_max_wait_ms, *bounds))
 
@@ -127,21 +127,21 @@ class KafkaSettings(DeliverySettings):
         """Refuse topics whose dead letters would go into themselves.
 
         Raises:
-            ConfigurationError: One would: what fails there would be read again as a new message, without end.
+            ConfigurationError: Dead letters of a topic would be read again as new messages, without end.
         """
         for topic in topics:
             if self.dead_letter_topic_of(topic) == topic:
                 raise ConfigurationError(
                     f"dead_letter_topic of the Kafka connection is {self.dead_letter_topic!r}, and {topic!r} is read",
-                    hint="what was dead-lettered would come again at once: name another topic",
+                    hint="a dead letter would come again at once: name another topic",
                 )
 
     def _check_servers(self, where: str) -> None:
         if "@" in self.bootstrap_servers:
-            # Not shown: there may be a password before it.
+            # The value is not shown: it may contain a password.
             raise ConfigurationError(
                 f"bootstrap_servers in {where} has a user in it",
-                hint="who logs in is sasl_username and sasl_password; here are host:port alone",
+                hint="put the user into sasl_username and sasl_password; bootstrap_servers takes host:port only",
             )
         try:
             hosts = collect_hosts(self.bootstrap_servers, randomize=False)
@@ -166,7 +166,7 @@ class KafkaSettings(DeliverySettings):
         return self.dead_letter_topic.replace("{topic}", topic)
 
     def client_arguments(self) -> dict[str, Any]:
-        """What consumer, producer and client of aiokafka have in common.
+        """Return the arguments that aiokafka's consumer, producer and client share.
 
         Raises:
             ConfigurationError: A certificate or key cannot be read.
@@ -192,7 +192,7 @@ class KafkaSettings(DeliverySettings):
         return arguments
 
     def reading_arguments(self) -> dict[str, Any]:
-        """What consumers have in common, in a group or not.
+        """Return the arguments that all consumers share, in a group or not.
 
         Raises:
             ConfigurationError: A certificate or key cannot be read.
@@ -200,7 +200,7 @@ class KafkaSettings(DeliverySettings):
         return self.client_arguments() | {
             "client_rack": self.client_rack,
             "enable_auto_commit": False,
-            # We find the positions ourselves, and log if one has expired.
+            # The producer finds the positions, and logs if one has expired.
             "auto_offset_reset": "none",
             "isolation_level": self.isolation_level,
             "fetch_min_bytes": 1,

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Settler:
-    """Commits resolved batches, and has failed messages redelivered. Different lanes may advance concurrently."""
+    """Commits resolved batches, and redelivers failed messages. Different lanes may advance concurrently."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Settler:
         self._report = report
 
     def _report_stuck(self, message: KafkaMessage, error: BrokerError) -> None:
-        logger.error("message stays where it is, since it cannot be set aside: %s", error)
+        logger.error("message cannot be set aside and stays where it is: %s", error)
         self._standing.add(message.lane.partition)
         self._report(message.lane.partition, f"its message cannot be set aside: {error}")
 
@@ -99,15 +99,14 @@ class Settler:
         return ()
 
     async def _dead_letter_rejected(self, verdict: Verdict) -> Verdict:
-        """Write what was rejected to the dead-letter topic, where there is one.
+        """Write rejected messages to the dead-letter topic, if there is one.
 
-        A message that the topic does not take stops the lane.
-
-        Where there is none, and the runtime cannot set the message aside either, it is passed.
+        If the topic refuses a message, the lane stops there. Without a dead-letter topic the runtime sets the message
+        aside; where it cannot, the message is logged and skipped.
         """
         for place, (message, outcome) in enumerate(verdict.rejected):
             if not self._dead_letters.exist_for(message.topic):
-                logger.warning("message rejected by a watcher, and passed: %r", message)
+                logger.warning("message rejected by a watcher, and skipped: %r", message)
                 continue
             reason = f"{outcome.rejected} of {_members(outcome)} watchers rejected it"
             evidence = {
@@ -119,8 +118,8 @@ class Settler:
             try:
                 await self._dead_letters.write(message, evidence)
             except BrokerError as error:
-                # It comes again, and is set aside by the runtime.
-                logger.error("message stays where it is, since it cannot be set aside: %s", error)
+                # The message is redelivered, and the runtime sets it aside.
+                logger.error("message cannot be set aside and stays where it is: %s", error)
                 return replace(
                     verdict,
                     offset=message.offset,
@@ -132,7 +131,7 @@ class Settler:
 
     @staticmethod
     def _count(lane: LaneInFlight, verdict: Verdict) -> int:
-        """Return how often the failed message has failed. A delivery that nobody saw is no failure of the message."""
+        """Return how often the message has failed. A delivery that no watcher received does not count."""
         before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
         assert verdict.failed is not None
         return before + (1 if verdict.failed[1].blames_event else 0)
@@ -167,7 +166,7 @@ class Settler:
         self._assignment.redeliver_after(lane, position, delay)
 
     async def _set_aside(self, verdict: Verdict, failures: int) -> bool:
-        """Return whether the message went to the dead-letter topic; a commit may pass it then."""
+        """Return whether the message went to the dead-letter topic; only then may a commit pass it."""
         assert verdict.failed is not None
         message, outcome = verdict.failed
         if not outcome.blames_event or not self._policy.is_exhausted(failures):
@@ -183,14 +182,14 @@ class Settler:
             }
             await self._dead_letters.write(message, evidence)
         except BrokerError as error:
-            # The message stays failed and its partition waits. The other partitions go on.
+            # The message stays failed and its partition waits. The other partitions continue.
             self._report_stuck(message, error)
             return False
         return True
 
 
 def _tell_nobody(lane: Hashable, why: str | None) -> None:
-    """Where no runtime has asked."""
+    """Ignore the report: no runtime asked for it."""
 
 
 def _members(outcome: AdvanceOutcome) -> int:

@@ -1,4 +1,4 @@
-"""What a resolved batch means for the broker. Synchronous, without I/O."""
+"""Decides how far a resolved batch advances its lane. Synchronous, without I/O."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.pluginkit.delivery import Judgement
 from triggerer.pluginkit.delivery import judge as judge_outcome
 
-# Enumerations find a member by a Python function, and this is asked of each message.
+# Looking a member up in its enum runs Python code, and this runs for each message.
 _FAIL: Final = Judgement.FAIL
 _REJECT: Final = Judgement.REJECT
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a batch means for the broker.
+    """How far a batch advances its lane.
 
     Attributes:
         lane: The lane to advance; None if all messages are stale.
-        offset: Where the lane continues: all messages before it are done.
+        offset: Where the lane continues: all earlier messages are done.
         failed: The message at `offset` that stops the lane, with its outcome; None if there is none.
         rest: The items after the failed message.
         stale: The number of messages of an earlier assignment or delivery.
@@ -41,8 +41,8 @@ class Verdict:
 def judge(batch: Sequence[AdvanceItem]) -> Verdict:
     """Judge a lane's next contiguous items, up to the first that failed.
 
-    An item that no subscriber saw stops the lane like a failed one (rule 5). One that was rejected, and that nobody
-    failed, is passed once it is dead-lettered or set aside.
+    A message that no subscriber received stops the lane like a failed one (rule 5). The lane passes a message that was
+    rejected and not failed once that is dead-lettered or set aside.
     """
     current: LaneInFlight | None = None
     last: KafkaMessage | None = None
@@ -56,7 +56,7 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
             stale += 1
             continue
         if outcome is not judged:
-            # Nearly always it is the same as that of the message before.
+            # Nearly all messages share one outcome object with the message before.
             judged, judgement = outcome, judge_outcome(outcome)
         if judgement is _FAIL:
             return Verdict(

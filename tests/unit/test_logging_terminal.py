@@ -16,7 +16,7 @@ from triggerer.observability.logging_terminal import Brief, TerminalRenderer
 
 _AT = "2026-11-28T08:01:33.070552Z"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_ERROR = "no broker answers since 31 s"
+_ERROR = "no broker has answered for 31 s"
 
 
 def render(width: int = 200, *, is_whole: bool = False, **line: Any) -> str:

@@ -35,7 +35,7 @@ _GOODBYE_TIMEOUT_S = 2.0
 
 
 async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str) -> None:
-    """Connect a consumer that is to join a group.
+    """Connect a consumer that will join a group.
 
     Raises:
         BrokerUnavailable, BrokerRefused: See `connect`.
@@ -68,11 +68,11 @@ async def connect(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str
 
 
 def _end_when_replaced(consumer: Any, instance: str) -> None:
-    """Have a static member that the broker does not know any more end with an error instead of joining again.
+    """End a static member with an error, instead of a new join, once the broker no longer knows it.
 
-    aiokafka's heartbeats do not contain the group_instance_id, so that the broker answers "unknown member" where it
-    would answer "fenced". A member that joins again with the same id throws out the one that has it now, which then
-    does the same: two consumers with one id would rebalance the group at every heartbeat, for ever.
+    aiokafka's heartbeats do not contain the group_instance_id, so the broker answers "unknown member" in place of
+    "fenced". A member that joins again with the same id expels the current one, which then joins again too: two
+    consumers with one id would rebalance the group at every heartbeat, for ever.
     """
     coordinator = coordinator_of(consumer)
     reset_generation = coordinator.reset_generation
@@ -93,9 +93,9 @@ def _leave_while_joining(consumer: Any) -> None:
     """Have a consumer that is closed while it joins its group leave the group at once.
 
     The broker answers a join when all other members have joined too, or after `group.initial.rebalance.delay.ms` (3 s
-    by default), and reads nothing else from that connection before. aiokafka waits for the answer. If the connection
-    is just dropped, the member still gets partitions, which nobody reads until its session expires. So the leave
-    request is sent over another connection.
+    by default), and reads nothing else from that connection until then. aiokafka waits for the answer. If the
+    connection just drops, the member still gets partitions, and nobody reads them until its session expires. So the
+    leave request is sent over another connection.
     """
     coordinator = coordinator_of(consumer)
     closing = closing_of(coordinator)
@@ -129,7 +129,7 @@ def _leave_while_joining(consumer: Any) -> None:
 
 async def _say_goodbye(consumer: Any) -> None:
     coordinator = coordinator_of(consumer)
-    # A static member does not leave: it stays until it starts again, or until its session expires.
+    # A static member does not leave: it stays a member until it starts again or its session expires.
     if not is_static_member(coordinator):
         request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
         node = coordinator.coordinator_id
@@ -144,7 +144,7 @@ async def _say_goodbye(consumer: Any) -> None:
 
 
 async def raise_reason(settings: KafkaSettings, what: str) -> None:
-    """Connect once more and raise the reason why that fails: the client reports every failure as "cannot connect"."""
+    """Connect again and raise the reason of the failure: the client reports every failure as "cannot connect"."""
     arguments = settings.client_arguments()
     host, port, _ = collect_hosts(arguments.pop("bootstrap_servers"), randomize=False)[0]
     arguments.pop("metadata_max_age_ms")
@@ -157,10 +157,10 @@ async def raise_reason(settings: KafkaSettings, what: str) -> None:
 
 
 async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
-    """Leave the group and end all tasks and connections of the consumer, within seconds, whatever the broker does.
+    """Leave the group and end all tasks and connections of the consumer within seconds, even if no broker answers.
 
-    aiokafka's own `stop` is cut short if a fetch waits for a broker that is away: it awaits a task that it has
-    cancelled, the cancellation propagates to `stop` itself, and connections and tasks are left behind.
+    aiokafka's own `stop` ends early if a fetch waits for an unreachable broker: it awaits a task that it has cancelled,
+    the cancellation propagates to `stop` itself, and connections and tasks stay open.
     """
     stopped = False
     try:
@@ -171,8 +171,8 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
         # Not needed: the broker removes the member when its session expires.
         logger.info("%s", error)
     finally:
-        # Also if a cancellation leaves the shield: while our task is being cancelled, a cancellation that the client
-        # has caused cannot be told from ours.
+        # A cancellation may leave the shield too: while our task is being cancelled, a cancellation by the client looks
+        # like ours.
         if not stopped:
             with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
                 await _abort(consumer)
@@ -187,5 +187,6 @@ async def _abort(consumer: Any) -> None:
     try:
         await guarded(client_of(consumer).close(), "closing of the connections")
     except BrokerError as error:
-        # One whose closing was cancelled together with the consumer's own stop, and says so again.
+        # The closing of a connection was cancelled together with the consumer's `stop`, and the client reports it
+        # again.
         logger.info("%s", error)

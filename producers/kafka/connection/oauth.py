@@ -1,4 +1,4 @@
-"""Tokens for SASL OAUTHBEARER: one that is configured, or those of an OAuth 2.0 token endpoint."""
+"""Tokens for SASL OAUTHBEARER: a configured token, or tokens from an OAuth 2.0 token endpoint."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0
 _RENEW_AT = 0.8
-"""Of a token's life: what connects later gets a new one."""
+"""The part of a token's life after which a connection gets a new token."""
 
 
 class ConfiguredToken(AbstractTokenProvider):  # type: ignore[misc]
-    """The token of the configuration. One of a file is read again when the stream is opened again."""
+    """The token of the configuration. A token from a file is read again when the stream opens again."""
 
     def __init__(self, token: str) -> None:
         self._token = token
 
     async def token(self) -> str:
-        """The token.
+        """Return the token.
 
         Raises:
-            AuthenticationFailedError: It says itself that it is over. The client does not notice the broker's refusal
-                of a token, and would only find that it knows no broker.
+            AuthenticationFailedError: The token has expired. The client does not notice that the broker refuses a
+                token; it would only report that it knows no broker.
         """
         over_at = _expiry_of(self._token)
         if over_at is not None and over_at <= time.time():
             when = datetime.fromtimestamp(over_at, UTC).isoformat(timespec="seconds")
-            raise sdk.AuthenticationFailedError(f"sasl_oauth_token is over since {when}")
+            raise sdk.AuthenticationFailedError(f"sasl_oauth_token expired at {when}")
         return self._token
 
 
 def _expiry_of(token: str) -> float | None:
-    """When a JSON Web Token is over, in seconds since the epoch; None where it does not say, or is none."""
+    """Return when a JSON Web Token expires, in seconds since the epoch; None if the text does not say."""
     try:
         _, claims, *_ = token.split(".")
         decoded = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
@@ -55,7 +55,7 @@ def _expiry_of(token: str) -> float | None:
 
 
 class EndpointTokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Tokens by the grant "client credentials", each used until four fifths of its life are over.
+    """Fetches tokens by the grant "client credentials", and uses each for four fifths of its life.
 
     Source: RFC 6749, sections 2.3.1 and 4.4.
     """
@@ -81,7 +81,7 @@ class EndpointTokens(AbstractTokenProvider):  # type: ignore[misc]
         self._renew_at = 0.0
 
     async def token(self) -> str:
-        """The token for a connection that is being made.
+        """Return a token for a new connection.
 
         Raises:
             AuthenticationFailedError: The endpoint refuses, or answers without a token.

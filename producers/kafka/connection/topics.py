@@ -1,4 +1,4 @@
-"""Which topics a stream reads: those that are named, or those that a pattern finds."""
+"""The topics that a stream reads: a list of names, or a pattern."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Topics:
 
     Attributes:
         names: In order; with a pattern, the pattern alone.
-        pattern: A regular expression that names match from their beginning; None: the names are names. The topics of
-            dead letters are left out.
+        pattern: A regular expression that matches from the beginning of a name, and never a dead-letter topic. None:
+        the topics are listed in `names`.
     """
 
     names: tuple[str, ...]
@@ -33,7 +33,7 @@ class Topics:
         """Read names, or one pattern, which begins with `^` as in other clients of Kafka.
 
         Raises:
-            ValueError: The pattern is no regular expression, or there are names beside it.
+            ValueError: The pattern is no regular expression, or there are other names too.
         """
         found = tuple(sorted(set(names)))
         if not any(map(is_pattern, found)):
@@ -52,7 +52,7 @@ class Topics:
             consumer.subscribe(pattern=self.pattern.pattern, listener=listener)
 
     async def find(self, consumer: AIOKafkaConsumer, what: str) -> Collection[str]:
-        """The names of the topics that are there now.
+        """Return the names of the topics that exist now.
 
         Raises:
             BrokerUnavailable, BrokerRefused: From the brokers; `what` begins the message.
@@ -63,11 +63,11 @@ class Topics:
         return self.matching(present)
 
     def matching(self, present: Iterable[str]) -> list[str]:
-        """Those of them that the pattern matches, in order."""
+        """Return the topics that the pattern matches, in order."""
         assert self.pattern is not None
         return sorted(name for name in present if self.pattern.match(name))
 
 
 def is_pattern(name: str) -> bool:
-    """Whether it stands for all topics that it matches."""
+    """Whether the name is a pattern, which stands for all topics that it matches."""
     return name.startswith("^")

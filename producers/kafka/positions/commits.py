@@ -1,4 +1,4 @@
-"""Group commit of many lanes: positions that arrive while a request is under way share the next one."""
+"""Group commit of many lanes: positions that arrive during one request share the next one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Commits:
     and 1.1 s concurrently, and 6.4 s one after the other.
 
     Args:
-        topics_may_go: A partition whose topic is gone is not ours any more; otherwise the broker's answer is an error.
+        topics_may_go: A deleted topic counts as a lost partition; otherwise the broker's answer is an error.
     """
 
     def __init__(self, cluster: Cluster, *, timeout_s: float, topics_may_go: bool = False) -> None:
@@ -63,20 +63,20 @@ class Commits:
     async def commit(
         self, partition: TopicPartition, membership: Membership, position: CommittedPosition
     ) -> bool:
-        """Return True when the position is committed; False: the partition is not ours any more, nothing was committed.
+        """Return True when the position is committed; False if the partition was lost and nothing was committed.
 
         Raises:
             BrokerUnavailable: No success within the timeout. Whether it is committed is unknown.
-            BrokerRefused: The broker will not take it.
+            BrokerRefused: The broker refuses the commit.
 
-        Cancellation: It may be committed or not. Positions of others in the same request are sent again.
+        Cancellation: The position may be committed or not. Other positions of the same request are sent again.
         """
         mine = _Waiting(partition, position)
         self._waiting.setdefault(membership, []).append(mine)
         try:
             async with self._sending:
                 if not mine.answered:
-                    # Lanes that are advanced in the same turn of the loop share the request.
+                    # Lanes that advance in the same tick of the event loop share the request.
                     await checkpoint()
                     await self._send(membership)
         finally:
@@ -114,11 +114,11 @@ class Commits:
                     logger.warning("commit is repeated in %.1f s: %s", delay, problem)
                     await anyio.sleep(delay)
         finally:
-            # This call failed or was cancelled. The lanes that wait for the others send them again.
+            # This call failed or was cancelled. The other waiting lanes send their positions again.
             if left := [item for item in batch if not item.answered]:
                 self._waiting.setdefault(membership, []).extend(left)
         raise BrokerUnavailable(
-            f"the broker took no commit for {self._timeout_s:.0f} s; last: {problem}"
+            f"the broker accepted no commit for {self._timeout_s:.0f} s; last: {problem}"
         )
 
     def _record_answers(
@@ -127,7 +127,7 @@ class Commits:
         batch: list[_Waiting],
         refused: dict[TopicPartition, type[Exception]],
     ) -> str:
-        """Note the broker's answers; return the errors for which to repeat the request, empty if there are none."""
+        """Record the broker's answers; return the errors that a repeat may mend, empty if there are none."""
         repeated: set[str] = set()
         for item in batch:
             error = refused.get(item.partition)

@@ -1,7 +1,7 @@
-"""Which leader wrote what was read of a partition. Synchronous, without I/O.
+"""Remembers which leader wrote each message that was read of a partition. Synchronous, without I/O.
 
-A new leader has a higher epoch, and each batch carries its leader's. So the brokers can say where a log was cut: the
-epoch of the last message read ends earlier there than it was read (KIP-101, KIP-320).
+A new leader has a higher epoch, and each batch carries its leader's epoch. So the brokers can say where a log was cut:
+in their log, the epoch of the last message read ends earlier (KIP-101, KIP-320).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _BATCH: Final = struct.Struct(">qiib")
 _AFTER_LENGTH: Final = 12
 _FIRST_WITH_EPOCHS: Final = 2
 _KEPT: Final = 16
-"""Elections that are remembered. With fewer than there were, a cut of all of them is found less exactly."""
+"""The number of elections to remember. If a cut goes back further, its place is found less exactly."""
 
 
 class LeaderEpochs:
@@ -23,7 +23,7 @@ class LeaderEpochs:
     __slots__ = ("_starts",)
 
     def __init__(self, offset: int, epoch: int | None) -> None:
-        """`epoch`: of the message before `offset`, if it is known."""
+        """Begin with the epoch of the message before `offset`, if it is known."""
         self._starts = [] if epoch is None else [(offset - 1, epoch)]
 
     def learn(self, batches: bytes | None) -> None:
@@ -50,5 +50,5 @@ class LeaderEpochs:
         return None
 
     def cut(self, epoch: int) -> None:
-        """Forget the leaders after this one: what was read of them is not in the log any more."""
+        """Forget the leaders after this epoch: the log no longer contains their messages."""
         self._starts = [known for known in self._starts if known[1] <= epoch]

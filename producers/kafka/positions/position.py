@@ -1,7 +1,7 @@
-"""The committed position of a partition, with the data that is kept in the metadata of Kafka's offset commit.
+"""The committed position of a partition, with the data in the metadata of Kafka's offset commit.
 
-The metadata is bounded (about 80 bytes, and some more after a log was cut; brokers allow 4096), since it counts the
-failures of one message: a commit never passes a failed message, and failures of later ones are not counted before.
+The metadata is bounded: about 80 bytes, more after a cut, and brokers allow 4096. It counts the failures of one message
+only, because a commit never passes a failed message.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _VERSION = 1
 
 
 class UsedOffsets(NamedTuple):
-    """Offsets that a cut log uses again: from the cut, at `since`, up to `below`, messages may have been read before.
+    """Offsets that a cut log uses again: lost messages at `since` up to `below` may have been read.
 
-    `epoch` is of the leader whose messages were lost. It tells the keys of the new ones from theirs.
+    `epoch` belongs to the leader whose messages were lost. It makes the keys of the new messages differ.
     """
 
     since: int
@@ -28,10 +28,10 @@ class UsedOffsets(NamedTuple):
 
 
 class CutTopic(str):
-    """A topic's id in the position of a message that was read since its log was cut; equal to the id alone.
+    """A topic's id in the position of a message that was read after a cut; equal to the id alone.
 
-    `used` are the cuts that were known by then: who goes on from there has read what was written again since. In the
-    store that is lost.
+    `used` lists the cuts that were known then: a reader at this position has read the messages written after them. The
+    store does not keep `used`.
     """
 
     __slots__ = ("used",)
@@ -51,12 +51,12 @@ class CommittedPosition:
     Attributes:
         offset: The next message to deliver.
         failures: How often that message was delivered and failed; survives restarts.
-        topic_id: Of the topic that it was committed for. A topic that is deleted and created again has a new id.
+        topic_id: The topic's id at the commit. A topic that is deleted and created again has a new id.
         partitions: How many partitions the topic had when the group first committed to it. A partition with a higher
             number was added later, and is read from its beginning: `start="latest"` would lose what was written to it
             before it was found.
-        epoch: Of the leader that wrote the message before `offset`, if known: a log that was cut does not have it.
-        used: The parts of the log that were cut and are written again, and whose end the position has not reached yet.
+        epoch: The epoch of the leader that wrote the message before `offset`, if known: a log that was cut lacks it.
+        used: The parts of the log that were cut and written again, until the position passes their end.
     """
 
     offset: int
@@ -84,13 +84,13 @@ class CommittedPosition:
     def moved(
         self, offset: int, failures: int = 0, *, epoch: int | None = None
     ) -> CommittedPosition:
-        """The same topic, another message. `epoch`: of the message before that."""
+        """Return the position at another message of the topic; `epoch` is the epoch of the message before `offset`."""
         used = tuple(part for part in self.used if offset < part.below)
         return CommittedPosition(offset, failures, self.topic_id, self.partitions, epoch, used)
 
     @classmethod
     def parse(cls, offset: int, metadata: str | None) -> CommittedPosition:
-        """Parse a commit; of one that another program wrote, only the offset is used."""
+        """Parse a commit; if another program wrote it, only the offset is used."""
         if not metadata:
             return cls(offset)
         try:
@@ -98,7 +98,7 @@ class CommittedPosition:
         except ValueError:
             fields = None
         if not isinstance(fields, dict) or fields.get("v") != _VERSION:
-            # Of kafka-consumer-groups --reset-offsets, or of another consumer.
+            # `kafka-consumer-groups --reset-offsets` or another consumer wrote it.
             logger.info(
                 "the commit at offset %d has foreign metadata; failures are counted from zero",
                 offset,

@@ -20,9 +20,9 @@ class Start:
     """The argument `start`.
 
     Attributes:
-        latest: Only what comes after the first start.
-        time: The first message that was published then or later.
-        offsets: By topic and partition; a partition that is not named is read from its beginning.
+        latest: Only messages published after the first start.
+        time: Begin at the first message that was published at this time or later.
+        offsets: The offset by topic and partition; a partition that is not named is read from its beginning.
     """
 
     latest: bool = False
@@ -34,7 +34,7 @@ class Start:
         """Read `"earliest"`, `"latest"`, a time (an aware instant, or ISO 8601 text) or `{topic: {partition: offset}}`.
 
         Raises:
-            ValueError: It is nothing of these.
+            ValueError: The value has another form.
         """
         if value == "earliest":
             return cls()
@@ -57,7 +57,7 @@ class Start:
         return cls(time=value.astimezone(UTC))
 
     def to_json(self) -> Any:
-        """The same start as an argument that is JSON; equal ones are equal text."""
+        """Return the start as a JSON argument; equal starts give equal text."""
         if self.time is not None:
             return self.time.isoformat().replace("+00:00", "Z")
         if self.offsets:
@@ -70,7 +70,7 @@ class Start:
     async def find(
         self, consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition], what: str
     ) -> dict[TopicPartition, int]:
-        """The offset at which each partition begins.
+        """Return the offset at which each partition begins.
 
         Raises:
             BrokerUnavailable, BrokerRefused: From the brokers; `what` begins the message.
@@ -90,7 +90,7 @@ class Start:
                     found[partition] = self._within(partition, first[partition], last[partition])
             return found
         found = dict(await guarded(consumer.end_offsets(wanted), what))
-        # Nothing is older than the epoch, and the client asks for no such time.
+        # No message is older than the epoch, and the client refuses such a time.
         times = dict.fromkeys(wanted, max(int(self.time.timestamp() * 1000), 0))
         at = await guarded(consumer.offsets_for_times(times), what)
         return found | {place: hit.offset for place, hit in at.items() if hit is not None}

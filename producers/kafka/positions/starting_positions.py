@@ -1,4 +1,4 @@
-"""Where the partitions of a new assignment are read from: where the group has committed, or where they begin."""
+"""Finds the position of each newly assigned partition: the group's commit, or the start."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from producers.kafka.wire.cluster import Cluster, Membership, TopicDescription
 logger = logging.getLogger(__name__)
 
 _FEW: Final = 10
-"""More partitions, or topics, are counted where a line or an error would name them."""
+"""Up to this number, a log line or an error names partitions or topics; more of them are counted."""
 
 
 class StartingPositions:
-    """Those of one stream.
+    """Finds the starting positions of one stream.
 
     Args:
-        finds_topics: By a pattern: topics may come and go. One that comes later is read from its beginning.
+        finds_topics: The stream reads a pattern. A topic that appears later is read from its beginning.
 
     Attributes:
-        has_started: Whether this member has read, or was given no partition.
+        has_started: Whether this member has begun to read, or was assigned no partition.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class StartingPositions:
         """Return the position of each partition.
 
         Args:
-            topics: As they are now; those of all partitions.
+            topics: The present topics of all assigned partitions.
         Raises:
             BrokerUnavailable, BrokerRefused: From the brokers.
         """
-        # Of all partitions: where new ones start depends on whether the group has read the topic before.
+        # All partitions of the topics: a new one starts depending on whether the group has read the topic before.
         committed = await self._cluster.committed(
             [
                 TopicPartition(topic.name, number)
@@ -89,7 +89,7 @@ class StartingPositions:
         if None in (topic_id, position.topic_id) or topic_id == position.topic_id:
             return True
         logger.error(
-            "topic %s was deleted and created again: the commit at %s offset %d is of its predecessor; "
+            "topic %s was deleted and created again: the commit at %s offset %d belongs to its predecessor; "
             "the partition is read from its beginning",
             partition.topic,
             partition,
@@ -108,7 +108,7 @@ class StartingPositions:
         new = [
             partition
             for partition in missing
-            # Of a topic's predecessor, or added since the group first read.
+            # The commit belongs to a deleted topic of that name, or the partition was added later.
             if partition in committed or self._is_new(partition, committed)
         ]
         old = [partition for partition in missing if partition not in new]
@@ -146,13 +146,13 @@ def _with_topic(position: CommittedPosition, topic: TopicDescription) -> Committ
     return replace(
         position,
         topic_id=topic.topic_id,
-        # Of another program's commit the number is not known: assume that no partition was added since.
+        # Another program's commit does not tell the number: assume that no partition was added later.
         partitions=position.partitions or topic.partitions,
     )
 
 
 def names_of(partitions: Collection[TopicPartition]) -> str:
-    """Return the names of partitions for a log line or an error; their count where they are many."""
+    """Return the names of partitions for a log line or an error; their number if there are many."""
     if len(partitions) <= _FEW:
         names = (f"{topic}[{number}]" for topic, number in sorted(partitions))
         return ", ".join(names) or "no partitions"

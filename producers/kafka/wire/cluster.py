@@ -1,9 +1,9 @@
 """Requests to the cluster that aiokafka has no public method for.
 
-A commit is sent with the membership under which its partition was assigned. aiokafka's own `commit` uses the
-generation at the time when the request is sent. After a rebalance that is a later one, with which the broker accepts a
-commit of a partition that another member has by now. After a lost session it is -1, which an empty group accepts from
-anybody (aio-libs/aiokafka#929).
+A commit is sent with the membership under which its partition was assigned. aiokafka's own `commit` uses the generation
+at the time of the request. After a rebalance the generation is later, and the broker accepts the commit of a partition
+that another member has by now. After a lost session it is -1, and an empty group accepts that from anybody
+(aio-libs/aiokafka#929).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHORT_WAIT_MS = 50
 
 
 class Membership(NamedTuple):
-    """What identifies this member to the group's coordinator."""
+    """Identifies this member to the group's coordinator."""
 
     generation: int
     member_id: str
@@ -52,7 +52,7 @@ class TopicDescription:
     topic_id: str | None
     partitions: int
     raw_id: bytes | None = None
-    """The same id, as it goes over the wire."""
+    """`topic_id` in the form of Kafka's protocol."""
 
 
 class Cluster:
@@ -81,10 +81,10 @@ class Cluster:
             self._coordinator.request_rejoin()
 
     def wait_long(self, is_long: bool) -> None:
-        """Set whether the broker may hold back a fetch for long while there are no messages.
+        """Set whether the broker may delay a fetch for long while there are no messages.
 
-        aiokafka sends one fetch at a time to a broker: a partition that is resumed is not fetched before the last
-        fetch was answered.
+        aiokafka sends one fetch at a time to a broker: a resumed partition is not fetched before the last fetch is
+        answered.
         """
         wait_ms = self._fetch_max_wait_ms
         set_fetch_wait(self._consumer, wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS))
@@ -95,10 +95,10 @@ class Cluster:
         """Return the topics by name, without creating any.
 
         Args:
-            may_be_gone: One that does not exist is left out.
+            may_be_gone: Leave out a topic that does not exist.
         Raises:
-            BrokerRefused: One does not exist or may not be described.
-            BrokerUnavailable: The cluster does not answer, or is still creating one.
+            BrokerRefused: A topic does not exist or may not be described.
+            BrokerUnavailable: The cluster does not answer, or is still creating a topic.
         """
         names = sorted(topics)
         what = f"look-up of topic {', '.join(names)} {self._where}"
@@ -130,7 +130,7 @@ class Cluster:
         return found
 
     async def find_missing(self, topics: Collection[str]) -> frozenset[str]:
-        """Return the topics that are missing and that the brokers do not create, as far as they say.
+        """Return the topics that do not exist and that the brokers do not create, as far as the brokers tell.
 
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer.
@@ -147,13 +147,14 @@ class Cluster:
         try:
             return await find_missing(send, node, topics)
         except NotImplementedError:
-            # So the client says that the broker does not know this version of a request.
+            # The client raises this if the broker does not know this version of a request.
             return frozenset()
 
     async def know_leaders(self, topics: Collection[str]) -> None:
-        """Have the client look up now who leads these topics' partitions; those that do not exist may be created.
+        """Have the client look up the leaders of these topics' partitions now; a missing topic may be created.
 
-        Otherwise it finds out only when it is asked for an offset, and tries that again after `retry_backoff_ms`.
+        Otherwise the client looks them up at the first request for an offset, and repeats that request after
+        `retry_backoff_ms`.
 
         Raises:
             BrokerUnavailable, BrokerRefused: The cluster does not answer.
@@ -163,13 +164,13 @@ class Cluster:
         await guarded(client.set_topics(topics), what)
 
     def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
-        """A node, and which connection to it: if possible one that has no fetch, which would have to end first.
+        """Return a node and a connection to it, if possible one without a fetch, which would have to end first.
 
-        A broker answers the requests of a connection one by one. The coordinator's has no fetches, and while the group
-        is joined it has the join.
+        A broker answers the requests of a connection one by one. The coordinator's connection has no fetches; while the
+        group is joined it has the join.
         """
         node = getattr(self._coordinator, "coordinator_id", None)
-        # A reader of one partition is in no group; the client has no public name for the other.
+        # A reader of one partition is in no group and has no coordinator.
         if node is None or is_joining(self._coordinator):
             return client.get_random_node(), ConnectionGroup.DEFAULT
         return node, ConnectionGroup.COORDINATION
@@ -177,7 +178,7 @@ class Cluster:
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition]:
-        """Return the group's commits; partitions without one are missing. Waits for the coordinator: set a deadline."""
+        """Return the group's commits by partition, where there are any. Waits for the coordinator: set a deadline."""
         fetched = await guarded(
             self._coordinator.fetch_committed_offsets(list(partitions)),
             f"read of the commits of group {self._group} {self._where}",
@@ -190,10 +191,10 @@ class Cluster:
     async def commit(
         self, membership: Membership, positions: Mapping[TopicPartition, CommittedPosition]
     ) -> dict[TopicPartition, type[Exception]]:
-        """Send one request; return the partitions that the broker refused, with the error. Empty: all are committed.
+        """Send one commit request; return the refused partitions with their errors, empty if all are committed.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: There was no answer; each of them may be committed or not.
+            BrokerUnavailable, BrokerRefused: There was no answer; each position may be committed or not.
         """
         what = f"commit to group {self._group} {self._where}"
         by_topic: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
@@ -234,11 +235,11 @@ def raise_for_topic(error: type[Exception], name: str, where: str) -> None:
             hint="the Kafka user needs Read and Describe on the topic",
         )
     if error is sdk.InvalidTopicError:
-        raise BrokerRefused(f"{name!r} is no valid name of a topic")
+        raise BrokerRefused(f"{name!r} is not a valid topic name")
     raise BrokerUnavailable(f"topic {name!r} {where}: {error.__name__}")
 
 
-# With ids, the broker may say so of one that it has just deleted.
+# With topic ids, a broker may answer the second error for a topic that it has just deleted.
 _GONE = (sdk.UnknownTopicOrPartitionError, sdk.LeaderNotAvailableError)
 _COORDINATOR_MOVED = (
     sdk.GroupCoordinatorNotAvailableError,

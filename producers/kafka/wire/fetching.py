@@ -1,8 +1,8 @@
-"""Sends aiokafka's fetches in a form in which a broker notices that a topic or its log is another than was read.
+"""Sends aiokafka's fetches with topic ids and epochs, so that a broker notices a replaced topic or log.
 
-aiokafka's own requests name a topic by its name alone. Of a topic that was deleted and created again, they get the
-messages at the offsets that were next in the deleted one. And if the log was cut (an unclean leader election), they
-get other messages at offsets that were read before, or go on with those that follow them.
+aiokafka's own requests have a topic's name alone. After a topic was deleted and created again, they get the new topic's
+messages at the old offsets. After a log was cut (an unclean leader election), they get other messages at offsets that
+were read before, or skip those messages.
 
 `Fetching` replaces the `send` of aiokafka's client. A test fails if a later version has no such attribute.
 """
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 _OF_ANOTHER_TOPIC: Final = (100, 103)
 """The broker's codes for UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID, which aiokafka does not know."""
 _UNKNOWN_TOPIC: Final = (sdk.UnknownTopicOrPartitionError.errno, -1, -1, -1, None, -1, None)
-"""The rest of a partition's answer, with the error to which aiokafka reads the cluster's metadata again."""
+"""The rest of a partition's answer, with the error that makes aiokafka read the cluster's metadata again."""
 _LOOK_AGAIN_AFTER_S: Final = 0.02
 _RETRY_AFTER_S: Final = 0.1
-"""aiokafka sends a fetch that failed again at once, and a broker answers it at once."""
+"""aiokafka repeats a failed fetch at once, and a broker answers it at once: wait in between."""
 
 
 class _Answer:
@@ -47,21 +47,21 @@ class _Answer:
 
 
 class Reader(Protocol):
-    """Who reads: the stream, or who reads one partition again. Topics by name, and the lanes of their partitions."""
+    """The stream, or a reader of one partition: its topics by name, and the lanes of its partitions."""
 
     @property
     def topics(self) -> dict[str, TopicDescription]: ...
     @property
     def lanes(self) -> dict[TopicPartition, LaneInFlight]: ...
     def fetch_wait_ms(self, usual_ms: int) -> int:
-        """How long a broker may hold the next fetch back while it has nothing."""
+        """How long a broker may delay the next fetch while it has no message."""
 
     topics_are_suspect: bool
-    """Set when a broker does not know the id of one."""
+    """Set when a broker does not know the id of a topic."""
 
 
 class Fetching:
-    """Stands between aiokafka's fetcher and its client."""
+    """Intercepts the requests that aiokafka's fetcher sends through its client."""
 
     def __init__(self, consumer: AIOKafkaConsumer, reader: Reader) -> None:
         client = client_of(consumer)
@@ -71,7 +71,7 @@ class Fetching:
         client.send = self.send
 
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
-        """Send a request of the client; a fetch with the topics' ids, if all are known and the broker takes them."""
+        """Send a request of the client; a fetch gets topic ids if all are known and the broker supports them."""
         if isinstance(request, FetchRequest):
             self._set_wait(request)
         if self._by_id and isinstance(request, FetchRequest):
@@ -91,13 +91,13 @@ class Fetching:
         return await self._send(node_id, request, **arguments)
 
     def _set_wait(self, request: FetchRequest) -> None:
-        # A follower may learn of new messages late, and answers then at the end of the wait.
+        # A follower may learn of new messages late, and would answer only at the end of a long wait.
         fields = fields_of(request)
         if not fields.rack_id:
             set_max_wait(request, self._reader.fetch_wait_ms(fields.max_wait_ms))
 
     def _ids(self, request: FetchRequest) -> dict[bytes, str] | None:
-        """Return the topics of a request by id; None if one is not known."""
+        """Return the topics of a request by id; None if an id is not known."""
         found: dict[bytes, str] = {}
         for name, _ in request.topics:
             topic = self._reader.topics.get(name)
@@ -124,12 +124,12 @@ class Fetching:
                 else:
                     *offsets, aborted, replica, batches = rest
                     error = _look(lane, error, batches, tags)
-                    # aiokafka expects two fields of a transaction; the version by ids has tags behind them.
+                    # aiokafka expects two fields for a transaction; the version with topic ids adds tags.
                     aborted = [(writer, first) for writer, first, _ in aborted or ()]
                     answers.append((number, error, *offsets, aborted, replica, batches))
             topics.append((names[topic_id], answers))
         if is_unknown:
-            # Deleted, or so new that this broker does not know it yet: a look at the topics tells.
+            # The topic was deleted, or is too new for this broker. Looking the topics up tells which.
             self._reader.topics_are_suspect = True
             await asyncio.sleep(_RETRY_AFTER_S)
         return _Answer(topics)
@@ -138,11 +138,12 @@ class Fetching:
 def _wanted(
     request: Any, names: dict[bytes, str], lanes: dict[TopicPartition, LaneInFlight]
 ) -> WantedTopics:
-    """Return the partitions of a request by topic id, without those that have no lane yet.
+    """Return the partitions of a request by topic id, without partitions that have no lane yet.
 
-    The client finds a position of its own for them. Only with the lane is it known what was read before it.
+    The client finds a position of its own for a partition without a lane. Only the lane knows which messages were read
+    before it.
     """
-    # A follower's log may end before what was read from the leader.
+    # A follower's log may end before the last message that the leader sent.
     may_compare = not fields_of(request).rack_id
     partitions = dict(request.topics)
     topics: WantedTopics = {}
@@ -160,7 +161,7 @@ def _wanted(
 
 
 def _look(lane: LaneInFlight, error: int, batches: bytes | None, tags: dict[int, bytes]) -> int:
-    """Note what an answer says of the partition's leaders; return the error that aiokafka is to see."""
+    """Record the leaders that an answer names; return the error code to show to aiokafka."""
     if tags and (parted := divergence(tags)) is not None:
         lane.parted = parted
         return int(sdk.OffsetOutOfRangeError.errno)

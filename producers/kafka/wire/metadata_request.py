@@ -1,7 +1,7 @@
 """A newer version of the metadata request than aiokafka has, written with aiokafka's types.
 
-Topic ids (KIP-516) came with version 10; aiokafka ends at version 5. The id distinguishes a topic from one of the same
-name that was deleted before.
+Topic ids (KIP-516) came with version 10; aiokafka ends at version 5. The id distinguishes a topic from a deleted one of
+the same name.
 Source: https://kafka.apache.org/protocol.html, Metadata and the flexible encoding of KIP-482.
 """
 
@@ -109,7 +109,7 @@ class DescribeTopicsRequest_v10(RequestStruct):  # type: ignore[misc]  # noqa: N
 
 
 class DescribeTopicsRequest(Request[DescribeTopicsRequest_v10]):  # type: ignore[misc]
-    """Look up topics, without creating those that are missing.
+    """Look up topics, without creating missing ones.
 
     Raises, when it is sent:
         NotImplementedError: The broker has no topic ids (before Kafka 2.8).

@@ -1,4 +1,4 @@
-"""Takes records from aiokafka's consumer."""
+"""Reads records from aiokafka's consumer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from producers.kafka.errors import guarded
 from producers.kafka.message import Record
 
 _LOOK_AROUND_MS = 1000
-"""How long a fetch waits for messages before the caller looks at anything else, such as errors of other tasks."""
+"""How long a fetch waits for messages before the caller checks other things, such as errors of other tasks."""
 
 
 class OutOfRange(Exception):
-    """The broker has no messages at these positions of ours. `guarded` does not translate it."""
+    """The broker has no messages at these positions. `guarded` does not translate this error."""
 
     def __init__(self, offsets: dict[TopicPartition, int]) -> None:
         super().__init__(offsets)
@@ -26,7 +26,7 @@ async def get_records(
     """Return the next records by partition; none if none came for a while.
 
     Raises:
-        OutOfRange: Of partitions.
+        OutOfRange: The broker does not have the positions of some partitions.
         BrokerUnavailable, BrokerRefused: See `guarded`.
     """
     return await guarded(_getmany(consumer, at_most), what)
@@ -38,7 +38,7 @@ async def _getmany(consumer: AIOKafkaConsumer, at_most: int) -> dict[TopicPartit
             timeout_ms=_LOOK_AROUND_MS, max_records=at_most
         )
     except sdk.NoOffsetForPartitionError:
-        # Its position is being found at this moment.
+        # The partition's position is being found at this moment.
         return {}
     except sdk.OffsetOutOfRangeError as error:
         raise OutOfRange(error.args[0]) from error

@@ -116,7 +116,7 @@ async def test_a_position_of_a_recreated_topics_predecessor_is_its_beginning(
     kafka_server.create_topic(topic)
     kafka_server.produce(topic, [*"xyz"])
     assert await read_text(producer, topic, [topic_id, 7], 3) == "xyz"
-    assert any("position 7 is of its predecessor" in message for message in caplog.messages)
+    assert any("position 7 belongs to its predecessor" in message for message in caplog.messages)
 
 
 async def test_a_topic_recreated_under_a_reader_ends_it(

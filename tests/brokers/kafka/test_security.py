@@ -136,7 +136,7 @@ async def test_a_configured_token_is_shown_and_one_that_is_over_is_refused(
     assert await read(secure_kafka.with_token(sasl_oauth_token=make_token())) == [*"abc"]
     error = await refusal(secure_kafka.with_token(sasl_oauth_token=make_token(life_s=-100)))
     assert isinstance(error, BrokerRefused)
-    assert "sasl_oauth_token is over since" in str(error)
+    assert "sasl_oauth_token expired at" in str(error)
 
 
 class TokenEndpoint:
