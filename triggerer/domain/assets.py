@@ -36,16 +36,16 @@ class Combinable:
 
 @dataclass(frozen=True, slots=True)
 class AssetWatcher:
-    """A trigger whose events become events of the asset that it belongs to.
+    """A trigger whose events become events of the watcher's asset.
 
     Its identity is the asset and `name`; the trigger's arguments may change.
 
     Args:
         guarantee: "at_least_once" or "effectively_once": `triggerer check` and the start refuse a trigger that promises
-            less. None: whatever it promises will do.
+            less. None: any promise is accepted.
     Raises:
-        DagError: `guarantee` is another, or `trigger` is not a `BaseEventTrigger`. A trigger that reports a condition
-            rather than occurrences would fire for as long as the condition holds.
+        DagError: `guarantee` has another value, or `trigger` is not a `BaseEventTrigger`. A trigger that reports a
+            condition instead of occurrences would fire for as long as the condition holds.
     """
 
     name: str
@@ -59,7 +59,7 @@ class AssetWatcher:
             known = " or ".join(f'"{one}"' for one in DECLARABLE)
             raise DagError(
                 f"watcher {self.name!r}: guarantee must be {known}, not {self.guarantee!r}",
-                hint="leave it out if whatever its trigger promises will do",
+                hint="leave it out to accept any guarantee",
             )
         trigger: object = self.trigger
         if not isinstance(trigger, ReportsOccurrences):
@@ -72,14 +72,14 @@ class AssetWatcher:
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class Asset(Combinable):
-    """Data that DAGs wait for or produce, identified by name and URI. Nothing else is compared.
+    """Data that DAGs wait for or produce. Two assets are equal if their names and URIs are.
 
     Args:
         first: The URI, or the name if `uri=` is given as well. If only one of the two is given, it is
             both.
         group: A label for people.
         extra: JSON that describes the asset; not part of its identity.
-        watchers: They turn external occurrences into events of this asset; their names are unique within it.
+        watchers: Turn external occurrences into events of this asset. Their names are unique within the asset.
     Raises:
         DagError: The URI (see `triggerer.domain.uris`) or another argument is invalid.
     """
@@ -91,7 +91,7 @@ class Asset(Combinable):
     watchers: tuple[AssetWatcher, ...] = field(compare=False, repr=False)
     defined_at: SourceLocation | None = field(compare=False, repr=False)
 
-    # Written out: an asset that a function materialises (`@asset`) equals a plain one of the same identity.
+    # Not generated: an asset that a function materialises (`@asset`) must equal a plain one of the same identity.
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Asset):
             return NotImplemented
@@ -124,7 +124,7 @@ class Asset(Combinable):
             check_identifier(name, "the asset's name")
         location = calling_location()
         uri = normalize_uri(name if uri is None else uri, stacklevel=2)
-        # If the URI is also the name, it is the normalized one: what was dropped from it may be a password.
+        # The name is the normalized URI: the part that normalizing dropped may be a password.
         self._set(uri if name is None else name, uri, location)
         object.__setattr__(self, "group", check_identifier(group, "the asset's group"))
         object.__setattr__(self, "extra", checked_json(extra or {}, self, "extra"))
@@ -143,7 +143,7 @@ class Asset(Combinable):
 
     @classmethod
     def identified(cls, name: str, uri: str) -> Asset:
-        """Return the asset with this identity, without checks: it was checked when it was defined."""
+        """Return the asset with this identity, unchecked, because its definition was checked."""
         asset = cls.__new__(cls)
         asset._set(name, uri, None)  # noqa: SLF001  (its own class)
         return asset
@@ -151,7 +151,7 @@ class Asset(Combinable):
 
 @dataclass(frozen=True, slots=True)
 class AssetAlias(Combinable):
-    """A name for the assets that tasks attach events to through it, while they run."""
+    """A name through which a running task chooses the assets of its events."""
 
     name: str
 
@@ -161,14 +161,14 @@ class AssetAlias(Combinable):
 
 @dataclass(frozen=True, slots=True)
 class AssetRef:
-    """An asset of which a file knows only the name; a run looks up which one it is."""
+    """An asset that a DAG file knows only by name. The run looks up its URI."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Yielded by a task to emit an event of `asset`, through `alias` if one is given. Without `extra` it is `{}`."""
+    """Yielded by a task to emit an event of `asset`, through `alias` if it is given. `extra` defaults to `{}`."""
 
     asset: Asset
     extra: Mapping[str, Any] | None = None
@@ -181,10 +181,10 @@ class Metadata:
 
 
 def checked_json(value: object, owner: object, what: str) -> dict[str, Any]:
-    """Return a copy of a mapping, as JSON holds it.
+    """Return a deep copy of a mapping, with the types that JSON has.
 
     Raises:
-        DagError: It cannot; the message names `owner` and `what`.
+        DagError: JSON cannot represent the value. The message names `owner` and `what`.
     """
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise DagError(f"{owner!r}: {what} must be a mapping with strings as keys, not {value!r}")

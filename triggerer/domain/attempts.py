@@ -1,4 +1,4 @@
-"""One attempt of a run: what a worker is given to execute, and what comes of it."""
+"""One attempt of a run: the order that its worker executes, and the results that the worker reports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def _instant(text: str | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """What the tasks of a run can read of it."""
+    """The facts about a run that its tasks can read."""
 
     dag_id: str
     run_id: str
     run_type: str
     attempt: int
-    """1, unless an executor died while it ran this run, or somebody has had it repeated."""
+    """1 at first. It grows when an executor dies during the run, and when somebody repeats the run."""
     queued_at: datetime
     run_after: datetime
     logical_date: datetime | None
@@ -35,17 +35,17 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """What an attempt leaves as it is, since somebody has had an ended run repeated in part."""
+    """The tasks that a partial repeat of an ended run leaves as they are."""
 
     kept: Mapping[str, TaskState] = field(default_factory=dict)
-    """By task id, how it ended. A kept task is executed only if another one needs what it returned."""
+    """The final state by task id. A kept task runs again only if another task needs its return value."""
     cleared: Mapping[str, int] = field(default_factory=dict)
-    """By task id, how often it was cleared: each time its outlets' events are new ones."""
+    """The number of times that each task was cleared, by task id. Each clearing gives its outlets new events."""
     after_attempt: int = 0
-    """The run's attempts until then; they do not count for how often its executors have died."""
+    """The run's attempts before the repeat. They do not count as deaths of an executor."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that `dag_run.again` holds."""
+        """Return the JSON that the column `dag_run.again` stores."""
         return asdict(self)
 
     @classmethod
@@ -67,10 +67,10 @@ class RunOrder(RunDetails):
     log_path: str
     repeat: Repeat = field(default_factory=Repeat)
     callbacks: str | None = None
-    """The ends after which the DAG wants to be called, of `success,failed`; None: none."""
+    """The run states after which the DAG has callbacks, such as `success,failed`; None: no callbacks."""
 
     def calls_back(self, state: RunState) -> bool:
-        """Whether the DAG wants to be called after such an end."""
+        """True if the DAG has callbacks for this state."""
         return self.callbacks is not None and state in self.callbacks.split(",")
 
     @classmethod
@@ -93,13 +93,13 @@ _INSTANTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CallbackOrder:
-    """A DAG is to be called, since one of its runs has ended."""
+    """An order to call a DAG's callbacks after one of its runs has ended."""
 
     run: RunOrder
     state: RunState
     error: str | None
     calls: int
-    """1, unless an executor died while it called."""
+    """The number of this try: 1, unless an executor died during an earlier try."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CallbackOrder:
@@ -115,14 +115,14 @@ class EmittedEvent:
     asset_uri: str
     extra: dict[str, Any]
     ordinal: int
-    """Counts this task's events of one asset, from 0: another attempt has the same numbers."""
+    """The number of the event among this task's events for one asset, from 0. Every attempt counts alike."""
     aliases: tuple[str, ...] = ()
     partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The last try of a task: it runs, or has ended. `events` is empty unless it succeeded."""
+    """The last try of a task, running or ended. `events` is empty unless the task succeeded."""
 
     task_id: str
     state: TaskState
@@ -139,10 +139,10 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A run that is being executed waits, or does not any more."""
+    """A change: a running run begins to wait for something, or no longer waits."""
 
     reason: str | None
-    """What it waits for, such as an executor of its Spark cluster; None: it goes on."""
+    """The reason for waiting, such as a missing executor in the Spark cluster; None: the run continues."""
     since: datetime
 
 

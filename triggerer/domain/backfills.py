@@ -1,4 +1,4 @@
-"""Which runs of a timetable lie in a range, and what a backfill does about those that exist."""
+"""The runs of a timetable within a range, and the step that a backfill takes for each."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ MOST_INTERVALS: Final = 50_000
 
 
 class Reprocess(StrEnum):
-    """Which intervals that have a run are run again."""
+    """The intervals that a backfill runs again although they have a run."""
 
     NONE = "none"
     FAILED = "failed"
-    """Those whose run failed or was cancelled."""
+    """Intervals whose run failed or was cancelled."""
     ALL = "all"
 
 
 class Step(StrEnum):
-    """What a backfill does for an interval."""
+    """The action of a backfill for one interval."""
 
     RUN = "run"
-    """It makes a run."""
+    """Create a run."""
     REPEAT = "repeat"
-    """It repeats the run that there is, from the beginning."""
+    """Repeat the existing run from its beginning."""
     SKIP = "skip"
 
 
 def step_for(existing: RunState | None, reprocess: Reprocess) -> Step:
-    """Return what is done for an interval whose run is in this state; None: it has none.
+    """Return the step for an interval whose run is in the state `existing`; None: the interval has no run.
 
-    A run that is queued or running is left to itself.
+    A backfill never touches a queued or running run.
     """
     if existing is None:
         return Step.RUN
@@ -51,10 +51,10 @@ def runs_between(
 ) -> list[DagRunInfo]:
     """Return the runs whose logical date lies between two instants, both included, oldest first.
 
-    Those that are not due yet are left out. What the DAG says of its own start and end does not count.
+    Runs that are not yet due are left out. The DAG's own start and end dates do not apply.
 
     Raises:
-        DagError: There are too many, or the timetable does not advance.
+        DagError: The range has too many runs, or the timetable does not advance.
     """
     restriction = timetable.restriction_between(start, end)
     found: list[DagRunInfo] = []

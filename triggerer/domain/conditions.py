@@ -15,7 +15,7 @@ Condition: TypeAlias = "Asset | AssetAlias | AssetAll | AssetAny"
 
 @dataclass(frozen=True, slots=True, init=False)
 class _Group(Combinable):
-    """Operands in their order, each once; groups of the same kind are flattened."""
+    """Distinct operands in their order. A nested group of the same kind is flattened."""
 
     objects: tuple[Condition, ...]
 
@@ -27,7 +27,7 @@ class _Group(Combinable):
                     f"{type(self).__name__} takes assets, aliases and expressions, not {operand!r}"
                 )
             for one in operand.objects if type(operand) is type(self) else (operand,):
-                # The first one stays. An equal asset may have other watchers, which are read elsewhere.
+                # Keep the first of equal assets. Another one may have other watchers; DAG parsing reads those.
                 flat.setdefault(one)
         if not flat:
             raise DagError(
@@ -38,18 +38,18 @@ class _Group(Combinable):
 
 @dataclass(frozen=True, slots=True, init=False)
 class AssetAll(_Group):
-    """True once all of its operands are; `a & b`."""
+    """True once all operands are true; written `a & b`."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class AssetAny(_Group):
-    """True once any of its operands is; `a | b`."""
+    """True once any operand is true; written `a | b`."""
 
 
 def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> bool:
     """Return whether the expression is true, given whether an event waits for each asset or alias.
 
-    `has_event` resolves aliases. It is not called more often than needed.
+    `has_event` resolves aliases. It is called only for as many operands as the answer needs.
     """
     match condition:
         case AssetAll():
@@ -61,7 +61,7 @@ def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> boo
 
 
 def leaves_of(condition: Condition) -> Iterator[Leaf]:
-    """Yield every asset and alias of the expression, from left to right, as often as it occurs."""
+    """Yield every asset and alias of the expression from left to right, repetitions included."""
     if isinstance(condition, AssetAll | AssetAny):
         for operand in condition.objects:
             yield from leaves_of(operand)
@@ -82,9 +82,9 @@ def aliases_of(condition: Condition) -> tuple[AssetAlias, ...]:
 
 
 def condition_to_json(condition: Condition) -> dict[str, Any]:
-    """Return the form that is stored.
+    """Return the expression as the store writes it.
 
-    That is `{"asset": {"name", "uri"}}`, `{"alias": name}`, `{"all": [...]}` or `{"any": [...]}`.
+    The form is `{"asset": {"name", "uri"}}`, `{"alias": name}`, `{"all": [...]}` or `{"any": [...]}`.
     """
     match condition:
         case AssetAll():
@@ -98,10 +98,10 @@ def condition_to_json(condition: Condition) -> dict[str, Any]:
 
 
 def condition_from_json(value: Any) -> Condition:
-    """Return the expression that was written; its assets have their identity only.
+    """Return the stored expression. Its assets have a name and a URI, and nothing else.
 
     Raises:
-        DagError: It was not written by `condition_to_json`.
+        DagError: `condition_to_json` did not write this value.
     """
     match value:
         case {"asset": {"name": str(name), "uri": str(uri)}, **rest} if not rest:

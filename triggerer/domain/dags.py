@@ -37,7 +37,7 @@ def current_dag() -> DAG | None:
 
 @contextmanager
 def collect_dags() -> Iterator[list[DAG]]:
-    """Give a list, to which each DAG is added whose `with` block ends inside."""
+    """Yield a list that collects each DAG whose `with` block ends inside this context."""
     noted: list[DAG] = []
     token = _entered.set(noted)
     try:
@@ -54,25 +54,23 @@ class DAG:
         schedule: An asset, a list (all of them), an expression (`a & b`, `a | b`) or an alias; a cron
             expression or preset, a `timedelta` or a timetable; `AssetOrTimeSchedule` or
             `AssetAndTimeSchedule`. None: runs are triggered by hand only.
-        max_active_runs: At most so many runs are queued or running; further events wait.
-        params: JSON that each run gets. A run that is triggered by hand may replace some.
-        default_args: Options, as `@task` takes them, for all tasks that do not set them.
-        is_paused_upon_creation: Whether the DAG is paused when it is seen for the first time.
-        events_per_run: At most so many events of each asset go into one run; None: all that are
-            queued.
-        on_success_callback, on_failure_callback: Functions that are called with a mapping, in a worker, after a run has
-            succeeded or failed. What they raise is logged.
-        start_date, end_date: Between them lie the runs that the scheduler makes, both included; for a
-            timetable the start of the data interval counts. None: no bound. The zone of
-            `start_date` is that of a cron expression. Without a zone they are UTC. An `end_date`
-            before `start_date` is an error.
-        catchup: Whether a timetable's runs that were missed, since `start_date` or in a pause, are
-            all made, in order; otherwise the last of them at most.
-        min_run_gap: At least so long lies between two runs that the scheduler makes. What comes
-            meanwhile goes into the next.
-        quiet_period: A run is made of events only when none has come for so long.
-        depends_on_past: A run is made only when the one before it has succeeded.
-        priority: Of queued runs those with the highest are executed first.
+        max_active_runs: The most runs that may be queued or running at once. Further events wait.
+        params: JSON that each run gets. Somebody who triggers a run by hand may replace some values.
+        default_args: Options of `@task` for all tasks that do not set them.
+        is_paused_upon_creation: True if the DAG starts out paused when it is seen for the first time.
+        events_per_run: The most events of each asset in one run; None: a run takes all queued events.
+        on_success_callback, on_failure_callback: Functions that a worker calls with a mapping after a run has succeeded
+            or failed. Errors that they raise are logged.
+        start_date, end_date: The scheduler makes runs between these dates, both included; None: no bound. For a
+            timetable, the start of the data interval counts. A cron expression uses the zone of `start_date`. Dates
+            without a zone are UTC. An `end_date` before `start_date` is an error.
+        catchup: True to make all runs that a timetable missed after `start_date` or during a pause, in order. False to
+            make the last of them at most.
+        min_run_gap: The least time between two runs that the scheduler makes. Events that arrive in the gap go into
+            the next run.
+        quiet_period: Events become a run only after this time without a further event.
+        depends_on_past: True to make a run only when the previous run has succeeded.
+        priority: Queued runs with a higher priority are executed first.
     Raises:
         DagError: An argument is invalid.
     """
@@ -159,7 +157,7 @@ class DAG:
         return MappingProxyType(self._tasks)
 
     def tasks_in_order(self) -> tuple[Task, ...]:
-        """Return all tasks, each after those that it waits for, otherwise in the order of their creation."""
+        """Return all tasks: each after the tasks it waits for, otherwise in the order of creation."""
         ordered: dict[Task, None] = {}
 
         # Not recursive: a long chain of tasks would exceed the stack.
@@ -174,7 +172,7 @@ class DAG:
         return tuple(ordered)
 
     def schedule_to_json(self) -> dict[str, Any] | None:
-        """Return the schedule as `triggerer.domain.schedules` writes it; None: only by hand."""
+        """Return the schedule as `triggerer.domain.schedules` writes it; None: runs by hand only."""
         return None if self.schedule is None else schedule_to_json(self.schedule)
 
     def add_task(
@@ -187,7 +185,7 @@ class DAG:
         *,
         names_assets: bool = False,
     ) -> Task:
-        """Add a task for one call of a `@task` function, which calls this.
+        """Add a task for one call of a `@task` function.
 
         If the name is taken, `__1`, `__2`, … is appended.
 
@@ -203,7 +201,7 @@ class DAG:
         owner = f"task {task_id!r} of DAG {self.dag_id!r}"
         arguments = Arguments.bind(function, args, kwargs, owner=owner, names_assets=names_assets)
         task = Task(self, task_id, function, arguments, options.over(self._defaults))
-        # Of the DAG's `default_args` those count that this function has.
+        # Check after merging: `default_args` may name templated arguments as well.
         for name in options.templated or ():
             if name not in arguments.bound.signature.parameters:
                 raise DagError(
@@ -222,7 +220,7 @@ class DAG:
             raise DagError(f"{self!r}: {error.message}", hint=error.hint) from error
 
     def _checked_date(self, name: str, value: object) -> datetime | None:
-        """Return the instant; one without a time zone is taken for UTC, as Airflow does."""
+        """Return the instant. A datetime without a zone is UTC, as in Airflow."""
         if value is None:
             return None
         if not isinstance(value, datetime):
@@ -230,7 +228,7 @@ class DAG:
         return value.replace(tzinfo=UTC) if value.utcoffset() is None else value
 
     def _check_order_of_dates(self) -> None:
-        """Airflow takes such dates, and never makes a run. Whoever wants none pauses the DAG."""
+        """Refuse an end before the start. Airflow accepts such dates and never makes a run."""
         start, end = self.start_date, self.end_date
         if start is not None and end is not None and end < start:
             raise DagError(
@@ -250,7 +248,7 @@ class DAG:
         return value
 
     def callbacks_after(self, state: RunState) -> tuple[Callback, ...]:
-        """Return what is to be called after a run that ended so, in order."""
+        """Return the callbacks for a run that ended in this state, in order."""
         match state:
             case RunState.SUCCESS:
                 return self.on_success_callbacks

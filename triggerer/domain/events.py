@@ -1,4 +1,4 @@
-"""A trigger event on its way from the runtime into the store; the two meet only here."""
+"""A trigger event on its way from the streams into the store. Both sides import only this module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Fence(NamedTuple):
-    """Proof of ownership of a stream: a write is taken only while the store still shows this owner and epoch."""
+    """Proof of ownership of a stream. A write succeeds only while the store shows this owner and epoch."""
 
     stream_digest: str
     owner: str
@@ -24,7 +24,7 @@ class WatcherRef:
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Where a trigger's events go, and under which lease. Replaced, never changed, when watchers come or go."""
+    """The watchers that receive a trigger's events, and the lease. Replaced, never changed, as watchers come and go."""
 
     watchers: tuple[WatcherRef, ...]
     fence: Fence | None
@@ -34,25 +34,25 @@ class PendingEvent(Protocol):
     """One `TriggerEvent` that is not yet durable. The sink completes each exactly once, on the event loop."""
 
     def complete(self, error: Exception | None) -> None:
-        """Confirm (None: its asset events are durable) or refuse. Synchronous and cheap; never raises."""
+        """Confirm that the asset events are durable (None), or refuse. Synchronous and cheap; never raises."""
 
 
 class HasPayload(Protocol):
-    """What a trigger yielded."""
+    """A trigger event, as far as the store reads it."""
 
     @property
     def payload(self) -> Any: ...
 
 
 class EventSink(Protocol):
-    """Where the runtime submits its events, to have them stored."""
+    """The store, as far as the streams see it: they submit events to be stored."""
 
     @property
     def is_full(self) -> bool:
-        """Whether so many bytes wait, of all streams together, that who submits has to `wait_for_room` first."""
+        """True if the waiting bytes of all streams reach the limit. Then call `wait_for_room` before submitting."""
 
     async def wait_for_room(self) -> None:
-        """Wait until it is not full; at once if it is not."""
+        """Return once the sink is not full."""
 
     def submit_nowait(
         self,
@@ -62,14 +62,14 @@ class EventSink(Protocol):
         key: str | None,
         ordinal: int,
     ) -> None:
-        """Take an event for the next group commit, also if it is full. Never blocks.
+        """Add an event to the next group commit, even if the sink is full. Never blocks.
 
-        The runtime limits how many are pending of each stream.
+        The streams limit the number of pending events per stream.
 
         Args:
-            yielded: Its payload is read here, since it may change afterwards. A store encodes it, so that what the
-                trigger yielded need not be kept while the store lags.
-            source: The watchers that get it, and the lease.
-            key: The idempotency key of the message that it derives from, if it has one.
-            ordinal: Its number among the events that the trigger derived from that message.
+            yielded: The trigger's event. Its payload is read during the call, because the trigger may change it
+                afterwards. The store encodes it at once and does not retain the object.
+            source: The watchers that receive the event, and the lease.
+            key: The idempotency key of the message, if the message has one.
+            ordinal: The event's number among the events that the trigger derived from the message.
         """

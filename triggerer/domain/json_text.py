@@ -1,4 +1,4 @@
-"""JSON text that the store keeps: a value that is read back has the types and the numbers that were stored."""
+"""JSON text in the store: a stored value is read back with the same types and numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUL: Final = _ESCAPE + b"u0000"
 _NULL: Final = b"null"
 _TOO_LONG: Final = "Integer exceeds 64-bit range"
 _SHOWN: Final = 40
-"""Characters of a string, in an error."""
+"""The most characters of a string that an error shows."""
 _ATOMS: Final = frozenset({str, int, bool, type(None), bytes})
 
 
@@ -33,8 +33,8 @@ def dump_json(
         default: The function that orjson calls for a type that it does not know.
         option: Options of orjson.
     Raises:
-        RowRefused: JSON cannot hold the value, or a database cannot hold the text. The message names the reason: NaN,
-            an infinity, an integer of more than 64 bits, a NUL character, half a surrogate pair, or a type.
+        RowRefused: JSON cannot represent the value, or a database cannot store the text. The message names the reason:
+            NaN, an infinity, an integer of more than 64 bits, a NUL character, half a surrogate pair, or a type.
     """
     try:
         text = orjson.dumps(value, default=default, option=option)
@@ -52,17 +52,17 @@ def dump_json(
 
 
 def load_json(text: bytes | str) -> Any:
-    """Return the value of a JSON text that the store keeps."""
+    """Return the value of a stored JSON text."""
     return orjson.loads(text)
 
 
 def refuse_unkept(value: Any, text: bytes, what: str) -> None:
-    """Refuse a value if its JSON text has lost a part of it, or if the text has a NUL character.
+    """Refuse a value that its JSON text does not represent, or that PostgreSQL cannot store.
 
-    orjson writes null for NaN and for the infinities, and says nothing.
+    orjson silently writes null for NaN and for the infinities.
 
     Raises:
-        RowRefused: The text has not all of the value, or PostgreSQL cannot take the text.
+        RowRefused: The value has a number that is not finite, or the text has a NUL character.
     """
     if _NULL in text and (found := _find_non_finite(value, "")) is not None:
         place, number = found
@@ -70,7 +70,7 @@ def refuse_unkept(value: Any, text: bytes, what: str) -> None:
             f"{what} has {_spelled(number)}{f' at {place}' if place else ''}, which JSON does not have",
             hint="leave the value out, or use None",
         )
-    # One byte is found ten times as fast as six. An escaped backslash before `u0000` looks the same, and is harmless.
+    # Searching for one byte is ten times as fast as for six. An escaped backslash before `u0000` only costs a check.
     if _ESCAPE in text and _NUL in text:
         for string in strings_with_nul(orjson.loads(text)):
             raise RowRefused(
@@ -84,7 +84,7 @@ def _spelled(number: float) -> str:
 
 
 def _find_non_finite(value: Any, place: str) -> tuple[str, float] | None:
-    """Return where in a value the first number stands that is not finite, and the number; None: there is none."""
+    """Return the path and the value of the first number that is not finite; None: all numbers are finite."""
     kind = type(value)
     if kind in _ATOMS:
         return None

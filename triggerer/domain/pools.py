@@ -1,4 +1,4 @@
-"""Pools: so many runs at a time may use what a pool stands for. Which queued runs may begin."""
+"""Pools limit the number of runs that use a shared resource at once. This module chooses the runs that may begin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_SLOTS: Final = 1
-"""The slots of a pool that the configuration does not name: runs may be queued that were made when it did."""
+"""The slots of a pool that the configuration no longer names. Older queued runs may still name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,11 @@ class QueuedRun:
 
     run_pk: int
     pools: frozenset[str]
-    """A run takes one slot of each from its beginning to its end: its tasks are executed one after the other."""
+    """The run occupies one slot of each pool from its beginning to its end, whichever task is running."""
 
 
 def pools_in(column: str | None) -> frozenset[str]:
-    """Return the pools that a row names."""
+    """Return the pools that a database column names."""
     return frozenset() if column is None else frozenset(column.split(","))
 
 
@@ -37,13 +37,13 @@ def choose(
     *,
     limit: int,
 ) -> list[int]:
-    """Return the runs that may begin now, at most `limit`, of those that wait, in this order.
+    """Return up to `limit` of the queued runs that may begin now, in order.
 
-    None overtakes another that waits for one of its pools: so one that needs several gets them in the end. Those that
-    need other pools, or none, go on.
+    A run never overtakes an earlier one that waits for a pool of both. So a run that needs several pools gets them in
+    the end. Runs with other pools, or with none, begin.
 
     Args:
-        running: The pools of each run that has begun.
+        running: The pools of each running run.
     """
     used = Counter(pool for pools in running for pool in pools)
     waited_for: set[str] = set()

@@ -19,6 +19,6 @@ def _file_name(identifier: str) -> str:
     safe = _UNSAFE.sub("_", identifier)[:_LONGEST_NAME]
     if safe == identifier and not safe.startswith("."):
         return safe
-    # Identifiers that differ only in characters that were replaced must not share a file.
+    # The digest separates identifiers that become equal when characters are replaced.
     digest = hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{safe.lstrip('.')}-{digest}"

@@ -16,7 +16,7 @@ class RunType(StrEnum):
 
 
 class RunState(StrEnum):
-    """The state of a run; `may_become` says which may follow."""
+    """The state of a run. `may_become` has the legal next states."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -32,7 +32,7 @@ class RunState(StrEnum):
         return state in _MOVES[self]
 
 
-# A run whose executor died is queued again; the next claim is a new attempt. So is one that has ended, by hand.
+# A run whose executor died is queued again, and its next claim is a new attempt. People can requeue an ended run.
 _MOVES: Final[dict[RunState, frozenset[RunState]]] = {
     RunState.QUEUED: frozenset({RunState.RUNNING, RunState.FAILED, RunState.CANCELLED}),
     RunState.RUNNING: frozenset(
@@ -47,14 +47,14 @@ ACTIVE_STATES: Final = (RunState.QUEUED, RunState.RUNNING)
 
 
 class TaskState(StrEnum):
-    """The state of a task's last try; `may_become` says which may follow."""
+    """The state of a task's last try. `may_become` has the legal next states."""
 
     RUNNING = "running"
     SUCCESS = "success"
     FAILED = "failed"
     CANCELLED = "cancelled"
     SKIPPED = "skipped"
-    """By itself, or since a task that it waits for was skipped. No outlet is updated."""
+    """The task raised `SkipTask`, or an upstream task was skipped. No outlet is updated."""
     UPSTREAM_FAILED = "upstream_failed"
 
     @property
@@ -65,10 +65,10 @@ class TaskState(StrEnum):
         return state in _TASK_MOVES[self]
 
 
-# A try that failed and is repeated goes on as `running`.
+# The state stays `running` when a try fails and another one follows.
 _TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
     TaskState.RUNNING: frozenset(TaskState) - {TaskState.UPSTREAM_FAILED},
-    # What has ended can only begin again: in a run that is retried or cleared, or whose executor died.
+    # A task that has ended begins again when its run is retried or cleared, or when its executor died.
     **{
         ended: frozenset({TaskState.RUNNING, TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
         for ended in TaskState

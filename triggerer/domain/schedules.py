@@ -1,4 +1,4 @@
-"""What makes runs of a DAG due: assets, time, both, or partitions. None stands for "by hand only"."""
+"""Schedules of DAGs: assets, time, both, or partitions. None means that runs are triggered by hand only."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from triggerer.domain.conditions import (
 from triggerer.domain.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey
 
-# Timetables are imported where they are needed: with the parser of cron expressions they take a tenth of a second,
-# which every command and every worker would wait for.
+# Timetables are imported where they are used. They import the cron parser, which takes a tenth of a second, and every
+# command and worker would pay for it.
 if TYPE_CHECKING:
     from triggerer.domain.timetables import (
         DagRunInfo,
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OnAssets:
-    """A run takes the events that make the expression true."""
+    """A run starts when the expression is true, and takes the events that made it true."""
 
     condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class OnTime:
-    """A run whenever the timetable says."""
+    """A run starts whenever the timetable says so."""
 
     timetable: Timetable
 
 
 @dataclass(frozen=True, slots=True)
 class OnEither:
-    """Runs of both kinds, side by side. One that time has asked for takes no events."""
+    """The timetable makes runs and the expression makes runs. A run of the timetable takes no events."""
 
     timetable: Timetable
     condition: Condition
@@ -56,7 +56,7 @@ class OnEither:
 
 @dataclass(frozen=True, slots=True)
 class OnBoth:
-    """A run, with its events, at the first moment at which the timetable's next run is due and the expression true."""
+    """A run starts, with its events, once the timetable's next run is due and the expression is true."""
 
     timetable: Timetable
     condition: Condition
@@ -66,7 +66,7 @@ class OnBoth:
 class OnPartitions:
     """A run for a partition key once all of the expression's assets have an event with that key.
 
-    Mappers are in the form in which `triggerer.partitions` writes them.
+    Mappers are stored as `triggerer.partitions` writes them.
     """
 
     condition: Condition
@@ -79,12 +79,12 @@ Schedule: TypeAlias = OnAssets | OnTime | OnEither | OnBoth | OnPartitions
 
 
 def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
-    """Return what `DAG(schedule=...)` means; None: by hand only.
+    """Return the schedule that `DAG(schedule=...)` describes; None: runs by hand only.
 
     Args:
-        timezone: Of a cron expression.
+        timezone: The zone of a cron expression.
     Raises:
-        DagError: It is no schedule.
+        DagError: The value is no schedule.
     """
     match value:
         case None:
@@ -136,7 +136,7 @@ def _partitioned(timetable: PartitionedAssetTimetable) -> OnPartitions:
 
 
 def condition_of(schedule: Schedule | None) -> Condition | None:
-    """Return its expression; None: it waits for no assets."""
+    """Return the schedule's asset expression; None: the schedule waits for no assets."""
     match schedule:
         case OnAssets(condition) | OnEither(_, condition) | OnBoth(_, condition):
             return condition
@@ -147,7 +147,7 @@ def condition_of(schedule: Schedule | None) -> Condition | None:
 
 
 def timetable_in(schedule: Schedule | None) -> Timetable | None:
-    """Return its timetable; None: it waits for no time."""
+    """Return the schedule's timetable; None: the schedule waits for no time."""
     match schedule:
         case OnTime(timetable) | OnEither(timetable, _) | OnBoth(timetable, _):
             return timetable
@@ -158,10 +158,10 @@ def timetable_in(schedule: Schedule | None) -> Timetable | None:
 def next_info(
     schedule: Schedule | None, last: DataInterval | None, restriction: TimeRestriction
 ) -> DagRunInfo | None:
-    """Return the run that its timetable asks for next; None: none.
+    """Return the run that the schedule's timetable asks for next; None: no run.
 
     Args:
-        last: The data interval of the last run that the timetable has asked for.
+        last: The data interval of the last run that the timetable asked for.
     """
     timetable = timetable_in(schedule)
     if timetable is None:
@@ -170,10 +170,10 @@ def next_info(
 
 
 def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str | None:
-    """Return the key that its timetable gives a run for a data interval; None: none.
+    """Return the partition key that the schedule's timetable gives a data interval; None: no key.
 
     Raises:
-        RowRefused: The timetable's answer cannot be a partition key.
+        RowRefused: The timetable returned something that cannot be a partition key.
     """
     timetable = timetable_in(schedule)
     key = None if timetable is None else timetable.partition_key(interval)
@@ -183,12 +183,10 @@ def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str |
 
 
 def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
-    """Return the run that its timetable asks for under a partition key; None: it gives no keys.
-
-    Of several, it is the first.
+    """Return the first run that the schedule's timetable gives this partition key; None: it gives no keys.
 
     Raises:
-        InvalidPartitionKey: The timetable gives keys, and this is none of them.
+        InvalidPartitionKey: The timetable gives keys, but never this one.
     """
     timetable = timetable_in(schedule)
     date = None if timetable is None else timetable.to_partition_date(key)
@@ -216,13 +214,13 @@ def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """Return the form that is stored.
+    """Return the schedule as the store writes it.
 
-    That is an expression as `triggerer.domain.conditions` writes it, `{"timetable"}`, `{"either": {"timetable",
+    The form is an expression as `triggerer.domain.conditions` writes it, `{"timetable"}`, `{"either": {"timetable",
     "assets"}}`, `{"both": {"timetable", "assets"}}` or `{"partitioned": {"assets", "default_mapper", "mappers"}}`.
 
     Raises:
-        DagError: Its timetable is not installed by entry point.
+        DagError: No entry point provides the timetable.
     """
     match schedule:
         case OnAssets(condition):
@@ -244,10 +242,10 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def condition_in_json(value: Any) -> Condition | None:
-    """Return the expression of a schedule that was written, without its timetable, which may be anybody's code.
+    """Return the expression of a stored schedule without loading its timetable, which may be third-party code.
 
     Raises:
-        DagError: It was not written by `schedule_to_json`.
+        DagError: `schedule_to_json` did not write this value.
     """
     match value:
         case None | {"timetable": _}:
@@ -262,24 +260,24 @@ def condition_in_json(value: Any) -> Condition | None:
 
 
 def schedule_from_json(value: Any) -> Schedule | None:
-    """Return the schedule that was written; its assets have their identity only.
+    """Return the stored schedule. Its assets have a name and a URI, and nothing else.
 
     Raises:
-        DagError: It was not written by `schedule_to_json`.
-        PluginError: Its timetable is not installed here, or cannot be loaded.
+        DagError: `schedule_to_json` did not write this value.
+        PluginError: The schedule's timetable is not installed here, or cannot be loaded.
     """
     return None if value is None else schedule_from_text(json.dumps(value))
 
 
 def schedule_from_text(text: str | None) -> Schedule | None:
-    """Return the schedule of which this is the JSON; raises as `schedule_from_json`.
+    """Return the stored schedule from its JSON text. Raises the errors of `schedule_from_json`.
 
-    It is remembered by its text: a scheduler reads the same ones again and again.
+    The result is cached, because a scheduler reads the same schedules again and again.
     """
     return None if text is None else _read(text)
 
 
-# Fewer than there are DAGs would be of no use: a sweep looks at all of them in turn.
+# A smaller cache would never hit: a sweep reads the schedules of all DAGs in turn.
 @lru_cache(maxsize=16_384)
 def _read(text: str) -> Schedule | None:
     value = json.loads(text)

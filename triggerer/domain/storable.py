@@ -1,4 +1,4 @@
-"""What the databases cannot hold: NUL characters, in text and in JSON, and halves of surrogate pairs."""
+"""Text that no database can store: NUL characters, in text and in JSON, and halves of surrogate pairs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from triggerer.errors import RowRefused
 
 MAX_PARTITION_KEY: Final = 250
-"""Characters."""
+"""In characters."""
 
 
 def strings_with_nul(document: object) -> Iterator[str]:
-    """The strings of a JSON document, keys included, that have a NUL character."""
+    """Yield the strings of a JSON document, keys included, that have a NUL character."""
     if isinstance(document, str):
         if "\0" in document:
             yield document
@@ -26,15 +26,15 @@ def strings_with_nul(document: object) -> Iterator[str]:
 
 
 def storable_text(text: str) -> str:
-    """The text with escapes in place of the characters that no database takes."""
+    """Return the text with escapes for the characters that no database can store."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def check_partition_key(key: object) -> None:
-    """Check that it can be an event's partition key.
+    """Check that a value can be an event's partition key.
 
     Raises:
-        RowRefused: It is no text, empty, too long, has a NUL character or is no Unicode.
+        RowRefused: The key is no text, is empty or too long, has a NUL character, or is not valid Unicode.
     """
     if not isinstance(key, str) or not 0 < len(key) <= MAX_PARTITION_KEY or "\0" in key:
         raise RowRefused(

@@ -40,7 +40,7 @@ class TaskOptions:
     timeout: timedelta | None = None
     pool: str | None = None
     templated: tuple[str, ...] | None = None
-    """Arguments of the call whose texts are templates."""
+    """The arguments of the call whose texts are templates."""
 
     @classmethod
     def checked(cls, owner: str, **given: Any) -> TaskOptions:
@@ -74,7 +74,7 @@ class TaskOptions:
         return cls(**given)
 
     def over(self, defaults: TaskOptions) -> TaskOptions:
-        """Return these options, with `defaults` for those that are not set."""
+        """Return these options; `defaults` fill the options that are not set."""
         set_options = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
         return replace(defaults, **set_options)
 
@@ -83,12 +83,12 @@ OPTION_NAMES = frozenset(field.name for field in fields(TaskOptions))
 
 
 class Task:
-    """One task of a DAG. As an argument of another task's call, it stands for what it returns.
+    """One task of a DAG. Passed to another task's call, it stands for its return value.
 
-    Made by calling a `@task` function inside a DAG, never directly.
+    Calling a `@task` function inside a DAG makes one. Do not make one directly.
     """
 
-    # Otherwise iterating would try indices for ever, since tasks can be subscripted.
+    # Without this, iterating would try indices for ever, because `task[0]` is valid.
     __iter__ = None
 
     def __init__(
@@ -117,17 +117,17 @@ class Task:
 
     @property
     def upstream(self) -> tuple[Task, ...]:
-        """The tasks that have to succeed before this one starts."""
+        """The tasks that must succeed before this task starts."""
         return tuple(self._upstream)
 
     @property
     def context_names(self) -> frozenset[str]:
-        """Those of `CONTEXT_ARGUMENTS` that `call` needs in its context."""
+        """The names of `CONTEXT_ARGUMENTS` that `call` needs in its context."""
         return self.arguments.from_context
 
     @property
     def needs_spark(self) -> bool:
-        """Whether the function names `spark` and the call does not give it."""
+        """True if the function has a parameter `spark` that the call does not fill."""
         return "spark" in self.context_names
 
     def call(
@@ -137,12 +137,12 @@ class Task:
         results: Mapping[str, Any],
         render: Callable[[str, Any], Any] | None = None,
     ) -> Any:
-        """Call the user's function and return what it returns: a generator if it yields.
+        """Call the user's function and return its result, which is a generator if the function yields.
 
         Args:
-            context: At least `context_names`.
-            results: By task id, what the upstream tasks returned.
-            render: Gets the name and the value of each argument that is `templated`, and returns what it becomes.
+            context: Values for at least `context_names`.
+            results: The return values of the upstream tasks, by task id.
+            render: Receives the name and value of each `templated` argument, and returns the new value.
         """
         renderings = {} if render is None else {n: partial(render, n) for n in self.templated}
         return self.arguments.call(
@@ -150,14 +150,14 @@ class Task:
         )
 
     def argument(self, name: str) -> str:
-        """Return what error messages call an argument of the call."""
+        """Return the name of an argument of the call for error messages."""
         return f"argument {name!r} of task {self.task_id!r} of DAG {self.dag.dag_id!r}"
 
     def follow(self, upstream: Task) -> None:
-        """Make `upstream` run before this task.
+        """Make this task wait for `upstream`.
 
         Raises:
-            DagError: This would be a cycle, or `upstream` belongs to another DAG.
+            DagError: The order would have a cycle, or `upstream` belongs to another DAG.
         """
         if upstream.dag is not self.dag:
             raise DagError(
@@ -165,7 +165,7 @@ class Task:
                 f"{upstream.task_id!r} of DAG {upstream.dag.dag_id!r}",
                 hint="let the one emit an asset that the other is scheduled on",
             )
-        # Most tasks are ordered as they are made: nothing can wait for one that is new.
+        # A new task has no followers, so it can close no cycle. This spares the search for most tasks.
         if (self._is_followed or upstream is self) and (path := _path(upstream, self)):
             names = " >> ".join(task.task_id for task in (*path, self))
             raise DagError(f"DAG {self.dag.dag_id!r}: its tasks wait for one another: {names}")
@@ -183,7 +183,7 @@ class Task:
         _order(other, self)
         return other
 
-    # For [a, b] >> c and [a, b] << c: lists have no such operators.
+    # For [a, b] >> c and [a, b] << c: lists have no operators of this kind.
     def __rrshift__(self, other: Ordered) -> Task:
         _order(other, self)
         return self
@@ -197,9 +197,9 @@ class Task:
 
 
 class SkipTask(Exception):
-    """Raised in a task: it is `skipped`, and with it the tasks that wait for it. It updates no asset.
+    """Raise it in a task to skip the task, and with it the tasks that wait for it. No asset is updated.
 
-    It is not tried again. A run whose tasks have all succeeded or were skipped is a success.
+    A skipped task is not retried. A run succeeds if all its tasks succeeded or were skipped.
     """
 
     def __init__(self, reason: str | None = None) -> None:
@@ -209,7 +209,7 @@ class SkipTask(Exception):
 
 @contextmanager
 def note_task_functions() -> Iterator[list[MadeFunction]]:
-    """Give a list, to which each function is added that `@task` decorates inside, with the DAG around it, if any."""
+    """Yield a list that collects each function that `@task` decorates, with the DAG around it, if any."""
     noted: list[MadeFunction] = []
     token = _made.set(noted)
     try:
@@ -219,7 +219,7 @@ def note_task_functions() -> Iterator[list[MadeFunction]]:
 
 
 class TaskFunction:
-    """The result of `@task`: a call inside a DAG adds a task, and returns it."""
+    """The result of `@task`. Calling it inside a DAG adds a task and returns the task."""
 
     def __init__(
         self,
@@ -238,20 +238,20 @@ class TaskFunction:
         self.options = options
         self.defined_at = calling_location()
         self.is_called = False
-        """Whether a call has added a task, also with other options."""
+        """True once a call has added a task, with these options or others."""
         self._origin = origin
         functools.update_wrapper(self, function)
         if origin is None and (noted := _made.get()) is not None:
             from triggerer.domain.dags import current_dag
 
-            # Not an attribute: whoever pickles the function would pickle the whole DAG.
+            # The DAG must not be an attribute, because pickling the function would pickle the whole DAG.
             noted.append((self, current_dag()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Task:
         """Add a task to the DAG of the `with` block.
 
         Raises:
-            DagError: There is no such block, or the arguments do not fit the function.
+            DagError: The call is outside a `with DAG(...)` block, or the arguments do not fit the function.
         """
         from triggerer.domain.dags import current_dag
 
@@ -265,7 +265,7 @@ class TaskFunction:
         return dag.add_task(self.name, self.function, self.options, args, kwargs)
 
     def override(self, **options: Any) -> TaskFunction:
-        """Return the same function with other options, for one call."""
+        """Return this function with other options, for one call."""
         _refuse_unknown(options, f"task {self.name!r}")
         set_options = TaskOptions.checked(f"task {self.name!r}", **options)
         options_of_all = set_options.over(self.options)
@@ -289,12 +289,12 @@ def task(
 
 
 def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Turn a function into one whose call inside a DAG is a task: `@task` or `@task(retries=2)`.
+    """Turn a function into a task maker: calling the result inside a DAG adds a task.
 
     Args:
-        function: Called once per try, in the worker, with the results of other tasks and, by name, with
-            `CONTEXT_ARGUMENTS`.
-        options: See `TaskOptions`. `timeout` is per try; bare numbers are seconds.
+        function: The worker calls it once per try, with the results of other tasks and with the `CONTEXT_ARGUMENTS`
+            that it names.
+        options: See `TaskOptions`. `timeout` applies to each try. Bare numbers are seconds.
     Raises:
         DagError: An option is invalid.
     """
@@ -347,7 +347,7 @@ def _tasks(value: Ordered) -> list[Task]:
 
 
 def _path(start: Task, target: Task) -> list[Task] | None:
-    """Return the path target, …, start if `start` waits for `target`, directly or not; otherwise None."""
+    """Return the path target, …, start if `start` waits for `target`, directly or indirectly; otherwise None."""
     following: dict[Task, Task | None] = {start: None}
     found = [start]
     while found:

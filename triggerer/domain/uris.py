@@ -17,7 +17,7 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
 _USERINFO = re.compile(r"//[^/]*@")
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _RESERVED_SCHEMES: Final = frozenset({"airflow", "triggerer"})
-# Azure writes the container where other schemes have the user.
+# Azure URIs have the container in the position of the user name.
 _USER_IS_CONTAINER: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 
 
@@ -27,7 +27,7 @@ class _Needs(NamedTuple):
     authority: str | None = None
     path: tuple[str, ...] = ()
     optional: int = 0
-    """How many parts of the path may be missing."""
+    """The number of path parts that may be missing."""
 
     @property
     def example(self) -> str:
@@ -57,12 +57,12 @@ _NEEDS: Final[dict[str, _Needs]] = {
 
 
 def _shown(uri: str) -> str:
-    """Return how an error message shows a URI that was not parsed: no password may reach a log."""
+    """Return an unparsed URI for an error message, without its credentials."""
     return _USERINFO.sub("//", uri)
 
 
 class CredentialsInUri(UserWarning):
-    """An asset's URI had a user name or a password, which was dropped."""
+    """An asset's URI had a user name or a password, which normalizing dropped."""
 
 
 def check_identifier(value: object, what: str) -> str:
@@ -82,25 +82,24 @@ def check_identifier(value: object, what: str) -> str:
     if not value.isascii():
         odd = next(character for character in value if not character.isascii())
         raise DagError(
-            f"{what} {_shown(value)!r} holds {odd!r}, which is not ASCII",
+            f"{what} {_shown(value)!r} contains {odd!r}, which is not ASCII",
             hint="percent-encode it, as RFC 3986 asks",
         )
     if not value.isprintable():
-        raise DagError(f"{what} {_shown(value)!r} holds a control character")
+        raise DagError(f"{what} {_shown(value)!r} contains a control character")
     return value
 
 
 def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     """Return the form of the URI that is stored and compared.
 
-    The scheme becomes lower case, and credentials are dropped with a `CredentialsInUri` warning. Everything
-    else stays as it was written: URIs are case-sensitive, so two spellings are two assets. A string without a
-    scheme is not changed, and of one whose scheme starts with `x-` only the scheme is. Normalizing twice
-    changes nothing.
+    The scheme becomes lower case, and credentials are dropped with a `CredentialsInUri` warning. The rest stays as it
+    was written: URIs are case-sensitive, so two spellings are two assets. A string without a scheme stays as it is, and
+    so does the part after a scheme that starts with `x-`. Normalizing twice changes nothing.
 
     Raises:
-        DagError: Not ASCII, empty, characters outside RFC 3986, a reserved scheme, or a part that the scheme
-            requires is missing. The message shows the URI without its credentials.
+        DagError: The URI is empty or not ASCII, has a character outside RFC 3986 or a reserved scheme, or lacks a part
+            that the scheme requires. The message shows the URI without its credentials.
     """
     uri = check_identifier(value, "the URI")
     match = _SCHEME.match(uri)
@@ -117,20 +116,20 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     _check_characters(uri)
     try:
         parts = urlsplit(uri)
-        _ = parts.port  # urllib checks it when it is read
+        _ = parts.port  # reading it makes urllib check it
     except ValueError as error:
         raise DagError(f"{_shown(uri)!r} is not a URI: {error}") from error
     bare = _without_credentials(parts, stacklevel=stacklevel + 1)
-    # Shown as it was written, so that its author finds it: urlunsplit() may spell it differently.
+    # The error shows the author's spelling; urlunsplit() may change it.
     _check_parts(bare, str(value) if bare is parts else _shown(str(value)))
-    # Not urlunsplit(), if nothing was dropped: it also drops an empty query and turns file:x into file:///x.
+    # urlunsplit() also drops an empty query and turns file:x into file:///x, so it is used only after a change.
     return uri if bare is parts else urlunsplit(bare)
 
 
 def _check_characters(uri: str) -> None:
     if illegal := _ILLEGAL.search(uri):
         raise DagError(
-            f"{_shown(uri)!r} holds {illegal[0]!r}, which may not stand in a URI",
+            f"{_shown(uri)!r} contains {illegal[0]!r}, which may not stand in a URI",
             hint=f"write %{ord(illegal[0]):02X} instead",
         )
     if _BAD_PERCENT.search(uri):
@@ -148,7 +147,7 @@ def _without_credentials(parts: SplitResult, *, stacklevel: int) -> SplitResult:
         host = f"{userinfo.partition(':')[0]}@{host}"
     bare = parts._replace(netloc=host)
     warnings.warn(
-        f"the asset URI {urlunsplit(bare)!r} held credentials, which were dropped; "
+        f"the asset URI {urlunsplit(bare)!r} contained credentials, which were dropped; "
         "keep them in a connection",
         CredentialsInUri,
         stacklevel=stacklevel + 1,
@@ -161,7 +160,7 @@ def _check_parts(parts: SplitResult, shown: str) -> None:
     if needs is None:
         return
     hint = f"it looks like {parts.scheme}://{needs.example}"
-    # Neither a port alone is a host, nor an empty container before an account.
+    # A port alone is no host, and an empty container before an account is no container.
     if needs.authority and not parts.hostname:
         raise DagError(f"{shown!r} names no {needs.authority}", hint=hint)
     if needs.authority and "@" in needs.authority and not parts.username:

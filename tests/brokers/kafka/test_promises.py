@@ -21,7 +21,7 @@ from triggerer.domain.watchers.guarantees import Promise, promise
 from watchers.kafka import KafkaEventTrigger
 
 PLAIN = (
-    "effectively once: offsets are committed after the events are durable; what comes again is recognised by the"
+    "effectively once: offsets are committed after the events are durable; a repeated message is recognised by the"
     " topic's id, partition and offset"
 )
 

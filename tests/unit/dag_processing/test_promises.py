@@ -76,9 +76,9 @@ async def test_each_watcher_gets_its_promise_with_the_reason(tmp_path: Path) -> 
         ),
         (
             "queue",
-            "effectively once: deleted last; what comes again is recognised by the message id",
+            "effectively once: deleted last; a repeated message is recognised by the message id",
         ),
-        ("away", "at least once: deleted last; a message that comes again is not recognised"),
+        ("away", "at least once: deleted last; a repeated message is not recognised"),
     ]
     assert found.errors == ()
     (warning,) = found.warnings
@@ -130,7 +130,7 @@ async def test_a_watcher_that_asks_for_more_is_an_error_and_its_sibling_is_not(
     assert [str(error) for error in found.errors] == [
         (
             "dag.py:3: watcher 'w' of asset 'a': it asks for effectively once, and its trigger promises at least once:"
-            " deleted last; a message that comes again is not recognised (change what the reason names, or ask for"
+            " deleted last; a repeated message is not recognised (change what the reason names, or ask for"
             " less: docs/explanation/guarantees.md)"
         )
     ]

@@ -26,14 +26,14 @@ def test_guarantees_are_ordered_by_what_they_are_worth() -> None:
 def test_acknowledged_and_recognised_is_effectively_once() -> None:
     found = promised(LOG)
     assert found.guarantee is Guarantee.EFFECTIVELY_ONCE
-    assert found.reason == "acknowledged last; what comes again is recognised by the offset"
+    assert found.reason == "acknowledged last; a repeated message is recognised by the offset"
     assert found.warnings == ()
 
 
 def test_acknowledged_without_a_key_is_at_least_once() -> None:
     found = promised(replace(LOG, key=None))
     assert found.guarantee is Guarantee.AT_LEAST_ONCE
-    assert found.reason == "acknowledged last; a message that comes again is not recognised"
+    assert found.reason == "acknowledged last; a repeated message is not recognised"
 
 
 @pytest.mark.parametrize("key", [None, "the offset"])

@@ -1,1 +1,1 @@
-"""The parts of DAG authoring that DAG files do not import by name: call arguments, `@asset`, source locations."""
+"""The parts of DAG authoring that DAG files do not import directly: call arguments, `@asset`, source locations."""

@@ -1,4 +1,4 @@
-"""Names that users of Airflow type, and what each of them is called here."""
+"""Names that users of Airflow type, and their counterparts here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARGUMENTS: Final = {
     "timetable": "schedule",
     "waiter_delay": "poke_interval",
 }
-"""Our argument for one of Airflow's, wherever the called function has it."""
+"""Our name for an argument of Airflow, if the called function has ours."""
 
 ADVICE: Final = {
     "apply_function": "match={...} chooses messages",
@@ -52,7 +52,7 @@ ADVICE: Final = {
     "start_date": "it belongs to the DAG: DAG(start_date=...)",
     "trigger_rule": "leave it out: a task runs once all tasks that it waits for have succeeded",
 }
-"""What to do about an argument of Airflow's that the called function lacks."""
+"""Advice for an argument of Airflow that the called function lacks."""
 
 _IMPORTS: Final = {
     "Dataset": "Asset",
@@ -76,7 +76,7 @@ _MODULES: Final = ("triggerer", "triggerer.timetables", "triggerer.partitions")
 
 
 def argument_hint(name: str, known: Iterable[str]) -> str | None:
-    """Return what to write in place of an unknown argument; None if nobody can say."""
+    """Return advice for an unknown argument; None: no advice is known."""
     names = list(known)
     ours = ARGUMENTS.get(name)
     if ours in names:
@@ -85,9 +85,9 @@ def argument_hint(name: str, known: Iterable[str]) -> str | None:
 
 
 def import_hint(names: Collection[str]) -> str | None:
-    """Return the import that gives these names here, and advice for a name that exists only in Airflow.
+    """Return the import that provides these names here, and advice for names that exist only in Airflow.
 
-    None: nothing here does what any of them does.
+    None: nothing here replaces any of the names.
     """
     found: dict[str, list[str]] = {}
     advice: list[str] = []

@@ -1,4 +1,4 @@
-"""The arguments of a task's function: from the call, from results of other tasks, and by name from the run."""
+"""The arguments of a task's function: from the call, from other tasks' results, and by name from the run."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _WITHOUT_SPARK: Final = frozenset(CONTEXT_ARGUMENTS) - {"spark"}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Stands for what a task will return, or for an item of it, until a run has the value."""
+    """Stands for a task's return value, or for an item of it, until the run has the value."""
 
     task: Task
     path: tuple[Any, ...] = ()
 
-    # Otherwise iterating would try indices for ever.
+    # Without this, iterating would try indices for ever.
     __iter__ = None
 
     def __getitem__(self, key: Any) -> Result:
         return Result(self.task, (*self.path, key))
 
     def value(self, results: Mapping[str, Any]) -> Any:
-        """Return the value that the task returned, or the item of it. `results` is by task id."""
+        """Return the task's return value, or the item of it. `results` are by task id."""
         value = results[self.task.task_id]
         for key in self.path:
             value = value[key]
@@ -54,17 +54,17 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """One call of a task's function, bound when its file is parsed."""
+    """One call of a task's function, bound when the DAG file is parsed."""
 
     bound: inspect.BoundArguments
     by_name: frozenset[str]
-    """Those of `CONTEXT_ARGUMENTS` that the run fills in."""
+    """The `CONTEXT_ARGUMENTS` that the function has as parameters."""
     into_keywords: frozenset[str] = frozenset()
-    """Those that go into the function's `**keywords`."""
+    """The `CONTEXT_ARGUMENTS` that go into the function's `**keywords`."""
     takes_context: bool = False
-    """Whether the argument `context` gets a mapping of all that a run fills in."""
+    """True if the parameter `context` receives a mapping of all context arguments."""
     inlets: tuple[str, ...] = ()
-    """Arguments that are named like assets, which the run looks up."""
+    """Parameters with the names of assets, which the run looks up."""
 
     @classmethod
     def bind(
@@ -76,17 +76,17 @@ class Arguments:
         owner: str,
         names_assets: bool = False,
     ) -> Arguments:
-        """Bind a call, and note which arguments a run has to fill in.
+        """Bind a call, and find the arguments that a run must fill in.
 
-        A function with `**keywords` gets the whole context there, as in Airflow, except `spark`: a task that
-        does not name it must not start a session.
+        A function with `**keywords` receives the whole context in them, as in Airflow, except `spark`: a task that does
+        not name `spark` must not start a session.
 
         Args:
-            names_assets: As in `@asset` functions: `context` gets the whole context, and what no run fills in is an
-                asset of that name.
+            names_assets: True for `@asset` functions: `context` receives the whole context, and every other parameter
+                that no run fills in is the name of an asset.
         Raises:
-            DagError: The call does not fit the function, or omits an argument that no run fills in and that
-                has no default.
+            DagError: The call does not fit the function, or it omits a parameter that has no default and that no run
+                fills in.
         """
         signature = inspect.signature(function)
         try:
@@ -112,7 +112,7 @@ class Arguments:
             elif not names_assets:
                 raise DagError(
                     f"{owner}: argument {parameter.name!r} is not given, "
-                    "has no default, and is none that a run fills in",
+                    "has no default, and no run fills it in",
                     hint=f"a run fills in {', '.join(CONTEXT_ARGUMENTS)}",
                 )
             elif parameter.name == "context":
@@ -123,12 +123,12 @@ class Arguments:
 
     @property
     def from_context(self) -> frozenset[str]:
-        """Those of `CONTEXT_ARGUMENTS` that `call` needs."""
+        """The `CONTEXT_ARGUMENTS` that `call` needs."""
         whole = _WITHOUT_SPARK if self.takes_context else frozenset[str]()
         return self.by_name | self.into_keywords | whole
 
     def results(self) -> Iterator[Result]:
-        """Yield the results that the call refers to, also those in lists and mappings."""
+        """Yield the results that the call refers to, including results in lists and mappings."""
         return _results_in(self.bound.arguments)
 
     def call(
@@ -139,11 +139,11 @@ class Arguments:
         results: Mapping[str, Any],
         render: Mapping[str, Callable[[Any], Any]] = MappingProxyType({}),
     ) -> Any:
-        """Call the function. Lists and mappings that hold results are copied, with the values in their place.
+        """Call the function. Lists and mappings with results are copied, and the values replace the results.
 
         Args:
-            context: At least `from_context` and `inlets`.
-            render: By argument, what is made of its value, before results take their places.
+            context: Values for at least `from_context` and `inlets`.
+            render: The function that changes an argument's value before results are filled in, by argument.
         """
         values = {
             name: _filled(render[name](value) if name in render else value, results)
@@ -166,7 +166,7 @@ class Arguments:
 
 
 def result_of(value: Any) -> Result | None:
-    """Return the result that `value` stands for, if any: a task stands for what it returns."""
+    """Return the result that `value` stands for, if any. A task stands for its return value."""
     from triggerer.domain.tasks import Task
 
     if isinstance(value, Task):
@@ -188,7 +188,7 @@ def _results_in(value: Any) -> Iterator[Result]:
 def _filled(value: Any, results: Mapping[str, Any]) -> Any:
     if (result := result_of(value)) is not None:
         return result.value(results)
-    # A value without results is passed on as it is: its class may not be able to rebuild it from its items.
+    # Pass a value without results unchanged, because its class may not accept being rebuilt from items.
     if next(_results_in(value), None) is None:
         return value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`@asset`: a function that is a DAG of one task, and the asset or the assets that it makes."""
+"""`@asset`: a function that becomes a DAG of one task, and the asset or assets that it makes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN_OPTIONS: Final = ("schedule", "name", "uri", "group", "extra", "watchers", 
 
 
 class AssetFunction(Asset):
-    """An asset that a function makes, and the DAG that calls it. It equals a plain asset of its name and URI."""
+    """An asset that a function makes, with the DAG that calls it. It equals a plain asset of its name and URI."""
 
     __slots__ = ("dag", "function")
 
@@ -28,7 +28,7 @@ class AssetFunction(Asset):
 
 
 class MultiAssetFunction(AssetAll):
-    """The assets that one function makes, as an expression: all of them; and the DAG that calls it."""
+    """All assets that one function makes, as an expression, with the DAG that calls the function."""
 
     __slots__ = ("dag", "function")
 
@@ -70,17 +70,19 @@ class _Decorator:
 class asset(_Decorator):  # noqa: N801  (a decorator, named as in Airflow)
     """Turn a function into an asset, and a DAG of one task that calls it: `@asset(schedule="@daily")`.
 
-    Parameters of the function: `self` is the asset; `context` a mapping of all that a run fills in (save `spark`);
-    what a run fills in for tasks has the same names here; any other one without a default is the asset of that name,
-    which becomes an inlet of the task.
+    The run fills in the function's parameters by name:
+
+    - `self` is the asset, and `context` is a mapping of everything that a run fills in, except `spark`.
+    - The names that tasks can use (`dag_run`, `params`, …) mean the same here.
+    - Any other parameter without a default is the asset of that name, which becomes an inlet.
 
     Args:
-        schedule: As of a DAG.
-        name: Default: the function's.
-        uri: Default: the name.
-        group, extra, watchers: As of an asset.
+        schedule: The DAG's schedule.
+        name: The asset's name; default: the function's name.
+        uri: The asset's URI; default: the name.
+        group, extra, watchers: Arguments of the asset.
         dag_id: Default: the asset's name.
-        options: As of a DAG.
+        options: Other arguments of the DAG.
     Raises:
         DagError: An argument is invalid.
     """
@@ -118,9 +120,9 @@ class asset(_Decorator):  # noqa: N801  (a decorator, named as in Airflow)
         """Turn a function into a DAG of one task that makes several assets: `@asset.multi(schedule=, outlets=[…])`.
 
         Args:
-            schedule, dag_id, options: As of `@asset`; the default of `dag_id` is the function's name. Without
-                a schedule the DAG runs by hand.
-            outlets: Assets and aliases; at least one. `self` is all of them.
+            schedule, dag_id, options: As in `@asset`, but `dag_id` defaults to the function's name. Without a schedule
+                the DAG runs by hand.
+            outlets: At least one asset or alias. The function's `self` is all of them.
         """
 
         def __init__(
@@ -158,7 +160,7 @@ def _checked_name(function: Any) -> str:
     if not callable(function) or not isinstance(name, str) or not name.isidentifier():
         raise DagError(f"@asset takes a function with a name, not {function!r}")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise DagError(f"@asset function {name!r} is async", hint="it has to be a plain function")
+        raise DagError(f"@asset function {name!r} is async", hint="make it a plain function")
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise DagError(f"@asset function {name!r}: '*{parameter.name}' is not supported")

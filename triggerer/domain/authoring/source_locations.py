@@ -1,4 +1,4 @@
-"""Where in a user's files something was created; for messages that name both locations of a conflict."""
+"""The line of a user's file that created an object, for messages that name both sides of a conflict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SourceLocation(NamedTuple):
 
 def calling_location() -> SourceLocation | None:
     """Return the innermost line outside this package that led to the call."""
-    # Not inspect.stack(), which reads source files.
+    # inspect.stack() would read source files, which is slow.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_OWN_ROOT):
@@ -33,12 +33,12 @@ def calling_location() -> SourceLocation | None:
 def importing_location() -> SourceLocation | None:
     """Return the innermost line that runs because its module is being imported, if any.
 
-    A DAG that a factory makes belongs to the file that calls the factory. A DAG in a file that another file
-    imports belongs to the imported one.
+    So a DAG from a factory belongs to the file that calls the factory, and a DAG in an imported file belongs to the
+    imported file.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
-        # "<string>" and the like: exec() inside a module that has a file.
+        # Skip "<string>" and similar names, which come from exec() inside a module that has a file.
         code = frame.f_code
         if code.co_name == "<module>" and not code.co_filename.startswith("<"):
             return SourceLocation(frame.f_code.co_filename, frame.f_lineno)

@@ -1,1 +1,1 @@
-"""What DAG files define: the parsed values, how files are merged, and when a missing file counts as deleted."""
+"""The content of DAG files: parsed values, merging of files, and the rule for missing files."""

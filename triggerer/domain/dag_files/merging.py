@@ -1,4 +1,4 @@
-"""Merges what all files define, and decides which of two files is wrong if they contradict."""
+"""Merges the definitions of all files, and decides which of two contradicting files is wrong."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class AssetKey(NamedTuple):
 
 
 class Incumbents(NamedTuple):
-    """What is in force, with the file that defines it. Another file that contradicts it is wrong."""
+    """The definitions in force, with their files. A different file that contradicts one of them is wrong."""
 
     dags: Mapping[str, str]
     assets: Mapping[AssetKey, str]
     watchers: Mapping[WatcherKey, str]
     files: frozenset[str] = frozenset()
-    """All known files, whether they define something in force or not."""
+    """All known files, including files that define nothing in force."""
 
 
 NO_INCUMBENTS = Incumbents({}, {}, {})
@@ -38,7 +38,7 @@ NO_INCUMBENTS = Incumbents({}, {}, {})
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What the folder defines, each with its file."""
+    """The merged definitions of the DAGs folder, each with its file."""
 
     dags: dict[str, tuple[ParsedDag, str]] = field(default_factory=dict)
     assets: dict[AssetKey, tuple[ParsedAsset, str]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Folder:
     watchers: dict[WatcherKey, tuple[ParsedWatcher, str]] = field(default_factory=dict)
     broken_watchers: frozenset[WatcherKey] = frozenset()
     conflicts: dict[str, Problem] = field(default_factory=dict)
-    """By file: how it contradicts another one, for which it is left out."""
+    """By file: how it contradicts another file. A file with a conflict defines nothing."""
 
 
 def merge(
@@ -55,13 +55,13 @@ def merge(
     *,
     unusable: frozenset[str] = frozenset(),
 ) -> Folder:
-    """Merge the files. One that contradicts another is left out as a whole, and is among the conflicts.
+    """Merge the files. A file that contradicts another defines nothing, and is listed among the conflicts.
 
-    Of two files that contradict, the one that defines what is in force is right; if neither does, the first one
-    by path. So a new file never replaces what an old one defines.
+    The file that defines the version in force wins; if neither file does, the first path wins. So a new file never
+    replaces a definition of an older one.
 
     Args:
-        unusable: Files that exist and cannot be used now; what is in force from them remains theirs.
+        unusable: Files that exist but cannot be used now. They still own their definitions in force.
     """
     usable = [file for file in files if not file.is_broken]
     ordered = sorted(usable, key=lambda file: (-_defines_incumbent(file, incumbents), file.path))
@@ -97,10 +97,10 @@ def merge(
 def defining_less(
     paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
 ) -> set[str]:
-    """Return those of the paths that no longer define something that is in force from them, nor does another file.
+    """Return the paths that lost a definition in force which no other file has taken over.
 
     Args:
-        files: All of the folder. Broken ones are not returned: what is in force from them stays anyway.
+        files: All files of the folder. Broken files are never returned, because their definitions stay in force.
     """
     usable = [file for file in files if not file.is_broken]
     candidates = {file.path for file in usable} & {*paths}
@@ -118,7 +118,7 @@ def defining_less(
 
 
 def _defines_incumbent(file: ParsedFile, incumbents: Incumbents) -> bool:
-    """Return whether the file defines something that is in force."""
+    """Return whether a definition in force comes from this file."""
     return (
         any(incumbents.dags.get(dag.dag_id) == file.path for dag in file.dags)
         or any(incumbents.assets.get(AssetKey(a.name, a.uri)) == file.path for a in file.assets)
@@ -129,9 +129,9 @@ def _defines_incumbent(file: ParsedFile, incumbents: Incumbents) -> bool:
 def _add_asset(
     assets: dict[AssetKey, tuple[ParsedAsset, str]], key: AssetKey, asset: ParsedAsset, path: str
 ) -> None:
-    """Take the asset as the file that defines it has it, rather than one that imports it.
+    """Prefer the asset of the file that defines it to a copy from a file that imports it.
 
-    The result does not depend on the order of the files. Otherwise each parse could write another one.
+    The result must not depend on the order of the files; otherwise each parse could store another version.
     """
 
     def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:
@@ -153,7 +153,7 @@ def _replaced_unusable(
 
 
 def _problem(file: ParsedFile, location: str, reason: str) -> Problem:
-    # An asset may be defined in a file that this one imports: then the line is not one of this file.
+    # The asset may be defined in a file that this one imports. Then the line number is not from this file.
     name, _, line = location.rpartition(":")
     return Problem(file.path, int(line) if name == file.path else None, reason)
 

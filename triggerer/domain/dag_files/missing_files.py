@@ -1,4 +1,4 @@
-"""When a file that is missing from the DAGs folder counts as deleted. No I/O."""
+"""Decides when a file that is missing from the DAGs folder counts as deleted. No I/O."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class MissingFiles:
-    """The known files that the folder does not have at present."""
+    """The known files that the folder lacks at present."""
 
     away: dict[str, datetime] = field(default_factory=dict)
-    """Since when they have been missing, by path: they may be being replaced, and what they define stays."""
+    """When each file went missing, by path. Somebody may be replacing it, so its definitions stay."""
     deleted: frozenset[str] = frozenset()
     next_in: timedelta | None = None
-    """After how long the next one counts as deleted; None: none is away."""
+    """The time until the next missing file counts as deleted; None: no file is missing."""
 
 
 def judge_missing(
@@ -25,16 +25,16 @@ def judge_missing(
     grace: timedelta,
     gone_for: Mapping[str, timedelta] | None = None,
 ) -> MissingFiles:
-    """Tell the files that may come back from those that are deleted.
+    """Separate the missing files that may come back from the deleted ones.
 
     Editors, `git checkout` and `rsync --delete` replace a file by deleting it and writing it again.
 
     Args:
-        missing_since: By path; None: it was not known to be missing before.
-        now: By the clock that the instants are of. A clock that was set back since begins the grace anew.
-        grace: A file that is missing for so long counts as deleted.
-        gone_for: By path how long ago a file was seen last, as far as that is known. It may have come back and gone
-            again while the store was away, and what is stored knows nothing of it.
+        missing_since: When each file went missing, by path; None: it has just been missed.
+        now: The instant on the clock of `missing_since`. If that clock was set back, the grace starts again.
+        grace: A file that is missing for this long counts as deleted.
+        gone_for: How long ago each file was last seen, by path, if that is known. The stored instant may be too early:
+            the file may have come back and gone while the store was unavailable.
     """
     since = {path: min(known or now, now) for path, known in missing_since.items()}
     for path, age in (gone_for or {}).items():

@@ -1,7 +1,7 @@
-"""How long a stream that was never read stays closed. No I/O.
+"""Decides how long a stream that was never read stays closed. No I/O.
 
-Who opens a stream commits what its watchers have resolved. A watcher that is declared later, because its file takes
-longer to read, would never see those messages. So a new stream waits until the files that were seen have been read.
+The first instance that opens a stream also commits the messages that its watchers resolve. A watcher whose file takes
+longer to read would never see those messages. So a new stream waits until all files that were seen have been read.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ def closings(
     now: datetime,
     limit: timedelta,
 ) -> dict[str, datetime | None]:
-    """Return what changes: until when a stream is closed, by digest; None: it may be opened.
+    """Return the changes: the instant until which a stream stays closed, by digest; None: it may be opened.
 
     Args:
-        never_read: All streams that nobody has opened yet, and until when each is closed. Others are never closed.
-        new: Those of them that are declared at this moment.
-        is_reading: Whether a file that was seen, and is new or has changed, has not been read yet.
-        is_start: Whether files are read for the first time since the DAG processor started: it may have ended before it
-            had read them all.
+        never_read: All streams that nobody has opened yet, and the instant until which each is closed.
+        new: The digests of streams that are declared right now.
+        is_reading: True if a new or changed file has been seen but not read.
+        is_start: True if the DAG processor reads files for the first time after its start. Its predecessor may have
+            ended before it had read all files.
         now: The database's time.
-        limit: For no longer, so that a DAG processor that hangs or has died keeps no stream closed for ever.
+        limit: The longest time that a stream stays closed, in case the DAG processor hangs or dies.
     """
     if not is_reading:
         return {digest: None for digest, until in never_read.items() if until is not None}
@@ -37,5 +37,5 @@ def closings(
 
 
 def may_open(closed_until: datetime | None, now: datetime) -> bool:
-    """Whether the stream may be opened."""
+    """True if the stream may be opened."""
     return closed_until is None or closed_until <= now

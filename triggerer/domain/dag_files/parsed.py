@@ -1,4 +1,4 @@
-"""What the parser found in DAG files, as plain values that its process sends as JSON."""
+"""The content of DAG files as plain values, which the parser process sends as JSON."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 
 class Problem(NamedTuple):
-    """An error or a warning, and where it is."""
+    """An error or a warning, with its position."""
 
     file: str
     line: int | None
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that `dag_file.errors` documents."""
+        """Return the JSON that the column `dag_file.errors` stores."""
         return self._asdict()
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class ParsedAsset:
 
 @dataclass(frozen=True, slots=True)
 class ParsedWatcher:
-    """A watcher whose trigger can be serialised, and made again from that."""
+    """A watcher whose trigger can be serialised and made again from the result."""
 
     asset_name: str
     asset_uri: str
@@ -56,7 +56,7 @@ class ParsedWatcher:
     stream_digest: str
     stream_key: str
     guarantee: str | None = None
-    """The least that it has to promise, see `triggerer.domain.watchers.guarantees`; part of `trigger_digest`."""
+    """The least guarantee, see `triggerer.domain.watchers.guarantees`; part of `trigger_digest`."""
 
     @property
     def key(self) -> WatcherKey:
@@ -65,7 +65,7 @@ class ParsedWatcher:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDag:
-    """A DAG; `schedule` and `tasks` are as the store documents them."""
+    """A DAG. The store documents the form of `schedule` and `tasks`."""
 
     dag_id: str
     location: str
@@ -88,12 +88,12 @@ class ParsedDag:
     depends_on_past: bool = False
     priority: int = 0
     pools: tuple[str, ...] = ()
-    """Those that its tasks name, sorted."""
+    """The pools that the DAG's tasks name, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedFile:
-    """What one file defines, or why it cannot be read."""
+    """The definitions of one file, or the reason why it cannot be read."""
 
     path: str
     parse_seconds: float
@@ -102,13 +102,13 @@ class ParsedFile:
     aliases: tuple[str, ...] = ()
     watchers: tuple[ParsedWatcher, ...] = ()
     broken_watchers: tuple[WatcherKey, ...] = ()
-    """Watchers with an error; what the store has of them stays."""
+    """Watchers with an error. Their stored versions stay."""
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     imports: tuple[str, ...] = ()
-    """The files of the folder that it imports."""
+    """The files of the folder that this file imports."""
     is_broken: bool = False
-    """The file as a whole could not be used; an error of a single watcher does not break it."""
+    """True if the whole file is unusable. An error of a single watcher does not break the file."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the file as lists, mappings and plain values."""

@@ -1,4 +1,4 @@
-"""Another folder takes the place of the one in force: which definitions stay, and which assets get another name."""
+"""Compares the folder in force with its successor: definitions that stay, and assets that were renamed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from triggerer.domain.dag_files.parsed import WatcherKey
 
 
 def with_kept(before: Folder, new: Folder, is_unusable: Callable[[str], bool]) -> Folder:
-    """Return the folder with all that stays in force because its file, or the watcher itself, cannot be read.
+    """Return the new folder, plus the definitions that stay because their file or watcher cannot be read.
 
     Args:
-        is_unusable: Whether a file cannot be used as it is now.
+        is_unusable: Returns whether a file exists but cannot be used now.
     """
     dags = {
         dag_id: found
@@ -39,9 +39,9 @@ def with_kept(before: Folder, new: Folder, is_unusable: Callable[[str], bool]) -
 
 
 def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
-    """Return the assets that keep their name or their URI, and get another of the other, by what they are called now.
+    """Return each asset that kept its name or its URI and changed the other, with its new identity.
 
-    The store moves their events and watchers with them.
+    The store moves the asset's events and watchers to the new identity.
     """
     free = [key for key in before.assets if key not in after.assets]
     by_name = {key.name: key for key in free}
@@ -58,7 +58,7 @@ def renamed_assets(before: Folder, after: Folder) -> dict[AssetKey, AssetKey]:
 def watchers_under_new_names(
     before: Folder, renamed: dict[AssetKey, AssetKey]
 ) -> dict[WatcherKey, WatcherKey]:
-    """Return, by the key that a watcher in force will have, the key that the watcher has now."""
+    """Return the present key of each watcher in force, by the key that it will have."""
     found: dict[WatcherKey, WatcherKey] = {}
     for key in before.watchers:
         asset = AssetKey(key.asset_name, key.asset_uri)

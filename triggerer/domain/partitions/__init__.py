@@ -1,4 +1,4 @@
-"""Partition keys: from those of events to those of runs. The public names are in `triggerer.partitions`."""
+"""Maps the partition keys of events to the keys of runs. The public names are in `triggerer.partitions`."""
 
 from triggerer.domain.partitions.base import MOST_KEYS, PartitionMapper, downstream_keys
 from triggerer.domain.partitions.composed import ChainMapper, ProductMapper

@@ -1,4 +1,4 @@
-"""What maps the partition keys of events to those of runs."""
+"""The base class of mappers, which turn the partition keys of events into the keys of runs."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any, ClassVar, Final, Self
 from triggerer.errors import DagError, InvalidPartitionKey
 
 MOST_KEYS: Final = 1_000
-"""An event is for so many runs at most, unless its mapper says otherwise with `max_downstream_keys`."""
+"""The most runs that one event may be for, unless its mapper sets `max_downstream_keys`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMapper(ABC):
-    """Maps the key of an asset's event ("upstream") to the key, or keys, of the runs that it is for ("downstream").
+    """Maps the key of an asset's event ("upstream") to the keys of the runs that use the event ("downstream").
 
-    Mappers are values: they compute, and are equal if they are written alike.
+    Mappers are pure values. Mappers with equal arguments are equal.
 
     Args:
-        max_downstream_keys: An event that is for more runs is refused; None: `MOST_KEYS`.
+        max_downstream_keys: An event for more runs is refused; None: `MOST_KEYS`.
     """
 
     max_downstream_keys: int | None = field(default=None)
 
     is_rollup: ClassVar[bool] = False
-    """Whether a run waits for several keys."""
+    """True if a run waits for several event keys."""
     expected_decoded_type: ClassVar[type] = str
-    """What `decode_downstream` returns: text, or a datetime of the mapper's own clock, without a zone."""
+    """The type that `decode_downstream` returns: text, or a datetime on the mapper's clock, without a zone."""
 
     def __post_init__(self) -> None:
         most = self.max_downstream_keys
@@ -38,34 +38,35 @@ class PartitionMapper(ABC):
 
     @abstractmethod
     def to_downstream(self, key: str) -> str | Collection[str]:
-        """Return the key, or the keys, of the runs that an event with this key is for.
+        """Return the key or keys of the runs that use an event with this key.
 
         Raises:
-            InvalidPartitionKey: The key is none that this mapper knows.
+            InvalidPartitionKey: This mapper does not accept the key.
         """
 
     def decode_downstream(self, downstream_key: str) -> Any:
-        """Return what a key of a run stands for, from which a window counts."""
+        """Return the value that a run's key stands for. A window counts its parts from there."""
         return downstream_key
 
     def encode_upstream(self, decoded: Any, *, length: timedelta | None = None) -> tuple[str, ...]:
-        """Return the keys of events for a part that a window has counted.
+        """Return the event keys of one part of a window.
 
         Args:
-            length: Of a part of a day: where clocks are set there may be none of it, or two. None: it is always one.
+            length: The part's length if it is less than a day. A clock change may then leave no key or two keys. None:
+                the part has exactly one key.
         """
         return (decoded,)
 
     def canonical_upstream(self, key: str) -> str:
-        """Return how `encode_upstream` writes the key of an event: the same instant may be written in two ways."""
+        """Return the spelling of an event key that `encode_upstream` uses. Two spellings may name one instant."""
         return key
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
-        """Return the instant, in UTC, at which the period of a run's key starts; None: the key is no period."""
+        """Return the UTC instant at which the period of a run's key starts; None: the key names no period."""
         return None
 
     def serialize(self) -> dict[str, Any]:
-        """Return the JSON from which `deserialize` makes an equal mapper."""
+        """Return JSON from which `deserialize` makes an equal mapper."""
         return (
             {}
             if self.max_downstream_keys is None
@@ -79,10 +80,10 @@ class PartitionMapper(ABC):
 
 
 def downstream_keys(mapper: PartitionMapper, key: str) -> tuple[str, ...]:
-    """Return the keys of the runs that an event with this key is for, each once, in order.
+    """Return the distinct keys of the runs that use an event with this key, in order.
 
     Raises:
-        InvalidPartitionKey: The mapper refuses the key, or there are too many.
+        InvalidPartitionKey: The mapper refuses the key, or the event is for too many runs.
     """
     found = mapper.to_downstream(key)
     keys = (found,) if isinstance(found, str) else tuple(dict.fromkeys(found))
@@ -91,16 +92,16 @@ def downstream_keys(mapper: PartitionMapper, key: str) -> tuple[str, ...]:
         raise InvalidPartitionKey(
             f"partition key {key!r} is for {len(keys)} runs, more than {most}",
             key=key,
-            hint="max_downstream_keys of the mapper allows more",
+            hint="raise max_downstream_keys of the mapper",
         )
     return keys
 
 
 def checked_mapper(value: object, owner: str) -> PartitionMapper:
-    """Return the mapper.
+    """Return the value if it is a mapper.
 
     Raises:
-        DagError: It is none.
+        DagError: The value is no mapper. The message names `owner`.
     """
     if not isinstance(value, PartitionMapper):
         raise DagError(f"{owner} takes a partition mapper, not {value!r}")

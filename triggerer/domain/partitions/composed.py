@@ -1,4 +1,4 @@
-"""Mappers made of others: one after another, and one for each part of a key."""
+"""Mappers made of other mappers: a chain, and one mapper for each part of a key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.errors import InvalidPartitionKey
 
 @dataclass(frozen=True, slots=True, init=False)
 class ChainMapper(PartitionMapper):
-    """Each mapper gets what the one before has returned."""
+    """Applies mappers in turn: each gets the keys that the previous mapper returned."""
 
     mappers: tuple[PartitionMapper, ...]
 
@@ -52,7 +52,7 @@ class ChainMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class ProductMapper(PartitionMapper):
-    """Keys of several parts, such as `2026-03-10|eu`: each part has a mapper of its own."""
+    """Maps keys of several parts, such as `2026-03-10|eu`, with one mapper for each part."""
 
     mappers: tuple[PartitionMapper, ...]
     delimiter: str
@@ -81,15 +81,15 @@ class ProductMapper(PartitionMapper):
             found = mapper.to_downstream(part)
             if not isinstance(found, str):
                 raise InvalidPartitionKey(
-                    f"partition key {key!r}: {type(mapper).__name__} makes several keys of {part!r}, "
-                    "and a part of a product is one",
+                    f"partition key {key!r}: {type(mapper).__name__} makes several keys of {part!r}; "
+                    "a part of a product must become one key",
                     key=key,
                 )
             mapped.append(found)
         return self.delimiter.join(mapped)
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
-        """None also where two parts are periods: which of them is meant is not known."""
+        """Return the start of the period; None also if two parts are periods, because either could be meant."""
         parts = downstream_key.split(self.delimiter)
         if len(parts) != len(self.mappers):
             return None

@@ -1,4 +1,4 @@
-"""For which runs of a DAG an event is, and when the run of a key may start; no clock, no database."""
+"""Assigns events to the runs of partition keys, and decides when a run may start. No clock, no database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.domain.storable import check_partition_key
 from triggerer.errors import DagError, InvalidPartitionKey, RowRefused
 
 _COMPUTING: Final = (DagError, RowRefused, ValueError, ArithmeticError)
-"""What a key that nobody thought of may bring: a year that is too far away, for one."""
+"""Errors of a key that no mapper foresaw, such as a year out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,61 +32,61 @@ class KeyedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """An event, as far as it is for the run of one key."""
+    """The part that one event has in the run of one partition key."""
 
     partition_key: str
     event: KeyedEvent
     part: str
-    """Of what the run waits for; "": its mapper knows no parts."""
+    """The event key that the run waits for; "": the mapper knows no parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The shares of some events."""
+    """The shares of some events. Events in neither `divided` nor `refused` were not examined."""
 
     shares: tuple[Share, ...] = ()
     divided: tuple[int, ...] = ()
-    """The ids of the events that have shares; those that are not here and not refused were not looked at."""
+    """The ids of the events that have shares."""
     refused: Mapping[int, str] = field(default_factory=dict)
-    """Event id to the reason why it is for no run."""
+    """The reason why an event is for no run, by event id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """That some part of what a run waits for is there."""
+    """A part of a run that has arrived."""
 
     asset_id: int
     asset_name: str
     asset_uri: str
     part: str
     first_at: datetime
-    """The instant of its first event."""
+    """The instant of the part's first event."""
     aliases: frozenset[str] = frozenset()
     """The names of the DAG's aliases that resolve to the asset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """An asset, or an alias, for which the run of a key waits."""
+    """An asset or alias that the run of a key still waits for."""
 
     name: str
     missing: tuple[str, ...] = ()
-    """Keys of events, in order; empty: any event for the key will do."""
+    """The missing event keys, in order; empty: any event for the key is enough."""
     deadline: datetime | None = None
     unreachable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioner:
-    """What a `PartitionedAssetTimetable` computes."""
+    """Divides the events of a `PartitionedAssetTimetable`."""
 
     condition: Condition
     mappers: Mapping[str, PartitionMapper] = field(hash=False)
-    """By the name of an asset."""
+    """By asset name."""
     default: PartitionMapper
 
     def divide(self, events: Iterable[KeyedEvent], *, most: int) -> Division:
-        """Return for which runs the events are, as far as these are no more than `most` shares; at least of one."""
+        """Return the shares of the events, at most `most` of them, but always the shares of one whole event."""
         shares: list[Share] = []
         divided: list[int] = []
         refused: dict[int, str] = {}
@@ -105,11 +105,11 @@ class Partitioner:
     def due_at(
         self, key: str, parts: Sequence[Part], *, has_run: bool, now: datetime
     ) -> datetime | None:
-        """Return when the run of a key may start with these parts; None: only once another event has come.
+        """Return when the run of a key may start with these parts; None: it needs another event first.
 
         Args:
-            has_run: The key has had its run: what comes later is for a run of its own, whatever else is there.
-            now: Returned, where it may start at once.
+            has_run: True if the key had its run. A later part then gets another run at once, without waiting.
+            now: The result if the run may start at once.
         """
         try:
             moments = [now, *sorted(at for at in self._deadlines(key, parts) if at > now)]
@@ -118,7 +118,7 @@ class Partitioner:
             return None
 
     def lacks(self, key: str, parts: Sequence[Part], *, now: datetime) -> tuple[Lack, ...]:
-        """Return for what the run of a key that has had none waits, by asset and alias of the expression."""
+        """Return the assets and aliases that the first run of a key still waits for."""
         found = []
         for leaf in dict.fromkeys(leaves_of(self.condition)):
             if self._has(leaf, key, parts, now):
@@ -151,7 +151,7 @@ class Partitioner:
         )
 
     def _progress(self, key: str, parts: Sequence[Part], at: datetime) -> Iterator[Progress | None]:
-        """Yield how far each asset of these parts is; None: it knows no parts, and is there."""
+        """Yield the progress of each asset of these parts; None: the asset has no parts, and has arrived."""
         for asset_name in dict.fromkeys(part.asset_name for part in parts):
             mapper = self._mapper(asset_name)
             if not isinstance(mapper, RollupMapper):
@@ -186,7 +186,7 @@ class Partitioner:
         try:
             return Lack(leaf.name, tuple(sorted(mapper.to_upstream(key))))
         except InvalidPartitionKey as error:
-            # A key that another asset's mapper has made.
+            # Another asset's mapper made this key.
             return Lack(leaf.name, unreachable=str(error))
 
 

@@ -1,4 +1,4 @@
-"""How a period is written as a key: `strftime`, with weeks and quarters that can be read back."""
+"""The format of a period's key: `strftime`, plus quarters, with weeks and quarters that can be read back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATTERNS: Final = {
     "%H": r"(?P<hour>\d{2})",
     "%M": r"(?P<minute>\d{2})",
     "%S": r"(?P<second>\d{2})",
-    # The number of a week follows from the date.
+    # The date already determines the number of the week.
     "%V": r"\d{2}",
     "%U": r"\d{2}",
     "%W": r"\d{2}",
@@ -27,15 +27,15 @@ _TOKEN = re.compile(r"%.|\{\w*\}|.", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class KeyFormat:
-    """A format of `strftime` that may also have `{quarter}`.
+    """A format of `strftime` that may also contain `{quarter}`.
 
     Raises:
-        DagError: It is none, or repeats a directive.
+        DagError: The text is no such format, or repeats a directive.
     """
 
     text: str
     _pattern: re.Pattern[str] | None = field(init=False, repr=False, compare=False)
-    """None: it has a directive that `strptime` reads, such as %z."""
+    """None: the format has a directive that only `strptime` reads, such as %z."""
 
     def __post_init__(self) -> None:
         tokens = _TOKEN.findall(_checked_text(self.text))
@@ -56,7 +56,7 @@ class KeyFormat:
 
     @property
     def has_offset(self) -> bool:
-        """Whether keys show the offset to UTC."""
+        """True if keys show the offset to UTC."""
         return "%z" in self.text or "%:z" in self.text
 
     def format(self, moment: datetime) -> str:
@@ -65,10 +65,10 @@ class KeyFormat:
         return moment.strftime(self.text.replace("{quarter}", quarter))
 
     def parse(self, key: str) -> datetime:
-        """Return the moment; it has a zone if the format has one.
+        """Return the moment that a key names, with a zone if the format has one.
 
         Raises:
-            InvalidPartitionKey: The key is not of this format, or no such day exists.
+            InvalidPartitionKey: The key does not match the format, or names a day that does not exist.
         """
         try:
             return self._by_pattern(key) if self._pattern else self._by_strptime(key)
@@ -93,7 +93,7 @@ class KeyFormat:
         return datetime(year, month, day, hour, minute, second)  # noqa: DTZ001  (on the mapper's own clock)
 
     def _by_strptime(self, key: str) -> datetime:
-        return datetime.strptime(key, self.text)  # noqa: DTZ007  (likewise, where there is no %z)
+        return datetime.strptime(key, self.text)  # noqa: DTZ007  (on the mapper's own clock without %z)
 
 
 def _checked_text(value: object) -> str:

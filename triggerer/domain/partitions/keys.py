@@ -1,4 +1,4 @@
-"""Mappers of keys that are plain text: unchanged, of a fixed set, all to one."""
+"""Mappers of plain text keys: unchanged, from a fixed set, or all to one key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.errors import DagError, InvalidPartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityMapper(PartitionMapper):
-    """A run for each key, under that key."""
+    """Gives each key a run under that key."""
 
     def to_downstream(self, key: str) -> str:
         return key
@@ -20,7 +20,7 @@ class IdentityMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class AllowedKeyMapper(PartitionMapper):
-    """The same for some keys; others are refused."""
+    """Gives each of the allowed keys a run under that key, and refuses other keys."""
 
     allowed_keys: tuple[str, ...]
 
@@ -44,7 +44,7 @@ class AllowedKeyMapper(PartitionMapper):
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedKeyMapper(PartitionMapper):
-    """One key for all, in a roll-up of a `SegmentWindow` as a rule: one run when each of some regions is there."""
+    """Maps all keys to one, usually in a roll-up of a `SegmentWindow`: one run when every region has arrived."""
 
     downstream_key: str
 
@@ -62,10 +62,10 @@ class FixedKeyMapper(PartitionMapper):
 
 
 def checked_keys(keys: object, owner: str) -> tuple[str, ...]:
-    """Return the keys, each once, in order.
+    """Return the distinct keys, in order.
 
     Raises:
-        DagError: They are no list of texts, or one is empty.
+        DagError: `keys` is no list of texts, or a text is empty. The message names `owner`.
     """
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise DagError(f"{owner} takes a list of keys, not {keys!r}")

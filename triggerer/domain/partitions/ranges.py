@@ -13,7 +13,7 @@ from triggerer.errors import DagError
 
 MOST_KEYS_AT_ONCE: Final = 50_000
 _STEP: Final = timedelta(hours=1)
-"""No period of a mapper is shorter."""
+"""The shortest period of a mapper."""
 _LONGEST: Final = timedelta(days=366)
 
 
@@ -22,12 +22,12 @@ def keys_between(
 ) -> list[str]:
     """Return the keys of the periods that start between two instants, both included, oldest first.
 
-    Periods that are not over are left out.
+    Periods that have not ended are left out.
 
     Args:
-        mappers: Those of a DAG's assets.
+        mappers: The mappers of a DAG's assets.
     Raises:
-        DagError: The DAG's keys are no periods, or those of its assets differ; or the range is empty, or too large.
+        DagError: The DAG's keys are no periods, its assets have different periods, or the range is empty or too large.
     """
     writer = _writer(mappers)
     if start > end:
@@ -46,7 +46,7 @@ def keys_between(
 def _periods(
     writer: TemporalMapper, start: datetime, end: datetime
 ) -> Iterator[tuple[str, datetime]]:
-    """Yield the key of each period that one of these instants is in, and an instant at which it is over."""
+    """Yield the key and the end of each period that contains one of these instants."""
     moment, key = start, _key_at(writer, start)
     while moment <= end + _LONGEST:
         moment += _STEP
@@ -66,7 +66,7 @@ def _key_at(writer: TemporalMapper, moment: datetime) -> str:
 
 
 def _writer(mappers: Iterable[PartitionMapper]) -> TemporalMapper:
-    """Return what writes the keys of the runs."""
+    """Return the mapper that writes the runs' keys."""
     writers = []
     for mapper in mappers:
         inner: PartitionMapper | None = mapper

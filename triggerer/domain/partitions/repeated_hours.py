@@ -1,4 +1,4 @@
-"""Formats of partition keys that give one key to the two hours of a night in which clocks are set back."""
+"""Finds key formats that give one key to two hours, in the night when clocks are set back."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from triggerer.domain.timetables.zones import Zone, checked_zone, zone_name
 
 _DAY: Final = timedelta(days=1)
 _LOOKED_AHEAD: Final = 400
-"""Days: zones set their clocks once a year, if at all."""
+"""Days. Zones that change their clocks do so every year."""
 _SECOND: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Overlap:
-    """A stretch of time that a clock shows twice."""
+    """A stretch of time that the clock of a zone shows twice."""
 
     zone: Zone
     turn: datetime
-    """The instant at which clocks are set back: the first pass ends, and the second begins."""
+    """The instant at which clocks are set back. The first pass ends here, and the second begins."""
     length: timedelta
 
     @property
@@ -47,12 +47,12 @@ class _Overlap:
 
 
 def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield what the author of a DAG should know of its partition keys: a sentence each; as a rule there is none.
+    """Yield one warning for each problem with a DAG's partition keys; usually none.
 
     Args:
-        now: The next such night after it is looked at, in UTC.
+        now: The check covers the first clock change back after this instant.
     Raises:
-        Exception: From a timetable that is not ours.
+        Exception: A third-party timetable raised it.
     """
     if isinstance(schedule, OnPartitions):
         mappers = (schedule.default_mapper, *schedule.mappers.values())
@@ -74,7 +74,7 @@ def repeated_keys(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
 
 
 def _keys_of(timetable: Timetable) -> IntervalKeys | None:
-    """Return what writes its keys; None: it has none, or is not ours."""
+    """Return the timetable's key writer; None: it has no keys, or is third-party code."""
     match timetable:
         case CronPartitionTimetable() | Keyed():
             return timetable.keys
@@ -84,10 +84,10 @@ def _keys_of(timetable: Timetable) -> IntervalKeys | None:
 
 
 def _repeated(timetable: Timetable, keys: IntervalKeys, overlap: _Overlap) -> str | None:
-    """Return a key that two runs have whose data intervals start when the clock shows the same."""
+    """Return a key that two runs share because their data intervals start at the same clock time."""
     noon = overlap.turn + _DAY / 2
     if keys.key(noon) == keys.key(noon + overlap.length):
-        # A key of a day, say, is that of all its hours on any day.
+        # A coarser key, such as a day, covers both hours on every day. That is intended.
         return None
     begin, end = overlap.turn - overlap.length, overlap.turn + overlap.length
     restriction = timetable.restriction_between(begin, end - _SECOND)
@@ -139,12 +139,12 @@ def _of_mapper(mapper: PartitionMapper, now: datetime) -> Iterator[str]:
 
 
 def _written(mapper: TemporalMapper, overlap: _Overlap) -> tuple[str, str]:
-    """Return the keys of events at two instants at which the clock shows the same."""
+    """Return the event keys of two instants at which the clock shows the same time."""
     return mapper.key_at(overlap.turn - overlap.length), mapper.key_at(overlap.turn)
 
 
 def _next_overlap(zone: Zone, after: datetime) -> _Overlap | None:
-    """Return the next stretch that the zone's clock shows twice; None: there is none soon."""
+    """Return the next stretch that the zone's clock shows twice; None: none within a year."""
 
     def offset(moment: datetime) -> timedelta:
         found = moment.astimezone(zone).utcoffset()

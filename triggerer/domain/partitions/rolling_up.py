@@ -1,4 +1,4 @@
-"""One run for many keys, and many runs for one."""
+"""Mappers between periods of different length: one run for many keys, or many runs for one key."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from triggerer.errors import DagError, InvalidPartitionKey
 
 
 class Progress(NamedTuple):
-    """How far the run of a roll-up is."""
+    """The parts that the run of a roll-up has, and the parts that it still waits for."""
 
     is_satisfied: bool
     missing: frozenset[str]
-    """Keys of events that are not there."""
+    """The event keys that have not arrived."""
     deadline: datetime | None
-    """When it starts with what is there; None: it waits as long as it takes."""
+    """When the run starts with the parts that have arrived; None: it waits for as long as necessary."""
     unreachable: str | None
-    """Why it can never start."""
+    """Why the run can never start; None: it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupMapper(PartitionMapper):
-    """One run for all parts of a period, or of a whole: a day when its 24 hours are there.
+    """One run for all parts of a period or of a set: for example, a day once its 24 hours have arrived.
 
     Args:
-        upstream_mapper: Maps the key of a part to that of the period.
+        upstream_mapper: Maps the key of a part to the key of the period.
         window: Counts the parts.
-        wait_policy: How many of them must be there; None: all.
+        wait_policy: Says how many parts must have arrived; None: all.
     Raises:
-        DagError: The window does not count what the mapper maps to.
+        DagError: The window cannot count the parts of the mapper's periods.
     """
 
     upstream_mapper: PartitionMapper
@@ -76,7 +76,7 @@ class RollupMapper(PartitionMapper):
         return self.upstream_mapper.to_downstream(key)
 
     def to_upstream(self, downstream_key: str) -> frozenset[str]:
-        """Return the keys of all the events that a run waits for."""
+        """Return the keys of all events that a run waits for."""
         mapper, window = self.upstream_mapper, self.window
         keys = frozenset(
             key
@@ -85,7 +85,7 @@ class RollupMapper(PartitionMapper):
         )
         if window.part is None or window.direction is Direction.BACKWARD:
             return keys
-        # Of an hour that comes twice, the minutes of one.
+        # When an hour occurs twice, keep the minutes of this occurrence.
         return frozenset(key for key in keys if mapper.to_downstream(key) == downstream_key)
 
     def canonical_upstream(self, key: str) -> str:
@@ -102,7 +102,7 @@ class RollupMapper(PartitionMapper):
         now: datetime,
         first_event_at: datetime,
     ) -> Progress:
-        """Return how far a run is, with events of the keys `arrived`; keys that it does not wait for do not count."""
+        """Return a run's progress with events of the keys `arrived`. Keys that it does not wait for are ignored."""
         expected = self.to_upstream(downstream_key)
         matched = expected & {self.canonical_upstream(key) for key in arrived}
         deadline = self.deadline(downstream_key, first_event_at=first_event_at)
@@ -120,7 +120,7 @@ class RollupMapper(PartitionMapper):
         )
 
     def deadline(self, downstream_key: str, *, first_event_at: datetime) -> datetime | None:
-        """Return when a run starts with what is there; None: it waits as long as it takes."""
+        """Return when a run starts with the parts that have arrived; None: it waits for all."""
         patience = self.wait_policy.patience
         if patience is None:
             return None
@@ -159,15 +159,15 @@ _USUAL_PARTS: Final[dict[type[Window], type[TemporalMapper]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOutMapper(PartitionMapper):
-    """A run for each part of a period: the days of a month.
+    """A run for each part of a period: for example, for each day of a month.
 
     Args:
-        upstream_mapper: Maps the key of an event to that of the period.
+        upstream_mapper: Maps the key of an event to the key of the period.
         window: Counts the parts.
-        downstream_mapper: Writes their keys; None: as usual for the window (hours of a day, days of a week or month,
-            months of a quarter or year).
+        downstream_mapper: Writes the keys of the parts; None: the usual parts of the window (hours of a day, days of a
+            week or month, months of a quarter or year).
     Raises:
-        DagError: The window does not count what the mapper maps to, or has no usual parts.
+        DagError: The window cannot count the parts of the mapper's periods, or has no usual parts.
     """
 
     upstream_mapper: PartitionMapper

@@ -1,4 +1,4 @@
-"""Mappers, windows and policies to JSON and back: a name of ours, and arguments."""
+"""Mappers, windows and policies to JSON and back: a registered class name, and arguments."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from triggerer.errors import DagError
 
 
 class Stored(Protocol):
-    """What can be stored."""
+    """A value that can be stored."""
 
     def serialize(self) -> dict[str, Any]:
-        """Return the JSON from which `deserialize` makes an equal one."""
+        """Return JSON from which `deserialize` makes an equal value."""
 
 
 _kinds: dict[str, type[Any]] = {}
 
 
 def register(*kinds: type[Any]) -> None:
-    """Make classes of this package known by their names."""
+    """Register classes of this package by their names."""
     _kinds.update((one.__name__, one) for one in kinds)
 
 
 def to_json(value: Stored) -> dict[str, Any]:
-    """Return the form that is stored: `{"type": name, "arguments": {...}}`.
+    """Return the JSON that is stored: `{"type": name, "arguments": {...}}`.
 
     Raises:
-        DagError: Its class is none of ours: what is stored must be readable by every process.
+        DagError: The class is not registered. Every process must be able to read the stored value.
     """
     kind = type(value)
     if _kinds.get(kind.__name__) is not kind:
@@ -36,10 +36,10 @@ def to_json(value: Stored) -> dict[str, Any]:
 
 
 def from_json(value: Any, kind: type[Any]) -> Any:
-    """Return the mapper, window or policy that was written.
+    """Return the stored mapper, window or policy.
 
     Raises:
-        DagError: It was not written by `to_json`, or is of another kind.
+        DagError: `to_json` did not write the value, or the value is not a `kind`.
     """
     match value:
         case {"type": str(name), "arguments": dict(arguments), **rest} if (
@@ -55,11 +55,11 @@ def from_json(value: Any, kind: type[Any]) -> Any:
 
 
 def mapper_to_json(mapper: PartitionMapper) -> dict[str, Any]:
-    """Return the form of a mapper that is stored; see `to_json`."""
+    """Return the JSON of a mapper; see `to_json`."""
     return to_json(mapper)
 
 
 def mapper_from_json(value: Any) -> PartitionMapper:
-    """Return the mapper that was written; see `from_json`."""
+    """Return the stored mapper; see `from_json`."""
     mapper: PartitionMapper = from_json(value, PartitionMapper)
     return mapper

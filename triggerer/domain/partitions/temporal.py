@@ -1,4 +1,4 @@
-"""Mappers of instants to the period that they are in: an hour, a day, … on the clock of a zone."""
+"""Mappers of instants to the period around them, such as an hour or a day, on the clock of a zone."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class TemporalMapper(PartitionMapper):
     """A run for each period, under the period's key.
 
     Args:
-        timezone: On whose clock periods start, and event keys without an offset are read.
-        input_format: How events write their keys.
-        output_format: How runs do; "": as usual for the period.
+        timezone: The zone of the periods, and of event keys without an offset.
+        input_format: The format of the events' keys.
+        output_format: The format of the runs' keys; "": the default of the period.
     Raises:
-        DagError: An argument is not understood.
+        DagError: An argument is invalid.
     """
 
     timezone: tzinfo | str | int = "UTC"
@@ -51,7 +51,7 @@ class TemporalMapper(PartitionMapper):
         return self.format(self.normalize(self._local(self._input.parse(key))))
 
     def key_at(self, moment: datetime) -> str:
-        """Return how events write an aware instant."""
+        """Return the event key of an aware instant."""
         return self._input.format(moment.astimezone(self._zone))
 
     def format(self, moment: datetime) -> str:
@@ -68,10 +68,11 @@ class TemporalMapper(PartitionMapper):
         return self._written(self._input, decoded, length)
 
     def keys_of_part(self, part: datetime, *, length: timedelta | None) -> tuple[str, ...]:
-        """Return the keys of runs for a part of a period, as a window counts it; as a rule it is one.
+        """Return the run keys of one part of a window; usually there is one.
 
         Args:
-            length: Of a part of a day. Where clocks are set there may be none of it, or two, if keys show the offset.
+            length: The part's length if it is less than a day. If keys show the offset, a clock change may leave no key
+                or two keys.
         """
         if length is None or not self._output.has_offset:
             return (self.format(part),)
@@ -83,9 +84,9 @@ class TemporalMapper(PartitionMapper):
         first, second = (decoded.replace(tzinfo=self._zone, fold=fold) for fold in (0, 1))
         shift = _offset(second) - _offset(first)
         keys = (style.format(first), style.format(second))
-        if shift <= timedelta(0):  # the clock shows it, perhaps twice
+        if shift <= timedelta(0):  # the clock shows this time, perhaps twice
             return keys[1:] if length is None else tuple(dict.fromkeys(keys))
-        if length is None:  # a day starts all the same, somewhat later
+        if length is None:  # the day starts at the first time after the gap
             return (style.format((decoded + shift).replace(tzinfo=self._zone)),)
         end = (decoded + length - _LEAST).replace(tzinfo=self._zone)
         return keys[1:] if _offset(end) == _offset(end.replace(fold=1)) else ()
@@ -98,7 +99,7 @@ class TemporalMapper(PartitionMapper):
         return self.instant(self.decode_downstream(downstream_key))
 
     def instant(self, decoded: datetime) -> datetime:
-        """Return the first instant, in UTC, at which this mapper's clock shows `decoded` or is past it."""
+        """Return the first UTC instant at which this mapper's clock shows `decoded` or later."""
         return decoded.replace(tzinfo=self._zone).astimezone(UTC)
 
     def serialize(self) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class TemporalMapper(PartitionMapper):
 
     @property
     def zone(self) -> tzinfo:
-        """The zone on whose clock its periods start."""
+        """The zone of the mapper's periods."""
         return checked_zone(self.timezone)
 
     @property
@@ -119,7 +120,7 @@ class TemporalMapper(PartitionMapper):
         return self.zone
 
     def _local(self, moment: datetime) -> datetime:
-        """Return what this mapper's clock shows."""
+        """Return the time on this mapper's clock, without a zone."""
         if moment.tzinfo is not None:
             moment = moment.astimezone(self._zone)
         return moment.replace(tzinfo=None)
@@ -133,18 +134,18 @@ def _offset(moment: datetime) -> timedelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfHourMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` is for `2024-03-13T10`."""
+    """`2024-03-13T10:42:15` belongs to `2024-03-13T10`."""
 
     default_output_format = "%Y-%m-%dT%H"
 
     def normalize(self, moment: datetime) -> datetime:
-        # An hour that comes twice is two.
+        # Keep `fold`: an hour that occurs twice has two periods.
         return moment.replace(minute=0, second=0, microsecond=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfDayMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` is for `2024-03-13`."""
+    """`2024-03-13T10:42:15` belongs to `2024-03-13`."""
 
     default_output_format = "%Y-%m-%d"
 
@@ -154,7 +155,7 @@ class StartOfDayMapper(TemporalMapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfWeekMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` is for its Monday, `2024-03-11 (W11)`."""
+    """`2024-03-13T10:42:15` belongs to its Monday, `2024-03-11 (W11)`."""
 
     default_output_format = "%Y-%m-%d (W%V)"
 
@@ -165,7 +166,7 @@ class StartOfWeekMapper(TemporalMapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfMonthMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` is for `2024-03`."""
+    """`2024-03-13T10:42:15` belongs to `2024-03`."""
 
     default_output_format = "%Y-%m"
 
@@ -175,7 +176,7 @@ class StartOfMonthMapper(TemporalMapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfQuarterMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` is for `2024-Q1`."""
+    """`2024-03-13T10:42:15` belongs to `2024-Q1`."""
 
     default_output_format = "%Y-Q{quarter}"
 
@@ -186,7 +187,7 @@ class StartOfQuarterMapper(TemporalMapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOfYearMapper(TemporalMapper):
-    """`2024-03-13T10:42:15` is for `2024`."""
+    """`2024-03-13T10:42:15` belongs to `2024`."""
 
     default_output_format = "%Y"
 

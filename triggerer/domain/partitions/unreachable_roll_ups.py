@@ -1,4 +1,4 @@
-"""Roll-ups whose window does not fit the period that their mapper maps to: the run never starts, or too early."""
+"""Finds roll-ups whose window does not fit the mapper's period, so that the run starts never or too early."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from triggerer.domain.schedules import OnPartitions, Schedule
 from triggerer.errors import DagError
 
 _LOOKED_AT: Final = 12
-"""Periods, a month apart: months differ in length."""
+"""The number of periods to check, a month apart, because months differ in length."""
 _APART: Final = timedelta(days=31)
 
 
 def vain_roll_ups(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
-    """Yield what the author of a DAG should know of its roll-ups: a sentence each; as a rule there is none.
+    """Yield one warning for each roll-up of a DAG that cannot work; usually none.
 
     Args:
-        now: Keys of this year are looked at, always the same: what is said should not change from hour to hour.
+        now: The check uses keys of this instant's year, always the same ones, so that warnings do not vary by the hour.
     Raises:
-        Exception: From a mapper that is not ours.
+        Exception: A third-party mapper raised it.
     """
     if not isinstance(schedule, OnPartitions):
         return

@@ -1,4 +1,4 @@
-"""How long a roll-up waits for its parts."""
+"""Policies that say how long a roll-up waits for its parts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True)
 class WaitPolicy(ABC):
-    """Says when the run of a roll-up may start."""
+    """Decides when the run of a roll-up may start."""
 
     @abstractmethod
     def is_satisfied(self, matched: int, expected: int, *, is_overdue: bool) -> bool:
-        """Return whether it may, with `matched` of `expected` parts there."""
+        """Return whether the run may start, given that `matched` of `expected` parts have arrived."""
 
     def is_unreachable(self, expected: int) -> bool:
-        """Return whether no number of parts would ever do."""
+        """Return whether no number of parts would ever be enough."""
         return False
 
     @property
     def patience(self) -> timedelta | None:
-        """How long after the end of the period it is overdue; None: never."""
+        """The time after the period's end when the run is overdue; None: it is never overdue."""
         return None
 
     def serialize(self) -> dict[str, Any]:
-        """Return the JSON from which `deserialize` makes an equal policy."""
+        """Return JSON from which `deserialize` makes an equal policy."""
         return {}
 
     @classmethod
@@ -40,7 +40,7 @@ class WaitPolicy(ABC):
 
 @dataclass(frozen=True, slots=True)
 class WaitForAll(WaitPolicy):
-    """All parts."""
+    """Waits for all parts."""
 
     def is_satisfied(self, matched: int, expected: int, *, is_overdue: bool) -> bool:
         return matched == expected
@@ -48,7 +48,7 @@ class WaitForAll(WaitPolicy):
 
 @dataclass(frozen=True, slots=True)
 class MinimumCount(WaitPolicy):
-    """So many parts; a negative number: all but so many."""
+    """Waits for `n` parts. A negative `n` waits for all parts except `-n`."""
 
     n: int
 
@@ -68,9 +68,10 @@ class MinimumCount(WaitPolicy):
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil(WaitPolicy):
-    """All parts, or those that are there once `patience` has passed since the end of the period, if at least `minimum`.
+    """Waits for all parts; after `patience`, `minimum` parts are enough.
 
-    Where the parts are no period (`SegmentWindow`), it counts from the first event.
+    `patience` counts from the end of the period. Segments (`SegmentWindow`) have no period: it counts from the first
+    event.
     """
 
     patience: timedelta

@@ -1,4 +1,4 @@
-"""Of which parts a period is made: a day of hours, a month of days, a whole of some segments."""
+"""Windows list the parts of a period: the hours of a day, the days of a month, or fixed segments."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 class Direction(StrEnum):
-    """Which period a window is, seen from the moment from which it is counted."""
+    """The position of a window relative to the moment from which it counts."""
 
     FORWARD = "forward"
-    """The one that starts there."""
+    """The window starts at the moment."""
     BACKWARD = "backward"
-    """As long a one that ends with the part that starts there."""
+    """The window ends with the part that starts at the moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(ABC):
-    """Counts the parts of a period, on the clock of the mapper beside it: without a zone.
+    """Lists the parts of a period as times without a zone, on the clock of its mapper.
 
     Raises:
         DagError: `direction` is neither "forward" nor "backward".
@@ -36,9 +36,9 @@ class Window(ABC):
 
     Direction: ClassVar[type[Direction]] = Direction
     expected_decoded_type: ClassVar[type] = str
-    """What it counts from: a datetime, or text."""
+    """The type of value from which the window counts: datetime, or text."""
     part: ClassVar[timedelta | None] = None
-    """How long its parts are if they are less than a day: where clocks are set there are fewer or more of them."""
+    """The length of parts shorter than a day; None otherwise. A clock change adds or removes parts of this kind."""
 
     def __post_init__(self) -> None:
         try:
@@ -53,11 +53,11 @@ class Window(ABC):
         """Return the parts, in order."""
 
     def end(self, decoded_downstream: Any) -> datetime | None:
-        """Return the end of the last part; None: it is no period."""
+        """Return the end of the last part; None: the window is no period."""
         return None
 
     def serialize(self) -> dict[str, Any]:
-        """Return the JSON from which `deserialize` makes an equal window."""
+        """Return JSON from which `deserialize` makes an equal window."""
         return {"direction": self.direction.value}
 
     @classmethod
@@ -68,7 +68,7 @@ class Window(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Steps(Window):
-    """A fixed number of parts of one length."""
+    """A fixed number of parts of equal length."""
 
     expected_decoded_type: ClassVar[type] = datetime
     _count: ClassVar[int]
@@ -95,7 +95,7 @@ class HourWindow(_Steps):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayWindow(_Steps):
-    """A day of its hours: 24, and one less or more where clocks are set and keys show the offset."""
+    """A day of 24 hours. If keys show the offset, a day with a clock change has fewer or more."""
 
     _count, _step = 24, _HOUR
     part = _step
@@ -110,7 +110,7 @@ class WeekWindow(_Steps):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthWindow(Window):
-    """A month of its days."""
+    """A month of days."""
 
     expected_decoded_type: ClassVar[type] = datetime
 
@@ -161,10 +161,10 @@ class YearWindow(_Months):
 
 @dataclass(frozen=True, slots=True, init=False)
 class SegmentWindow(Window):
-    """A whole of some keys, such as regions.
+    """A fixed set of keys, such as regions.
 
     Raises:
-        DagError: There are none, or one is empty or no text.
+        DagError: The set is empty, or a key is empty or no text.
     """
 
     segments: frozenset[str] = field()

@@ -1,4 +1,4 @@
-"""What a watcher promises from the message to the asset event, computed from what its trigger says of its source."""
+"""Computes the delivery guarantee of a watcher from the facts that its trigger gives about its source."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from functools import total_ordering
 
 @total_ordering
 class Guarantee(Enum):
-    """How many asset events come of a message, in ascending order of what that is worth."""
+    """The number of asset events that one message can produce. The strongest guarantee is last."""
 
     AT_MOST_ONCE = "at_most_once"
-    """One, or none: what is in flight when something fails is lost."""
+    """One or none: a failure loses the messages in flight."""
     AT_LEAST_ONCE = "at_least_once"
-    """One, or several: what is in flight when something fails comes again."""
+    """One or several: after a failure the messages in flight are delivered again."""
     EFFECTIVELY_ONCE = "effectively_once"
-    """One: what comes again is recognised by its key."""
+    """One: a repeated message is recognised by its key."""
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, Guarantee):
@@ -31,16 +31,16 @@ class Guarantee(Enum):
 
 
 DECLARABLE = tuple(one.value for one in Guarantee if one is not Guarantee.AT_MOST_ONCE)
-"""What an `AssetWatcher` may ask for: the least is promised by all."""
+"""The guarantees that an `AssetWatcher` may ask for. All watchers promise the weakest, so nobody asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an operator should know of a source: a sentence without its full stop.
+    """A fact about a source that an operator should know: a sentence without its full stop.
 
     Attributes:
-        most: No more than this is promised because of it. None: a warning, the promise stands.
-        hint: What to change.
+        most: The strongest guarantee that this fact allows. None: it is a warning only.
+        hint: The change that would help.
     """
 
     text: str
@@ -53,29 +53,29 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryFacts:
-    """What a trigger knows of its source, its settings and its producer. What it does not know it leaves out.
+    """The facts that a trigger knows about its source, settings and producer. It leaves out unknown facts.
 
     Attributes:
-        is_acknowledged: Whether the source gives a message again until its events are durable: it is told of it only
-            after that, or the place in it is stored in the transaction of the events.
-        because: Why, or why not; for people, as in a `Finding`.
-        key: What the idempotency key consists of, for people: "topic, partition and offset". None: there is none.
-        key_changes: Why one message may come again under another key; None: it cannot.
-        key_collides: Why two different messages may have one key, so that the second is taken for a repeat of the first
-            and lost; None: it cannot be.
-        retention: How long the source keeps a message that is not acknowledged. None: for ever, or nobody has asked.
-        redelivers_after: How long the source waits for an answer before it gives a message to somebody again: a lock,
-            a visibility timeout, an ack deadline. None: it does not, or nobody has asked.
-        is_renewed: Whether the producer extends that while a message is in flight.
-        renewed_for: How long at most. None: as long as it takes.
-        drops_after: After how many deliveries the source gives a message up that fails every time. None: never.
-        has_dead_letters: Whether it keeps what it gives up. None: it gives up nothing, or nobody has asked.
-        dead_letter_setting: The key of the trigger's connection that names a place for dead letters, for the warning
-            that there is none. None: no key does.
-        findings: What else is to be said, and may lower the promise.
-        source: What names a source whose messages are divided among its readers, however the arguments name it: two
-            streams of one are warned of. Several names where a stream reads several: topics, by one consumer group.
-            None: equal sources have equal stream keys, or nobody has asked.
+        is_acknowledged: True if the source repeats a message until its events are durable. Either the source gets its
+            acknowledgement only afterwards, or the position is stored in the transaction of the events.
+        because: The reason for `is_acknowledged`, for people, as in a `Finding`.
+        key: The parts of the idempotency key, for people: "topic, partition and offset". None: no key.
+        key_changes: Why a repeated message may have another key; None: it cannot.
+        key_collides: Why two different messages may share a key, so that the second is lost as a repeat; None: they
+            cannot.
+        retention: How long the source keeps an unacknowledged message. None: for ever, or unknown.
+        redelivers_after: How long the source waits for an answer before it delivers a message again: a lock, a
+            visibility timeout, an ack deadline. None: it does not redeliver, or unknown.
+        is_renewed: True if the producer extends that wait while a message is in flight.
+        renewed_for: The longest extension. None: as long as necessary.
+        drops_after: The number of failed deliveries after which the source drops a message. None: never.
+        has_dead_letters: True if the source keeps the messages that it drops. None: it drops none, or unknown.
+        dead_letter_setting: The key of the trigger's connection that names a dead-letter target, for the warning that
+            there is none. None: no such key.
+        findings: Further facts. They may lower the guarantee.
+        source: The name of a source that divides its messages among its readers, however the arguments spell it. Two
+            streams on one such source get a warning. A stream of several sources has several names, such as topics
+            with one consumer group. None: equal sources have equal stream keys, or unknown.
     """
 
     is_acknowledged: bool
@@ -96,7 +96,7 @@ class DeliveryFacts:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a watcher promises, why not more or why so much, what is to be warned of, and what is read."""
+    """The guarantee of a watcher, the reason for it, the warnings, and the sources that the watcher reads."""
 
     guarantee: Guarantee
     reason: str
@@ -113,19 +113,19 @@ class Promise:
 def promise(
     facts: DeliveryFacts, *, ack_timeout: timedelta, keys_kept_for: timedelta | None = None
 ) -> Promise:
-    """Combine what is known into a promise.
+    """Combine the facts into a guarantee.
 
     Args:
-        ack_timeout: How long a watcher may take over a message (`shared_stream_ack_timeout`).
+        ack_timeout: The time that a watcher may take for one message (`shared_stream_ack_timeout`).
         keys_kept_for: How long the store recognises a key. None: for ever.
     """
     limits = [one for one in _limits(facts, keys_kept_for) if one.most is not None]
     warnings = tuple(_warnings(facts, ack_timeout))
     sources = (facts.source,) if isinstance(facts.source, str) else facts.source or ()
     if not limits:
-        reason = f"{facts.because}; what comes again is recognised by {facts.key}"
+        reason = f"{facts.because}; a repeated message is recognised by {facts.key}"
         return Promise(Guarantee.EFFECTIVELY_ONCE, reason, warnings, sources)
-    # The first of the strictest: the reason to name.
+    # The first of the strictest limits gives the reason.
     strictest = min(limits, key=_most)
     reason = str(strictest)
     if strictest.most is not Guarantee.AT_MOST_ONCE:
@@ -141,7 +141,7 @@ def _limits(facts: DeliveryFacts, keys_kept_for: timedelta | None) -> Iterator[F
     if not facts.is_acknowledged:
         yield Finding(facts.because, Guarantee.AT_MOST_ONCE)
     if facts.key is None:
-        yield Finding("a message that comes again is not recognised", Guarantee.AT_LEAST_ONCE)
+        yield Finding("a repeated message is not recognised", Guarantee.AT_LEAST_ONCE)
     else:
         if facts.key_collides is not None:
             yield Finding(facts.key_collides, Guarantee.AT_MOST_ONCE)
@@ -152,8 +152,8 @@ def _limits(facts: DeliveryFacts, keys_kept_for: timedelta | None) -> Iterator[F
         ):
             kept = "for ever" if facts.retention is None else f"for {facts.retention}"
             yield Finding(
-                f"keys are kept for {keys_kept_for}, and the source keeps messages {kept}: what comes again later is"
-                " not recognised",
+                f"keys are kept for {keys_kept_for}, and the source keeps messages {kept}: a later repeat is not"
+                " recognised",
                 Guarantee.AT_LEAST_ONCE,
                 "keep the events for longer than the source keeps messages",
             )

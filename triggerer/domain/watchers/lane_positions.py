@@ -1,4 +1,4 @@
-"""Where a watcher stands in a lane of a log in which it has fallen behind (contract, rule 18)."""
+"""The position of a watcher in a lane of a log in which it has fallen behind (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any, NamedTuple, Protocol
 from triggerer.domain.events import Fence
 
 Position = list[Any]
-"""`[incarnation, number]`, as `SharedStreamProducer.get_position` gives it."""
+"""`[incarnation, number]`, as `SharedStreamProducer.get_position` returns it."""
 
 
 class Reemission(NamedTuple):
-    """Messages of a lane whose events are made again, under keys of their own."""
+    """A range of messages in a lane whose events are created again, under keys of their own."""
 
     request: int
-    """The replay's id: what tells the keys from others."""
+    """The replay's id, which makes the new keys unique."""
     start: Position
     until: Position
-    """The lane's end when the watcher was set back: what came later has its ordinary key."""
+    """The lane's end at the time of the replay. Messages from there on have their ordinary keys."""
 
     def key_of(self, position: Position, key: str | None) -> str | None:
-        """The idempotency key of the events of the message at `position`, whose ordinary key is `key`."""
+        """Return the idempotency key of the message at `position`, whose ordinary key is `key`."""
         if key is None or is_before(position, self.start) or not is_before(position, self.until):
             return key
         return f"{key}#r{self.request}"
 
 
 class LanePosition(NamedTuple):
-    """A row: the first message of the lane that the watcher has not dealt with, and since when it is behind."""
+    """A row: the first message of the lane that the watcher has not processed, and the instant it fell behind."""
 
     watcher_id: int
     lane: str
@@ -39,72 +39,72 @@ class LanePosition(NamedTuple):
     position: Position
     since: datetime
     failures: int = 0
-    """How often it has failed with that message open."""
+    """How many times the watcher failed with that message open."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
-    """As in `PositionChange`."""
+    """See `PositionChange`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """Somebody asks to have a watcher read its log again."""
+    """An operator's request that a watcher reads its log again."""
 
     id: int
     """Grows with every request."""
     watcher_id: int
     start: datetime | None
-    """From the first message on that was published then or later. None: from the earliest."""
+    """Start at the first message that was published at this instant or later. None: at the earliest message."""
     reemit: bool
-    """Whether events that exist are made once more."""
+    """True to create events again that already exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayEnd:
-    """A request that was carried out or refused: its row goes, under the lease of the stream."""
+    """The end of a replay request, done or refused. Its row is deleted, under the lease of the stream."""
 
     fence: Fence
     watcher_id: int
     request: int
     on_done: Callable[[Exception | None], None]
-    """As `PositionChange.on_done`."""
+    """See `PositionChange.on_done`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionChange:
-    """What is to be stored of a watcher's place in a lane, under the lease of its stream."""
+    """A change of a watcher's stored position in a lane, under the lease of its stream."""
 
     fence: Fence
     watcher_id: int
     lane: str
     position: Position | None
-    """None: it has caught up, and the row goes."""
+    """None: the watcher has caught up, and the row is deleted."""
     since: datetime
     head: int | None
-    """The number of the next message that the lane will get, where it is known."""
+    """The number of the lane's next message, if it is known."""
     failures: int
-    """How often it has failed with the message at `position` open."""
+    """How many times the watcher failed with the message at `position` open."""
     on_done: Callable[[Exception | None], None]
-    """Called once, on the event loop: None when it is durable. Must not raise."""
+    """Called once, on the event loop: None when the change is durable. Must not raise."""
     reemit: Reemission | None = None
     rewound_to: Position | None = None
-    """To where it was set back, until the broker was advanced to there: what is broadcast may lie before."""
+    """The target of a rewind, until the broker has advanced to it. Broadcast messages may lie before it."""
 
 
 class PositionSink(Protocol):
-    """Where the runtime has positions stored."""
+    """The store, as far as the streams see it: they submit positions."""
 
     def submit_nowait(self, change: PositionChange) -> None:
-        """Take a change for the next transaction. Those of one watcher and lane are stored in this order."""
+        """Add a change to the next transaction. Changes of one watcher and lane are stored in order."""
 
     def end_replay_nowait(self, end: ReplayEnd) -> None:
-        """Take the end of a request for the next transaction."""
+        """Add the end of a replay request to the next transaction."""
 
 
 def encode_lane(lane: Hashable) -> str | None:
-    """Write a lane as canonical JSON; None if it does not come back equal, or no database takes it."""
+    """Return a lane as canonical JSON; None if it does not read back as an equal value, or no database stores it."""
     try:
         text = json.dumps(lane, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        # Half a character is a string to Python, and to nobody else.
+        # Python accepts half a surrogate pair as a string; databases and brokers do not.
         text.encode()
     except (TypeError, ValueError, RecursionError):
         return None
@@ -114,7 +114,7 @@ def encode_lane(lane: Hashable) -> str | None:
 
 
 def decode_lane(text: str) -> Hashable:
-    """The lane again: lists come back as tuples."""
+    """Return the lane from its JSON. Lists become tuples."""
     return _as_tuples(json.loads(text))
 
 
@@ -123,22 +123,22 @@ def _as_tuples(value: Any) -> Hashable:
 
 
 def is_same_log(one: Position, other: Position) -> bool:
-    """Whether the two can be compared: they are of one incarnation of the lane, as far as that is known."""
+    """True if the positions can be compared: both belong to one incarnation of the lane, as far as known."""
     return one[0] == other[0] or None in (one[0], other[0])
 
 
 def is_before(one: Position, other: Position) -> bool:
-    """Whether `one` lies before `other` in the same incarnation of the lane."""
+    """True if `one` lies before `other` in one incarnation of the lane."""
     return is_same_log(one, other) and bool(one[1] < other[1])
 
 
 def following(position: Position) -> Position:
-    """The position after a message's, whether there is a message or not."""
+    """Return the position directly after a message's position, even if no message is there."""
     return [position[0], position[1] + 1]
 
 
 class UsedNumbers(Protocol):
-    """Numbers that a log uses again since its end was lost: from the cut, at `since`, up to `below`."""
+    """Numbers that a log uses again because it lost its end: from the cut, `since`, up to `below`."""
 
     @property
     def since(self) -> Any: ...
@@ -147,25 +147,25 @@ class UsedNumbers(Protocol):
 
 
 def cuts_known(incarnation: Any) -> tuple[UsedNumbers, ...]:
-    """The cuts of a log of which an incarnation tells.
+    """Return the cuts of a log that an incarnation knows.
 
-    A log that is cut keeps its incarnation, so that its positions still compare. What a producer gives as one may say
-    in an attribute `used` which cuts were known by then. Out of the store it comes without.
+    A log that is cut keeps its incarnation, so that its positions stay comparable. A producer's incarnation may list
+    the cuts known so far in an attribute `used`. An incarnation from the store has no such attribute.
     """
     used: tuple[UsedNumbers, ...] = getattr(incarnation, "used", ())
     return used
 
 
 def cut_after(place: Position, incarnation: Any) -> Position | None:
-    """Return the first cut that `incarnation` tells of, and `place` does not; None: there is none.
+    """Return the first cut that `incarnation` knows and `place` does not; None: no such cut.
 
-    Who stands there may have read, or be about to read, what the log has lost.
+    A watcher at `place` may have read messages that the log has lost, or be about to read them.
     """
     return _first(_unknown_at(place, incarnation), incarnation)
 
 
 def cut_before(place: Position, incarnation: Any) -> Position | None:
-    """The same, of the cuts before `place`, or there: nothing that is there now was read from the cut on."""
+    """Return the first cut at or before `place` that `incarnation` knows and `place` does not; None: no such cut."""
     cuts = [one for one in _unknown_at(place, incarnation) if one.since <= place[1]]
     return _first(cuts, incarnation)
 

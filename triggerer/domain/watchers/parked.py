@@ -1,4 +1,4 @@
-"""Messages that the store keeps for one watcher: those that it could not take (contract, rule 18)."""
+"""Messages that the store keeps for one watcher that could not process them (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from triggerer.domain.events import Fence
 
 
 class ParkedState(StrEnum):
-    """What becomes of a parked message by itself."""
+    """The reason why the store keeps a message for a watcher."""
 
     KEPT = "kept"
-    """The watcher is given it, as soon as it can be."""
+    """The message belongs to a backlog: the watcher receives it as soon as possible."""
     SET_ASIDE = "set_aside"
-    """Nothing, until somebody replays or discards it."""
+    """The message is parked: it waits until an operator replays or discards it."""
 
 
-READS_IT_NO_MORE: Final = "its watcher was deleted, or reads another stream now"
-"""Why a message is set aside that was kept, or was to be, for a watcher that does not read its stream any more."""
+NO_LONGER_READ: Final = "its watcher was deleted, or reads another stream now"
+"""The error of a message that is parked because its watcher no longer reads the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A message that a watcher could not take, with the evidence."""
+    """Park a message that a watcher could not process, with the evidence."""
 
     lane: str
     """See `triggerer.domain.watchers.lane_positions.encode_lane`."""
     key: str
     """Identifies the message in its stream, across redeliveries."""
     data: bytes
-    """As `SharedStreamProducer.dump_event` wrote it."""
+    """The result of `SharedStreamProducer.dump_event`."""
     failures: int
     error: str
     traceback: str | None
     parked_at: datetime
     was_kept: bool = False
-    """Whether it was read from its row: where that is gone, somebody has discarded the message, and it stays gone."""
+    """True if the message was read from its row. If the row is gone, an operator discarded the message: do not park."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A message of a queue that a watcher has missed: it is given it later, in the order in which they were kept."""
+    """Store a message of a queue that a watcher has missed. The watcher receives stored messages in order."""
 
     lane: str
-    """As in `SetAside`."""
+    """See `SetAside`."""
     key: str
     data: bytes
     parked_at: datetime
@@ -55,14 +55,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Messages whose events are durable: their rows go, as far as they are still kept."""
+    """Delete the rows of messages whose events are durable."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A message that is kept, and with which the watcher has failed so often by now."""
+    """Store the failure count of a stored message."""
 
     key: str
     failures: int
@@ -70,7 +70,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A message that was replayed, and failed again: it is set aside as before."""
+    """Park a replayed message again, because it failed again."""
 
     id: int
     error: str
@@ -79,24 +79,24 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A message that was replayed, and whose events are durable: its row goes."""
+    """Delete the row of a replayed message, because its events are durable."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedChange:
-    """What is to be stored of a message of a watcher, under the lease of its stream."""
+    """A change of a watcher's stored or parked messages, under the lease of its stream."""
 
     fence: Fence
     watcher_id: int
     what: SetAside | Kept | Passed | Failed | Returned | Replayed
     on_done: Callable[[Exception | None], None]
-    """Called once, on the event loop: None when it is durable, `ParkedFull` at a bound. Must not raise."""
+    """Called once, on the event loop: None when durable, `ParkedFull` at a bound. Must not raise."""
 
 
 class KeptMessage(NamedTuple):
-    """A message that is to be given to its watcher."""
+    """A stored message that its watcher must receive."""
 
     id: int
     lane: str
@@ -106,45 +106,45 @@ class KeptMessage(NamedTuple):
 
 
 class KeptLane(NamedTuple):
-    """A lane in which messages are kept for a watcher."""
+    """A lane with stored messages for a watcher."""
 
     watcher_id: int
     lane: str
     since: datetime
-    """When the oldest of them was parked."""
+    """When the oldest of the messages was stored."""
     messages: int | None = None
-    """How many there are; None: unknown."""
+    """The number of messages; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedBounds:
-    """How much may be parked. At a bound nothing more is."""
+    """The limits for stored and parked messages. At a limit the store refuses more."""
 
     max_messages: int = 10_000
-    """Of one watcher."""
+    """For one watcher."""
     max_bytes: int = 64 * 1024 * 1024
-    """Of the messages of one watcher."""
+    """For the messages of one watcher."""
     total_bytes: int = 1024 * 1024 * 1024
-    """Of all that is kept, each message counted once for each stream."""
+    """For all messages. A message that several watchers of a stream share counts once."""
 
 
 class ParkedStore(Protocol):
-    """Where the runtime has messages parked."""
+    """The store, as far as the streams see it: they store and park messages."""
 
     def submit_nowait(self, change: ParkedChange) -> None:
-        """Take a change for the next transaction. Those of one watcher are stored in this order."""
+        """Add a change to the next transaction. Changes of one watcher are stored in order."""
 
     async def read_kept(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[KeptMessage]:
-        """The next messages that are kept for a watcher, those with ids above `after`, in order.
+        """Return the watcher's next stored messages with ids above `after`, in order.
 
-        Up to `limit`, and fewer where they are large; none only where there are none, or the watcher reads another
-        stream than that of the lease: they are for its owner to give.
+        Large messages may make the list shorter than `limit`. The list is empty only if no message is stored, or if the
+        watcher reads another stream than the lease is for: that stream's owner delivers the messages.
 
         Args:
-            lane: Only those of this lane.
+            lane: Return only messages of this lane; None: of all lanes.
 
         Raises:
-            StoreError: They cannot be read now.
+            StoreError: The messages cannot be read now.
         """

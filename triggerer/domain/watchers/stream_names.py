@@ -1,4 +1,4 @@
-"""What people read where a stream is meant: in tables, logs and errors."""
+"""The names of streams that people read in tables, logs and errors."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from triggerer.errors import PluginError
 
 _LONGEST: Final = 200
-"""A name that is longer would hide the rest of its line."""
+"""In characters. A longer name would hide the rest of its line."""
 
 
 def stream_name(described: object, key: Hashable) -> str:
-    """Return the trigger's own words for its stream, in one line; without any, those of its key.
+    """Return the trigger's description of its stream in one line, or else its key in words.
 
     Args:
-        described: What `describe_stream()` returned.
+        described: The result of `describe_stream()`.
     Raises:
-        PluginError: It returned neither text nor None.
+        PluginError: `describe_stream()` returned neither text nor None.
     """
     if described is None:
         return _in_one_line(readable_key(key))
@@ -27,7 +27,7 @@ def stream_name(described: object, key: Hashable) -> str:
 
 
 def readable_key(key: Hashable) -> str:
-    """Return the key's parts side by side: `('sqs', 'eu', ('a', None))` is `sqs eu (a)`."""
+    """Return the parts of a key in one line: `('sqs', 'eu', ('a', None))` becomes `sqs eu (a)`."""
     if isinstance(key, tuple):
         return " ".join(part for one in key if one is not None and (part := _part(one)))
     return str(key)

@@ -1,4 +1,4 @@
-"""What a producer without a broker has stored of its place in the source: one JSON value for each stream."""
+"""The stored state of a producer without a broker: one JSON value per stream, its position in the source."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Any, Final, Protocol
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
 
 MAX_STATE_BYTES: Final = 1024 * 1024
-"""The most that a state may have as JSON: it is written anew at each change."""
+"""The largest state, as JSON. Each change writes the whole state."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The state that a stream is to have, under its lease."""
+    """A new state of a stream, under its lease."""
 
     fence: Fence
     key: Hashable
-    """The stream's key; the store goes by the fence."""
+    """The stream's key. The store uses the fence to find the stream."""
     value: bytes
     """JSON."""
     on_done: Callable[[Exception | None], None]
-    """Called once, on the event loop: None when it is durable. Must not raise."""
+    """Called once, on the event loop: None when the state is durable. Must not raise."""
 
 
 class StateStore(Protocol):
-    """Where the runtime has states stored."""
+    """The store, as far as the streams see it: they load and store states."""
 
     async def load(self, fence: Fence, key: Hashable) -> Any:
-        """The value that was stored last for the stream of this fence, and of this key; None if there is none.
+        """Return the last stored state of the stream with this fence and key; None: no state.
 
         Raises:
-            StoreError: It cannot be read now.
+            StoreError: The state cannot be read now.
         """
 
     def submit_nowait(self, change: StateChange) -> None:
-        """Take a change for the next transaction. Those of one stream are stored in this order."""
+        """Add a change to the next transaction. Changes of one stream are stored in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What `EventSink.submit_nowait` is given of one event."""
+    """The arguments of `EventSink.submit_nowait` for one event."""
 
     event: PendingEvent
     yielded: HasPayload
@@ -51,14 +51,13 @@ class Submission:
 
 
 class EventsWithState(Protocol):
-    """Where the runtime has events stored together with the state that passes them."""
+    """The store, as far as the streams see it: they store events together with the state that passes them."""
 
     def submit_with_state_nowait(
         self, submissions: Sequence[Submission], change: StateChange
     ) -> None:
-        """Take events as `EventSink.submit_nowait` does, in order, and the state for the same transaction.
+        """Submit events as `EventSink.submit_nowait` does, in order, with the state for the same transaction.
 
-        Either all of it is durable then, or the state is not: where one of the events is refused, or they do not fit
-        into one transaction, `on_done` of the change is called with an error, and the other events are stored all the
-        same.
+        If an event is refused, or the events do not fit into one transaction, the state is not stored: `on_done` of the
+        change is called with an error. The other events are stored nevertheless.
         """

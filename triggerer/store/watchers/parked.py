@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.parked import (
-    READS_IT_NO_MORE,
+    NO_LONGER_READ,
     Failed,
     Kept,
     ParkedBounds,
@@ -291,7 +291,7 @@ def _keep(
             rows=ParameterRows(rows),
             state=ParkedState.KEPT.value,
             else_state=ParkedState.SET_ASIDE.value,
-            else_error=READS_IT_NO_MORE,
+            else_error=NO_LONGER_READ,
         )
         if len(new) < len(rows):
             # A message that was parked when its watcher read another stream refers to the bytes of that stream.

@@ -9,7 +9,7 @@ from sqlalchemy import and_, exists, func, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from triggerer.domain.watchers.parked import READS_IT_NO_MORE, KeptLane, KeptMessage, ParkedState
+from triggerer.domain.watchers.parked import NO_LONGER_READ, KeptLane, KeptMessage, ParkedState
 from triggerer.store.schema.models import ParkedBody, ParkedMessage, Trigger, Watcher
 
 # A literal, because the planner chooses an index before it knows the value of a parameter.
@@ -140,7 +140,7 @@ async def set_kept_aside_without_stream(session: AsyncSession) -> None:
         .where(ParkedMessage.id.in_(stray))
         .values(
             state=ParkedState.SET_ASIDE,
-            error=func.coalesce(ParkedMessage.error, READS_IT_NO_MORE),
+            error=func.coalesce(ParkedMessage.error, NO_LONGER_READ),
         )
         .execution_options(synchronize_session=False)
     )
