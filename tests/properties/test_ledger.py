@@ -172,7 +172,7 @@ class LedgerMachine(RuleBasedStateMachine):
         opened = self.opened.pop(who, None)
         entry = None if opened is None else self.entries[opened]
         rejected = opened is not None and self.model[opened].resolved.get(who) == "rejected"
-        if opened is not None and rejected and not self.entries[opened].is_taken:
+        if opened is not None and rejected and not self.entries[opened].is_in_flight:
             self.model[opened].resolved[who] = "failed"
         self.ledger.fail(member, entry)
         self.absent.add(who)

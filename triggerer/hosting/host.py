@@ -379,7 +379,7 @@ class TriggerHost:
             kwargs=row.kwargs,
             source=source_of(row, fence),
             positions=row.positions,
-            kept=row.kept,
+            stored_lanes=row.kept,
             stream_id=row.stream_digest,
             load=prepared.load,
         )

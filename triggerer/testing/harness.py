@@ -282,7 +282,7 @@ class StreamHarness:
         backlogs = () if stream is None else stream.behind.backlogs.behind(number)
         return {
             backlog.lane: backlog.position
-            if backlog.kept is None
+            if backlog.stored_lane is None
             else self._load(member, self._parked.kept(number, backlog.stored_as))
             for backlog in backlogs
         }

@@ -59,7 +59,7 @@ def memory_passes_over_what_made_room() -> Replacements:
 @mutation(rules="S13|S2/S7", seed=365)
 def a_row_that_was_read_before_it_went_counts() -> Replacements:
     """A new trigger brings a position that was read from the store before the watcher had caught up."""
-    right = CatchUpTasks._load_lags
+    right = CatchUpTasks._load_backlogs
 
     def load_lags(self: CatchUpTasks, member: Member) -> None:
         for watcher in member.source.watchers:
@@ -72,7 +72,7 @@ def a_row_that_was_read_before_it_went_counts() -> Replacements:
 @mutation(rules="S13|S2/S7|L5", seed=574)
 def only_the_first_watcher_of_a_trigger_is_known_to_be_behind() -> Replacements:
     """Several watchers share a trigger, and a new owner reads only where the first of them stands."""
-    right = CatchUpTasks._load_lags
+    right = CatchUpTasks._load_backlogs
 
     def load_lags(self: CatchUpTasks, member: Member) -> None:
         spec, first = member.spec, member.source.watchers[:1]

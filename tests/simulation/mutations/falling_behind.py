@@ -43,7 +43,7 @@ def who_has_fallen_behind_is_waited_for() -> Replacements:
         lane = entry.lane
         if self._is_possible and lane is not None:
             position = self._state.position_of(entry)
-            failed = self._not_behind(lane, position, self._who_failed(entry))
+            failed = self._not_behind(lane, position, self._watchers_that_failed(entry))
             behind, _ = self._others(lane, position)
             if behind and (failed or not (outcome.acked or outcome.rejected)):
                 entry.unresolved += 1

@@ -47,7 +47,7 @@ def a_paused_lane_goes_beyond_its_bound() -> Replacements:
         lane = self._lanes.full.get(key)
         return lane is not None and lane not in self._paused
 
-    yield Flow._is_held, awaits_restart
+    yield Flow._must_wait, awaits_restart
 
 
 @mutation(rules="L1", seed=574)

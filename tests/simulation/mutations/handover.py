@@ -20,7 +20,7 @@ def a_gap_at_the_seam() -> Replacements:
 
     def is_at_head(self: Handover, backlog: Backlog) -> bool:
         if (
-            backlog.kept is None
+            backlog.stored_lane is None
             and not backlog.is_reemitting
             and self._state.lane_tail_of(backlog.lane).newest is not None
         ):

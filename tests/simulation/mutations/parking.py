@@ -15,12 +15,12 @@ from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.processing.in_flight import (
     LaneMessageInFlight,
     Probe,
-    StoredMessageInFlight,
+    ReplayedMessageInFlight,
 )
 from triggerer.streams.catchup.processing.outcomes import Outcomes
 from triggerer.streams.catchup.processing.parking import Parking
 from triggerer.streams.catchup.processing.probes import Probes
-from triggerer.streams.catchup.reading.stored_messages import StoredMessages
+from triggerer.streams.catchup.reading.replayed_messages import ReplayedMessages
 from triggerer.testing.simulation.database.parked_writes import ParkedWrites
 from triggerer.testing.simulation.kernel.delivery import ParkedRow
 
@@ -45,7 +45,7 @@ def a_lane_waits_for_ever_behind_what_was_set_aside() -> Replacements:
     def pass_(self: Outcomes, in_flight: LaneMessageInFlight) -> bool:
         goes_on = right_pass(self, in_flight)
         if in_flight in waited_for:
-            self._missed.hold(in_flight.backlog)
+            self._reader.hold(in_flight.backlog)
         return goes_on
 
     yield right_set_aside, set_aside
@@ -89,7 +89,7 @@ def a_replayed_message_goes_before_its_events_are_durable() -> Replacements:
     """A replayed message is deleted as soon as the filter has moved past it."""
     right = Outcomes._resolve_alone
 
-    def resolve_alone(self: Outcomes, in_flight: Probe | StoredMessageInFlight) -> bool:
+    def resolve_alone(self: Outcomes, in_flight: Probe | ReplayedMessageInFlight) -> bool:
         is_resolved = right(self, in_flight)
         if is_resolved and in_flight.unresolved:
             self._settle(in_flight)
@@ -141,19 +141,19 @@ def what_fails_again_is_gone() -> Replacements:
     """A replayed message fails again, and its row is deleted."""
 
     def mark_failed(
-        self: StoredMessages, in_flight: StoredMessageInFlight, error: BaseException
+        self: ReplayedMessages, in_flight: ReplayedMessageInFlight, error: BaseException
     ) -> None:
         in_flight.is_dropped = True
-        self._submit(in_flight.kept, Replayed(in_flight.kept.id))
+        self._submit(in_flight.row, Replayed(in_flight.row.id))
 
-    yield StoredMessages.mark_failed, mark_failed
+    yield ReplayedMessages.mark_failed, mark_failed
 
 
 @mutation(rules="S4", seed=48)
 def what_is_replayed_is_made_again() -> Replacements:
     """The events of a replayed message have keys of their own, so the store takes them twice."""
 
-    def key(self: StoredMessageInFlight) -> str:
-        return f"{self.kept.key}#{self.kept.id}"
+    def key(self: ReplayedMessageInFlight) -> str:
+        return f"{self.row.key}#{self.row.id}"
 
-    yield StoredMessageInFlight.key, key
+    yield ReplayedMessageInFlight.key, key

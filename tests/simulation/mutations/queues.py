@@ -62,11 +62,11 @@ def who_has_caught_up_is_forgotten_too_soon() -> Replacements:
     right = GroupState._end_in_queue
 
     def end_in_queue(self: GroupState, backlog: Backlog) -> None:
-        assert backlog.kept is not None
-        kept = backlog.kept
-        under_way, kept.under_way = kept.under_way, set()
+        assert backlog.stored_lane is not None
+        kept = backlog.stored_lane
+        under_way, kept.in_flight_keys = kept.in_flight_keys, set()
         right(self, backlog)
-        kept.under_way = under_way
+        kept.in_flight_keys = under_way
 
     yield right, end_in_queue
 
@@ -81,7 +81,7 @@ def a_lane_of_a_queue_is_remembered_for_ever() -> Replacements:
         def note(_: Exception | None) -> None:
             kept.mark_gone(keys)
 
-        self._setting_aside.submit_change(backlog, Passed(keys), note)
+        self._parking.submit_change(backlog, Passed(keys), note)
 
     yield Outcomes._drop_passed, drop_passed
 

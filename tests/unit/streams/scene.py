@@ -348,7 +348,7 @@ class Sink:
         for change in held:
             self.submit_nowait(change)
 
-    def in_flight(self, watcher_id: int) -> list[Any]:
+    def derived(self, watcher_id: int) -> list[Any]:
         return [payload for (watcher, *_), payload in self.events.items() if watcher == watcher_id]
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -362,7 +362,7 @@ class Sink:
 MAX_DELIVERIES = 3
 
 
-def in_flight(view: HostedView) -> list[Any]:
+def payloads_of(view: HostedView) -> list[Any]:
     """The payloads of the events that a harness has of a watcher."""
     return [event.payload for event in view.events]
 

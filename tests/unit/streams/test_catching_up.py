@@ -22,7 +22,7 @@ from tests.unit.streams.scene import (
     always,
     context,
     hosting,
-    in_flight,
+    payloads_of,
 )
 from triggerer.abc import AckTimeout, AdvanceItem, SharedStreamProducer, TriggerEvent
 from triggerer.backoff import Backoff
@@ -34,7 +34,7 @@ from triggerer.testing import InMemoryProducer, StreamHarness
 from triggerer.testing.memory_broker import InMemoryMessage
 
 
-def backlog_reader(scene: Scene, first: int, end: int) -> dict[Any, Any]:
+def shown_backlog(scene: Scene, first: int, end: int) -> dict[Any, Any]:
     """What is shown of one that missed these: in a log where it stands, of a queue the messages."""
     return {0: list(range(first, end)) if scene.is_queue else [scene.broker.identity, first]}
 
@@ -47,9 +47,9 @@ async def test_one_that_raises_costs_its_sibling_nothing(any_scene: Scene) -> No
         sick = await streams.add(any_scene.watcher("sick"))
         any_scene.publish(*range(10))
         await streams.quiesce()
-        assert in_flight(well) == list(range(10))
+        assert payloads_of(well) == list(range(10))
         assert any_scene.broker.committed() == 10
-        assert sick.behind == backlog_reader(any_scene, 0, 10)
+        assert sick.behind == shown_backlog(any_scene, 0, 10)
         assert isinstance(sick.error, RuntimeError)
         assert well.behind == {}
 
@@ -71,16 +71,16 @@ async def test_one_that_hangs_while_it_catches_up_is_overdue_one_timeout_after_i
         await streams.restart(sick)
         await streams.sleep(9.9)
         assert any_scene.opened[-1] == ("sick", 0)
-        assert (sick.error, in_flight(sick)) == (None, [])
+        assert (sick.error, payloads_of(sick)) == (None, [])
         await streams.sleep(0.2)
         assert isinstance(sick.error, AckTimeout)
-        assert sick.behind == backlog_reader(any_scene, 0, 3)
+        assert sick.behind == shown_backlog(any_scene, 0, 3)
         # Its siblings, and itself once more, have all their time.
-        assert (well.error, in_flight(well)) == (None, [0, 1, 2])
+        assert (well.error, payloads_of(well)) == (None, [0, 1, 2])
         any_scene.gates["sick", 0].set()
         await streams.restart(sick)
         await streams.sleep(5)
-        assert (sick.error, in_flight(sick)) == (None, [0, 1, 2])
+        assert (sick.error, payloads_of(sick)) == (None, [0, 1, 2])
 
 
 @pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
@@ -93,15 +93,15 @@ async def test_when_it_is_mended_it_gets_what_it_missed_once_and_goes_on_live(
         sick = await streams.add(any_scene.watcher("sick"))
         any_scene.publish(*range(10))
         await streams.quiesce()
-        assert sick.behind == backlog_reader(any_scene, 3, 10)
+        assert sick.behind == shown_backlog(any_scene, 3, 10)
         any_scene.fails.clear()
         await streams.restart(sick)
         await streams.quiesce()
-        assert in_flight(sick) == list(range(10))
+        assert payloads_of(sick) == list(range(10))
         assert sick.behind == {}
         any_scene.publish(*range(10, 20))
         await streams.quiesce()
-        assert in_flight(sick) == in_flight(well) == list(range(20))
+        assert payloads_of(sick) == payloads_of(well) == list(range(20))
         assert any_scene.broker.committed() == 20
 
 
@@ -117,7 +117,7 @@ async def test_a_lone_watcher_leaves_the_backlog_with_the_broker(any_scene: Scen
         any_scene.fails.clear()
         await streams.restart(alone)
         await streams.quiesce()
-        assert in_flight(alone) == list(range(5))
+        assert payloads_of(alone) == list(range(5))
         assert any_scene.broker.committed() == 5
 
 
@@ -143,7 +143,9 @@ async def test_it_falls_behind_only_in_the_lanes_in_which_it_missed_something(sc
         await streams.restart(sick)
         await streams.quiesce()
         assert (
-            sorted(in_flight(sick)) == sorted(in_flight(well)) == ["bad", "good", "later", "more"]
+            sorted(payloads_of(sick))
+            == sorted(payloads_of(well))
+            == ["bad", "good", "later", "more"]
         )
         assert sick.behind == {}
 
@@ -161,7 +163,7 @@ async def test_a_lane_that_fails_holds_up_no_other(scene: Scene) -> None:
         for _ in range(3):
             await streams.restart(sick)
             await streams.quiesce()
-        assert in_flight(sick) == [1, 2]
+        assert payloads_of(sick) == [1, 2]
         assert sick.behind == {"a": [scene.broker.identity, 0]}
 
 
@@ -178,10 +180,10 @@ async def test_siblings_with_selectors_that_a_message_does_not_concern_have_acke
         scene.fails.clear()
         await streams.restart(sick)
         await streams.quiesce()
-        assert in_flight(sick) == ["x"]
+        assert payloads_of(sick) == ["x"]
         scene.publish("x")
         await streams.quiesce()
-        assert in_flight(sick) == ["x", "x"]
+        assert payloads_of(sick) == ["x", "x"]
 
 
 @pytest.mark.rule("18: a slow watcher falls behind")
@@ -195,7 +197,7 @@ async def test_one_that_is_too_slow_falls_behind_and_its_sibling_does_not_wait(
         slow = await streams.add(Stuck(scene.name, "slow"))
         scene.publish(*range(50))
         await streams.quiesce()
-        assert in_flight(well) == list(range(50))
+        assert payloads_of(well) == list(range(50))
         assert scene.broker.committed() == 50
         assert slow.behind == {0: [scene.broker.identity, 0]}
 
@@ -223,7 +225,7 @@ async def test_if_all_fail_a_message_the_broker_keeps_it(scene: Scene) -> None:
         await streams.restart(one)
         await streams.restart(other)
         await streams.quiesce()
-        assert in_flight(one) == in_flight(other) == [0, 1, 2]
+        assert payloads_of(one) == payloads_of(other) == [0, 1, 2]
 
 
 @pytest.mark.rule("18: the position moves when the derived events are durable")
@@ -238,14 +240,14 @@ async def test_events_of_a_watcher_that_catches_up_are_confirmed_before_its_posi
         await sink.until(lambda: scene.broker.committed() == 2)
         scene.fails.clear()
         # What derives from the first message is not durable yet.
-        await sink.until(lambda: sink.in_flight(1) == [1])
+        await sink.until(lambda: sink.derived(1) == [1])
         assert sink.positions[1, "0"] == at_first
         scene.publish(2)
-        await sink.until(lambda: scene.broker.committed() == 3 and sink.in_flight(1) == [1, 2])
+        await sink.until(lambda: scene.broker.committed() == 3 and sink.derived(1) == [1, 2])
         assert sink.positions[1, "0"] == at_first
         sink.answer()
         await sink.until(lambda: sink.positions[1, "0"] is None)
-    assert sorted(sink.in_flight(1)) == [0, 1, 2]
+    assert sorted(sink.derived(1)) == [0, 1, 2]
 
 
 @pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
@@ -260,7 +262,7 @@ async def test_a_watcher_that_is_removed_is_waited_for_no_more(scene: Scene) -> 
         scene.publish(1)
         await streams.quiesce()
         assert sick.behind == {}
-        assert in_flight(well) == [0, 1]
+        assert payloads_of(well) == [0, 1]
         assert scene.broker.committed() == 2
 
 
@@ -290,17 +292,15 @@ async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_f
     )
     async with Manager(context) as manager:
         manager.add(specs)
-        await sink.until(
-            lambda: sink.in_flight(1) == ["a", "b", "c"] and sink.in_flight(2) == ["c"]
-        )
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c"] and sink.derived(2) == ["c"])
         scene.publish("d")
         # Not only once: the first time, nothing is decided yet.
         await sink.until(lambda: scene.opened.count(("well", "d")) > 2)
-        assert sink.in_flight(1) == ["a", "b", "c", "d"]
+        assert sink.derived(1) == ["a", "b", "c", "d"]
         assert scene.broker.committed() == 3
         assert set(sink.positions) <= {(1, "0")}
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(2) == ["c", "d"])
+        await sink.until(lambda: sink.derived(2) == ["c", "d"])
 
 
 @pytest.mark.rule("18: the position moves when the derived events are durable")
@@ -339,7 +339,7 @@ async def test_what_the_store_refuses_while_no_message_is_open_is_read_again(sce
     async with Manager(context) as manager:
         manager.add([spec])
         await sink.until(lambda: sink.positions.get((1, "0")) == [scene.broker.identity, 60])
-        assert sorted(sink.in_flight(1)) == list(range(60))
+        assert sorted(sink.derived(1)) == list(range(60))
 
 
 @pytest.mark.rule("18: the broker waits for the position")
@@ -368,7 +368,7 @@ async def test_a_group_that_restarts_waits_for_the_position_that_is_being_writte
                 await anyio.lowlevel.checkpoint()
         scene.is_breaking = True
         scene.publish("other", lane=1)
-        await sink.until(lambda: "other" in sink.in_flight(2))
+        await sink.until(lambda: "other" in sink.derived(2))
         (stream,) = manager.streams.values()
         with anyio.fail_after(10):
             group = stream.group
@@ -382,7 +382,7 @@ async def test_a_group_that_restarts_waits_for_the_position_that_is_being_writte
                 await anyio.lowlevel.checkpoint()
         assert scene.broker.committed(0) == 1
         sink.release()
-        await sink.until(lambda: sink.in_flight(1)[:1] == ["a"] and "b" in sink.in_flight(1))
+        await sink.until(lambda: sink.derived(1)[:1] == ["a"] and "b" in sink.derived(1))
         with anyio.fail_after(10):
             while scene.broker.committed(0) < 2:
                 await anyio.lowlevel.checkpoint()
@@ -415,16 +415,16 @@ async def test_how_far_one_is_behind_that_cannot_be_made_is_stored_while_more_co
     async with Manager(context) as manager:
         manager.add([replace(away, make=partial(Unmakeable, **away.kwargs)), well])
         scene.publish("first", "second")
-        await sink.until(lambda: len(sink.in_flight(1)) == len(sink.in_flight(2)) == 2)
+        await sink.until(lambda: len(sink.derived(1)) == len(sink.derived(2)) == 2)
         scene.fails["away"] = always
         scene.publish(*range(10))
-        await sink.until(lambda: len(sink.in_flight(2)) == 12 and (1, "0") in sink.positions)
+        await sink.until(lambda: len(sink.derived(2)) == 12 and (1, "0") in sink.positions)
         scene.publish(*range(10, 50))
-        await sink.until(lambda: len(sink.in_flight(2)) == 52)
+        await sink.until(lambda: len(sink.derived(2)) == 52)
         with anyio.fail_after(10):
             while heads[-1] != 52:
                 await checkpoint()
-    assert sink.in_flight(1) == ["first", "second"]
+    assert sink.derived(1) == ["first", "second"]
 
 
 class Late(Sink):
@@ -456,7 +456,7 @@ async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it
     sink = Late(1)
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a")
-        await sink.until(lambda: sink.in_flight(2) == ["a"] and bool(sink.late))
+        await sink.until(lambda: sink.derived(2) == ["a"] and bool(sink.late))
         manager.remove(sick, on_purpose=False)
         (back,) = manager.add(scene.specs("sick"))
         gate = scene.gates["well", "b"] = anyio.Event()
@@ -467,9 +467,9 @@ async def test_one_that_is_back_reads_nothing_newer_before_it_is_decided_what_it
         scene.publish("d")
         await sink.until(lambda: back.subscriber.done == 4)
         gate.set()
-        await sink.until(lambda: scene.broker.committed() == 4 and len(sink.in_flight(1)) == 4)
+        await sink.until(lambda: scene.broker.committed() == 4 and len(sink.derived(1)) == 4)
         assert [event for name, event in scene.opened if name == "sick"] == ["a", "b", "c", "d"]
-        assert sink.in_flight(1) == sink.in_flight(2) == ["a", "b", "c", "d"]
+        assert sink.derived(1) == sink.derived(2) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.rule("18: the row goes once the broker was advanced to it")
@@ -551,7 +551,7 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
             scene.fails.clear()
             await streams.restart(sick)
             await streams.quiesce()
-            assert in_flight(sick) == in_flight(well) == list(range(start + 100))
+            assert payloads_of(sick) == payloads_of(well) == list(range(start + 100))
 
 
 @pytest.mark.rule("18: it goes on live without a gap")
@@ -570,7 +570,7 @@ async def test_what_was_stored_of_one_that_has_caught_up_since_sets_it_not_back(
         await sink.until(lambda: sink.positions.get((1, "0")) == [scene.broker.identity, 0])
         read = (LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC)),)
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])
         scene.publish("c")
         await sink.until(lambda: scene.broker.committed() == 3 and sink.positions[1, "0"] is None)
         manager.remove(sick, on_purpose=False)
@@ -578,7 +578,7 @@ async def test_what_was_stored_of_one_that_has_caught_up_since_sets_it_not_back(
         manager.add(scene.specs("sick", positions=read))
         scene.publish("d")
         await sink.until(lambda: scene.broker.committed() == 4)
-        assert sink.in_flight(1) == ["a", "b", "c", "d"]
+        assert sink.derived(1) == ["a", "b", "c", "d"]
 
 
 async def test_one_that_has_moved_to_another_stream_is_behind_in_the_one_before_no_more(
@@ -600,7 +600,7 @@ async def test_one_that_has_moved_to_another_stream_is_behind_in_the_one_before_
         any_scene.fails.clear()
         manager.add(any_scene.specs("sick"))
         any_scene.publish("d")
-        await sink.until(lambda: sink.in_flight(1) == ["d"])
+        await sink.until(lambda: sink.derived(1) == ["d"])
 
 
 async def test_lanes_whose_places_are_stored_in_one_commit_are_all_read(scene: Scene) -> None:
@@ -614,7 +614,7 @@ async def test_lanes_whose_places_are_stored_in_one_commit_are_all_read(scene: S
         scene.publish("b", lane="second")
         await sink.until(lambda: len(sink.held or ()) >= 2)
         sink.release()
-        await sink.until(lambda: sink.in_flight(1) == ["a"])
+        await sink.until(lambda: sink.derived(1) == ["a"])
 
 
 def behind_by(scene: Scene, count: int, name: str) -> list[TriggerSpec]:
@@ -684,7 +684,7 @@ async def test_an_error_is_shown_until_the_next_message_passes(scene: Scene) -> 
         await sink.until(lambda: ("sick", 5) in scene.opened)
         assert one.catching_up == {1: None}
         scene.gates["sick", 5].set()
-        await sink.until(lambda: len(sink.in_flight(1)) == 9)
+        await sink.until(lambda: len(sink.derived(1)) == 9)
 
 
 async def test_one_that_fails_now_and_then_is_not_held_up_as_one_that_takes_nothing(
@@ -710,7 +710,7 @@ async def test_one_that_fails_now_and_then_is_not_held_up_as_one_that_takes_noth
     )
     async with Manager(Patient(sink, sink)) as manager:
         manager.add(scene.specs("sick", positions=rows))
-        await sink.until(lambda: len(sink.in_flight(1)) == 200)
+        await sink.until(lambda: len(sink.derived(1)) == 200)
 
 
 class Patient(RuntimeContext):
@@ -733,11 +733,11 @@ async def test_who_passed_a_message_unread_and_then_failed_has_not_taken_it(scen
     scene.fails["well"] = lambda event: event == "b"
     async with hosting(scene, sink):
         scene.publish("a")
-        await sink.until(lambda: (1, "0") in sink.positions and sink.in_flight(2) == ["a"])
+        await sink.until(lambda: (1, "0") in sink.positions and sink.derived(2) == ["a"])
         gate = scene.gates["well", "b"] = anyio.Event()
         scene.publish("b")
         scene.publish("c", lane=1)
-        await sink.until(lambda: sink.in_flight(1) == ["c"])
+        await sink.until(lambda: sink.derived(1) == ["c"])
         scene.publish("d", lane=1)
         await sink.until(lambda: ("sick", "d") in scene.opened)
         assert ("sick", "b") not in scene.opened, "it is behind in that lane"
@@ -746,9 +746,7 @@ async def test_who_passed_a_message_unread_and_then_failed_has_not_taken_it(scen
         assert (2, "0") not in sink.positions
         scene.fails.clear()
         sink.refuses = lambda watcher_id, payload: False
-        await sink.until(
-            lambda: sorted(sink.in_flight(1)) == sorted(sink.in_flight(2)) == list("abcd")
-        )
+        await sink.until(lambda: sorted(sink.derived(1)) == sorted(sink.derived(2)) == list("abcd"))
 
 
 class Reassigned(InMemoryProducer):
@@ -785,9 +783,9 @@ async def test_who_falls_behind_also_gets_what_comes_again_behind_that() -> None
     async with hosting(scene, sink):
         await sink.until(lambda: ("sick", 2) in scene.opened)
         gate.set()
-        await sink.until(lambda: bool(sink.positions) and {*sink.in_flight(2)} == {0, 1, 2})
+        await sink.until(lambda: bool(sink.positions) and {*sink.derived(2)} == {0, 1, 2})
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == [0, 1, 2])
+        await sink.until(lambda: sink.derived(1) == [0, 1, 2])
 
 
 async def test_what_becomes_durable_when_its_stream_was_closed_moves_no_position(
@@ -804,5 +802,5 @@ async def test_what_becomes_durable_when_its_stream_was_closed_moves_no_position
         manager.abandon(sick)
         sink.positions.clear()
         sink.answer()
-        assert sink.in_flight(1) == ["a"]
+        assert sink.derived(1) == ["a"]
         assert not sink.positions

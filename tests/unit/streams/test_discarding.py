@@ -25,7 +25,7 @@ async def test_one_that_is_discarded_while_it_is_replayed_holds_up_nothing(
     scene.fails["sick"] = lambda event: event in ("b", "c")
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", "c", "d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "d"] and len(sink.parked) == 2)
+        await sink.until(lambda: sink.derived(1) == ["a", "d"] and len(sink.parked) == 2)
         await sink.until(lambda: not sick.catching_up)
         scene.gates["sick", "b"] = gate = anyio.Event()
         scene.fails["sick"] = lambda event: event == "b" and not is_taken
@@ -38,8 +38,8 @@ async def test_one_that_is_discarded_while_it_is_replayed_holds_up_nothing(
         # What is behind it is given all the same, and so is what comes.
         await sink.until(lambda: not sink.parked and not sick.catching_up)
         scene.publish("e")
-        await sink.until(lambda: "e" in sink.in_flight(1))
-    assert sink.in_flight(1) == ["a", "d", *(["b"] if is_taken else []), "c", "e"]
+        await sink.until(lambda: "e" in sink.derived(1))
+    assert sink.derived(1) == ["a", "d", *(["b"] if is_taken else []), "c", "e"]
     assert scene.opened.count(("sick", "b")) == 1
 
 
@@ -62,8 +62,8 @@ async def test_one_that_is_discarded_while_its_watcher_catches_up_holds_up_nothi
         gate.set()
         await sink.until(lambda: not sink.parked and not sick.catching_up)
         scene.publish("d")
-        await sink.until(lambda: "d" in sink.in_flight(1))
-    assert sink.in_flight(1) == ["a", *(["b"] if is_taken else []), "c", "d"]
+        await sink.until(lambda: "d" in sink.derived(1))
+    assert sink.derived(1) == ["a", *(["b"] if is_taken else []), "c", "d"]
     assert scene.opened.count(("sick", "b")) == 1
 
 
@@ -82,7 +82,7 @@ async def test_what_one_had_failed_that_was_discarded_is_not_counted_of_the_next
         discard(sink, "b")
         scene.opened.clear()
         gate.set()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "d"] and not sick.catching_up)
+        await sink.until(lambda: sink.derived(1) == ["a", "d"] and not sick.catching_up)
     ((_, one, state),) = sink.parked.values()
     assert (one.data, state) == (b'["in memory","c"]', ParkedState.SET_ASIDE)
     assert one.failures == MAX_DELIVERIES + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.streams.scene import Scene, Selecting, always, in_flight
+from tests.unit.streams.scene import Scene, Selecting, always, payloads_of
 from triggerer.testing import StreamHarness
 
 
@@ -21,12 +21,12 @@ async def test_messages_without_order_are_lanes_of_their_own(scene: Scene) -> No
         sick = await streams.add(scene.watcher("sick"))
         scene.broker.publish_unordered("bad", 1, 2)
         await streams.quiesce()
-        assert sorted(map(str, in_flight(well))) == ["1", "2", "bad"]
+        assert sorted(map(str, payloads_of(well))) == ["1", "2", "bad"]
         assert sick.behind[("message", 0)] == ["bad"]
         for _ in range(3):
             await streams.restart(sick)
             await streams.quiesce()
-        assert sorted(in_flight(sick)) == [1, 2]
+        assert sorted(payloads_of(sick)) == [1, 2]
         assert sick.behind == {("message", 0): ["bad"]}
 
 
@@ -52,7 +52,7 @@ async def test_what_it_rejects_once_it_is_kept_is_set_aside(scene: Scene) -> Non
         scene.rejects = lambda event: event == "b"
         await streams.restart(sick)
         await streams.quiesce()
-        assert in_flight(sick) == ["a", "c"]
+        assert payloads_of(sick) == ["a", "c"]
         assert sick.behind == {}
         assert sick.set_aside == ["b"]
 
@@ -71,9 +71,9 @@ async def test_what_it_catches_up_with_is_persisted_when_the_test_says_so(scene:
         await streams.restart(sick)
         await streams.quiesce()
         assert [event.payload for event in sick.unpersisted] == ["a", "b"]
-        assert in_flight(sick) == []
+        assert payloads_of(sick) == []
         await streams.persist()
-        assert in_flight(sick) == ["a", "b"]
+        assert payloads_of(sick) == ["a", "b"]
 
 
 async def test_one_that_is_removed_has_nothing_kept_for_it(scene: Scene) -> None:
@@ -87,7 +87,7 @@ async def test_one_that_is_removed_has_nothing_kept_for_it(scene: Scene) -> None
         scene.publish("b")
         await streams.quiesce()
         assert sick.behind == {}
-        assert in_flight(well) == ["a", "b"]
+        assert payloads_of(well) == ["a", "b"]
         assert scene.broker.committed() == 2
 
 

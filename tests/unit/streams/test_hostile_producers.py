@@ -86,14 +86,14 @@ async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
     scene.fails["sick"] = lambda event: event == "bad" and not takes_it
     async with hosting(scene, sink, catch_up_pending=pending):
         scene.publish("a", "bad", "c", "d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         assert pending.count == 0
         ((watcher, one, _),) = sink.parked.values()
         assert (watcher, one.data) == (1, b'["in memory","bad"]')
         said = "ValueError: there is no id in it" if takes_it else "RuntimeError: cannot take bad"
         assert (one.error, one.failures) == (said, MAX_DELIVERIES + 1)
         assert one.key == f"0@['{scene.broker.identity}', 1]"
-        assert sink.in_flight(2) == ["a", "c", "d"]
+        assert sink.derived(2) == ["a", "c", "d"]
 
 
 @pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
@@ -112,7 +112,7 @@ async def test_what_cannot_even_be_submitted_is_not_counted_as_on_its_way(
     scene.keyless.clear()
     async with hosting(scene, sink, catch_up_pending=pending):
         scene.publish("a", "bad", "c", "d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         assert pending.count == 0
     assert [one.error for _, one, _ in sink.parked.values()] == ["OSError: the payload's own code"]
 
@@ -129,7 +129,7 @@ async def test_where_nothing_can_be_set_aside_a_message_without_key_is_rejected_
     scene.rejects = lambda event: event == "bad"
     async with Manager(without_parked) as manager:
         manager.add(scene.specs("sick", "well", positions=(row,)))
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c"])
 
 
 @pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
@@ -146,7 +146,7 @@ async def test_where_a_message_cannot_be_written_as_bytes_its_lane_stands(
         await sink.until(lambda: "returned int" in str(sick.catching_up.get(1)))
         assert not sink.parked
         scene.dump = lambda data: data
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c"])
     assert len(sink.parked) == 1
 
 
@@ -169,7 +169,7 @@ async def test_whatever_is_raised_when_a_failure_is_noted_ends_only_the_attempt(
     scene.fails["sick"] = lambda event: event == "bad"
     async with hosting(scene, sink):
         scene.publish("a", "bad", "c")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c"])
     assert sink.has_raised
     assert len(sink.parked) == 1
 
@@ -188,10 +188,10 @@ async def test_a_message_of_a_queue_is_kept_also_if_its_key_cannot_be_told(
     scene.fails["sick"] = lambda event: event == "bad" and not takes_it
     async with hosting(scene, sink):
         scene.publish("a", "bad", "c", "d")
-        await sink.until(lambda: sink.in_flight(2) == ["a", "c", "d"])
-        await sink.until(lambda: len(sink.in_flight(1)) == 3 + takes_it)
+        await sink.until(lambda: sink.derived(2) == ["a", "c", "d"])
+        await sink.until(lambda: len(sink.derived(1)) == 3 + takes_it)
         await sink.until(lambda: scene.broker.committed() == 4)
-    assert sink.in_flight(1) == (["a", "bad", "c", "d"] if takes_it else ["a", "c", "d"])
+    assert sink.derived(1) == (["a", "bad", "c", "d"] if takes_it else ["a", "c", "d"])
     assert len(sink.parked) == (not takes_it)
     assert scene.groups == 1
 
@@ -206,10 +206,10 @@ async def test_what_is_not_decided_is_read_in_order_also_if_its_key_cannot_be_to
     scene.gates["well", "bad"] = slow = anyio.Event()
     async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a", "b", "bad", "c")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])
         assert sick.catching_up == {1: None}
         slow.set()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "bad", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "bad", "c"])
     assert scene.groups == 1
 
 
@@ -245,7 +245,7 @@ async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_o
     sink = Sink()
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b")
-        await sink.until(lambda: sink.in_flight(1) == sink.in_flight(2) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == sink.derived(2) == ["a", "b"])
         sink.held = []
         manager.rewind(sick, [ReplayRequest(7, 1, None, True)])
         await sink.until(lambda: bool(sink.held))
@@ -257,4 +257,4 @@ async def test_where_no_position_can_be_told_a_replay_fails_and_the_store_goes_o
         scene.is_lost = False
         assert "no offset" in str(sick.replay_errors.get(1))
         slow.set()
-        await sink.until(lambda: sink.in_flight(1) == sink.in_flight(2) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(1) == sink.derived(2) == ["a", "b", "c"])

@@ -28,8 +28,8 @@ async def test_in_a_lane_that_cannot_be_stored_what_fails_comes_again_for_all(
         assert {one.lane for _, one, _ in sink.parked.values()} <= {'"other"'}
         scene.fails.clear()
         await sink.until(lambda: scene.broker.committed(lane) == 1)
-        await sink.until(lambda: sorted(sink.in_flight(1)) == ["a", "b"] and not sick.catching_up)
-    assert sorted(sink.in_flight(2)) == ["a", "b"]
+        await sink.until(lambda: sorted(sink.derived(1)) == ["a", "b"] and not sick.catching_up)
+    assert sorted(sink.derived(2)) == ["a", "b"]
 
 
 class _Undirected:
@@ -69,10 +69,10 @@ async def test_at_a_bound_the_lane_stands_where_the_producer_has_no_dead_letters
         scene.publish("a", "b", "c")
         await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
         assert sink.positions[1, "0"] == [scene.broker.identity, 1]
-        await sink.until(lambda: sink.in_flight(2) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(2) == ["a", "b", "c"])
         assert well.held_by is None
         sink.is_full_of_parked = False
-        await sink.until(lambda: sorted(sink.in_flight(1)) == ["a", "c"] and len(sink.parked) == 1)
+        await sink.until(lambda: sorted(sink.derived(1)) == ["a", "c"] and len(sink.parked) == 1)
 
 
 @pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
@@ -89,4 +89,4 @@ async def test_at_a_bound_the_stream_is_held_where_the_producer_has_no_dead_lett
         sink.is_full_of_parked = False
         await sink.until(lambda: sink.kept(1) == ["a", "b"] and well.held_by is None)
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"] and not sink.parked)
+        await sink.until(lambda: sink.derived(1) == ["a", "b"] and not sink.parked)

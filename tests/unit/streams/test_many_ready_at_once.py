@@ -115,10 +115,10 @@ def test_of_several_lanes_no_more_are_taken_together_than_hold_so_many_events() 
             ledger.broadcast_in_lane((lane, number), (lane, number), lane, 0.0)
     member.done = 12
     ledger.release_passed()
-    in_flight, batches = lanes.take_together(3, 2)
+    taken_lanes, batches = lanes.take_together(3, 2)
     found = [[item.broker_payload for item in batch] for batch in batches]
     assert found == [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]
-    for one in in_flight:
+    for one in taken_lanes:
         lanes.finish(one)
     # Those that have waited longer come first; of each lane what is left.
     _, batches = lanes.take_together(100, 100)

@@ -118,8 +118,8 @@ async def test_who_catches_up_passes_no_message_whose_event_comes_when_it_is_ove
         clock.now = 11.0
         gate.set()
         await anyio.wait_all_tasks_blocked()
-        assert sink.in_flight(1) == []
+        assert sink.derived(1) == []
         assert all(position == at_first for position in sink.positions.values())
     clock.now = 0.0
     async with hosting(scene, sink, "behind", "well", positions=stands):
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])

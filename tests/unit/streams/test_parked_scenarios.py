@@ -1,4 +1,4 @@
-"""What others met with parked messages, on a queue, or on both; on a log alone: `test_setting_aside.py`."""
+"""What others met with parked messages, on a queue, or on both; on a log alone: `test_parking.py`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", *range(20))
-        await sink.until(lambda: sink.in_flight(1) == ["a", *range(20)] and len(aside(sink)) == 1)
+        await sink.until(lambda: sink.derived(1) == ["a", *range(20)] and len(aside(sink)) == 1)
         scene.fails["sick"] = lambda event: event in ("x", "y", "z")
         scene.publish("x", "y", "z")
         at_x = [scene.broker.identity, 22]
@@ -49,14 +49,14 @@ async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
         )
         sink.keep()
         manager.replay_parked(sick, sink.kept_lanes())
-        await sink.until(lambda: "b" in sink.in_flight(1))
-        await sink.until(lambda: "z" in sink.in_flight(2))
+        await sink.until(lambda: "b" in sink.derived(1))
+        await sink.until(lambda: "z" in sink.derived(2))
         assert sink.positions.get((1, "0")) == (None if scene.is_queue else at_x)
     scene.fails.clear()
     async with hosting(scene, sink, positions=sink.rows(), kept=sink.kept_lanes()):
         scene.publish("end")
-        await sink.until(lambda: "end" in sink.in_flight(1) and not sink.parked)
-    assert sink.in_flight(1) == ["a", *range(20), "b", "x", "y", "z", "end"]
+        await sink.until(lambda: "end" in sink.derived(1) and not sink.parked)
+    assert sink.derived(1) == ["a", *range(20), "b", "x", "y", "z", "end"]
 
 
 @pytest.mark.rule("a message is redelivered before its parking is durable: parked twice")
@@ -79,7 +79,7 @@ async def test_what_is_redelivered_while_it_is_being_kept_is_kept_and_given_once
         assert sink.kept_ever == 2
         scene.fails.clear()
         await sink.until(lambda: not sink.parked)
-    assert sink.in_flight(1) == ["a", "b"]
+    assert sink.derived(1) == ["a", "b"]
 
 
 @pytest.mark.rule("a replay of nothing leaves “replaying” set")
@@ -89,12 +89,12 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
     async with Manager(context(sink)) as manager:
         sick, _ = manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"] and len(aside(sink)) == 1)
+        await sink.until(lambda: sink.derived(1) == ["a", "c"] and len(aside(sink)) == 1)
         lanes = {(one.watcher_id, one.lane) for one in sink.kept_lanes()}
         assert not lanes
         manager.replay_parked(sick, ())
         scene.publish("d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         sink.keep()
         there = sink.kept_lanes()
         scene.fails.clear()
@@ -104,7 +104,7 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
         manager.replay_parked(sick, there)
         await sink.until(lambda: not sick.catching_up)
         scene.publish("e")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d", "b", "e"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d", "b", "e"])
         assert not sick.catching_up
 
 
@@ -117,13 +117,13 @@ async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
     async with Manager(context(sink)) as manager:
         manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.kept(1)[:1] == ["b"] and len(sink.in_flight(2)) == 3)
-    assert "c" not in sink.in_flight(1)
+        await sink.until(lambda: sink.kept(1)[:1] == ["b"] and len(sink.derived(2)) == 3)
+    assert "c" not in sink.derived(1)
     scene.fails.clear()
     async with Manager(context(sink)) as manager:
         manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
         scene.publish("d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d"])
         await sink.until(lambda: not sink.parked)
 
 
@@ -134,7 +134,7 @@ async def test_of_two_that_fail_together_each_is_tried_and_set_aside(scene: Scen
     async with Manager(context(sink)) as manager:
         manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c", "d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "d"] and len(aside(sink)) == 2)
+        await sink.until(lambda: sink.derived(1) == ["a", "d"] and len(aside(sink)) == 2)
     assert aside(sink) == [b'["in memory","b"]', b'["in memory","c"]']
     for value in ("b", "c"):
         assert scene.opened.count(("sick", value)) > MAX_DELIVERIES
@@ -151,9 +151,9 @@ async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(any_scene
         assert [event for name, event in scene.opened if name == "well"] == ["a", "b", "c"]
         # Once more, while it catches up.
         await sink.until(lambda: isinstance(slow.catching_up.get(1), AckTimeout))
-        assert sink.in_flight(1) == []
+        assert sink.derived(1) == []
         scene.gates.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c"] and not slow.catching_up)
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c"] and not slow.catching_up)
         await sink.until(lambda: not (sink.parked or sink.rows()))
     assert [event for name, event in scene.opened if name == "well"] == ["a", "b", "c"]
 
@@ -178,7 +178,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     async with Manager(context(sink)) as manager:
         manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
         await sink.until(lambda: bool(aside(sink)))
-        await sink.until(lambda: "c" in sink.in_flight(1))
+        await sink.until(lambda: "c" in sink.derived(1))
     assert aside(sink) == [b'["in memory","b"]']
     # Once before its count is read with it, and once after another has passed.
     assert scene.opened.count(("sick", "b")) <= tried + 2, "it was counted anew"
@@ -199,7 +199,7 @@ async def test_one_that_is_removed_while_it_works_holds_up_nobody(scene: Scene) 
         manager.remove(gone, on_purpose=True)
         kept = sink.kept_ever
         scene.publish(*range(20))
-        await sink.until(lambda: len(sink.in_flight(2)) == 22)
+        await sink.until(lambda: len(sink.derived(2)) == 22)
         await sink.until(lambda: scene.broker.committed() == 22)
         assert sink.kept_ever == kept, "nothing more is kept for it"
         assert well.error is None

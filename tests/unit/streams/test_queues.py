@@ -48,7 +48,7 @@ async def test_one_that_had_failed_too_often_is_tried_after_others_when_its_owne
     scene.opened.clear()
     scene.fails["sick"] = lambda event: event == "a"
     async with hosting(scene, sink, kept=sink.kept_lanes()):
-        await sink.until(lambda: sink.in_flight(1) == ["b"])
+        await sink.until(lambda: sink.derived(1) == ["b"])
     assert [event for name, event in scene.opened if name == "sick"] == ["b", "a", "b"]
 
 
@@ -58,15 +58,15 @@ async def test_who_fails_gets_all_that_it_missed_in_order_and_goes_on_live(scene
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink):
         scene.publish("a", *range(300))
-        await sink.until(lambda: sink.in_flight(2) == ["a", *range(300)])
+        await sink.until(lambda: sink.derived(2) == ["a", *range(300)])
         await sink.until(lambda: scene.broker.committed() == 301)
         assert sink.kept(1) == list(range(300))
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["a", *range(300)])
+        await sink.until(lambda: sink.derived(1) == ["a", *range(300)])
         await sink.until(lambda: not sink.parked)
         before = sink.kept_ever
         scene.publish("z")
-        await sink.until(lambda: sink.in_flight(1)[-1] == "z")
+        await sink.until(lambda: sink.derived(1)[-1] == "z")
         await sink.until(lambda: scene.broker.committed() == 302)
         assert sink.kept_ever == before, "it is live again"
 
@@ -84,8 +84,8 @@ async def test_it_catches_up_with_a_lane_that_moves_on(scene: Scene) -> None:
             if number > 500 and not sick.catching_up:
                 break
         assert not sick.catching_up
-        await sink.until(lambda: len(sink.in_flight(1)) == number + 1)
-        assert sink.in_flight(1) == list(range(number + 1))
+        await sink.until(lambda: len(sink.derived(1)) == number + 1)
+        assert sink.derived(1) == list(range(number + 1))
         await sink.until(lambda: not sink.parked)
 
 
@@ -95,7 +95,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink):
         scene.publish("a", "b", "c", "d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         await sink.until(lambda: len(sink.parked) == 1)
     ((watcher, one, state),) = sink.parked.values()
     assert (watcher, one.data, state) == (1, b'["in memory","b"]', ParkedState.SET_ASIDE)
@@ -118,7 +118,7 @@ async def test_a_poison_message_alone_in_its_lane_is_set_aside_since_what_came_l
         assert [one.data for _, one, _ in sink.parked.values()] == [b'["in memory","b"]']
         scene.broker.publish_unordered("d")
         await sink.until(lambda: sink.parked[1][2] is ParkedState.SET_ASIDE)
-    assert sorted(sink.in_flight(1)) == ["a", "c", "d"]
+    assert sorted(sink.derived(1)) == ["a", "c", "d"]
     assert sink.parked[1][1].error == "RuntimeError: cannot take b"
 
 
@@ -146,7 +146,7 @@ async def test_what_is_kept_comes_first_for_another_owner(scene: Scene) -> None:
     scene.publish("d")
     async with hosting(scene, sink, kept=sink.kept_lanes()):
         scene.publish("e")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c", "d", "e"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d", "e"])
         await sink.until(lambda: not sink.parked)
 
 
@@ -165,10 +165,10 @@ async def test_one_that_cannot_be_made_has_all_kept_for_it(scene: Scene) -> None
         manager.add([absent, replace(well, stream_id="one")])
         scene.publish("a", "b")
         await sink.until(lambda: scene.broker.committed() == 2)
-        assert sink.in_flight(2) == ["a", "b"]
+        assert sink.derived(2) == ["a", "b"]
         assert sink.kept(1) == ["a", "b"]
         is_broken = False
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])
         await sink.until(lambda: not sink.parked)
 
 
@@ -183,7 +183,7 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
         assert sink.kept_ever == 2
         assert set(sink.kept(1)) == {"sick"}
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["sick", "sick"])
+        await sink.until(lambda: sink.derived(1) == ["sick", "sick"])
 
 
 @pytest.mark.rule("18: a selector decides which messages are stored")
@@ -222,12 +222,12 @@ async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scen
         # It fails with the number, and then with a letter, behind which it misses another number.
         scene.publish("a", 1, "b", 2, "c")
         await sink.until(lambda: scene.broker.committed() == 5)
-        await sink.until(lambda: sink.in_flight(2) == ["a", 1, "b", 2, "c"])
+        await sink.until(lambda: sink.derived(2) == ["a", 1, "b", 2, "c"])
         assert sink.kept(1) == ["b", "c"]
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
         scene.publish(3)
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c", 3])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c", 3])
     assert sink.kept_ever == 2
     assert not sink.parked
 
@@ -249,9 +249,9 @@ async def test_who_moves_to_the_trigger_of_a_sibling_stays_where_it_stands(scene
         manager.add(
             replace(spec, source=source) for spec, source in zip((sick, well), sources, strict=True)
         )
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])
         scene.publish("c")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
         await sink.until(lambda: sink.kept(3) == ["a", "b", "c"])
 
 
@@ -275,10 +275,10 @@ async def test_a_new_selector_that_is_not_known_yet_has_all_kept(scene: Scene) -
         manager.remove(old, on_purpose=False)
         manager.add([replace(spec, make=make_later, stream_id="one")])
         scene.publish("new", "well")
-        await sink.until(lambda: sink.in_flight(2) == ["well", "well"])
+        await sink.until(lambda: sink.derived(2) == ["well", "well"])
         await sink.until(lambda: scene.broker.committed() == 4)
         is_broken = False
-        await sink.until(lambda: sink.in_flight(1) == ["new"])
+        await sink.until(lambda: sink.derived(1) == ["new"])
         await sink.until(lambda: not sink.parked)
 
 
@@ -289,7 +289,7 @@ async def test_a_lone_watcher_leaves_its_messages_with_the_broker(scene: Scene) 
     scene.fails["sick"] = lambda event: next(failures, False)
     async with hosting(scene, sink, "sick"):
         scene.publish("a", "b")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])
         assert not sink.kept_ever
 
 
@@ -301,11 +301,11 @@ async def test_a_group_that_restarts_loses_nothing_of_what_lies_behind(scene: Sc
         await sink.until(lambda: sink.kept(1) == ["b", "c"])
         scene.is_breaking = True
         scene.publish("d", "e")
-        await sink.until(lambda: sink.in_flight(2)[-1] == "e")
+        await sink.until(lambda: sink.derived(2)[-1] == "e")
         scene.is_breaking = False
         scene.fails.clear()
-        await sink.until(lambda: len(sink.in_flight(1)) == 5)
-        assert sink.in_flight(1) == ["a", "b", "c", "d", "e"]
+        await sink.until(lambda: len(sink.derived(1)) == 5)
+        assert sink.derived(1) == ["a", "b", "c", "d", "e"]
         await sink.until(lambda: not sink.parked and scene.broker.committed() == 5)
 
 
@@ -328,7 +328,7 @@ async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
         await sink.until(lambda: scene.broker.committed() == 101)
         assert well.held_by is None
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["a", *range(100)])
+        await sink.until(lambda: sink.derived(1) == ["a", *range(100)])
 
 
 async def test_what_is_held_is_kept_once_however_slow_the_store_is(scene: Scene) -> None:
@@ -378,7 +378,7 @@ async def test_who_held_the_stream_and_is_deleted_holds_it_no_more(scene: Scene)
         scene.publish("b")
         await sink.until(lambda: scene.broker.committed() == 2)
         assert well.held_by is None
-        assert sink.in_flight(2) == ["a", "b"]
+        assert sink.derived(2) == ["a", "b"]
 
 
 @pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
@@ -388,10 +388,10 @@ async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Sc
     scene.fails["sick"] = lambda event: event != "z"
     async with hosting(scene, sink, parked_at_bound="dead_letter"):
         scene.publish("a", "b")
-        await sink.until(lambda: sink.in_flight(2) == ["a", "b"])
+        await sink.until(lambda: sink.derived(2) == ["a", "b"])
         await sink.until(lambda: scene.broker.dead_letters == ["a", "b"])
         scene.publish("z")
-        await sink.until(lambda: sink.in_flight(1) == ["z"])
+        await sink.until(lambda: sink.derived(1) == ["z"])
 
 
 async def test_what_no_longer_loads_is_set_aside(scene: Scene) -> None:
@@ -404,7 +404,7 @@ async def test_what_no_longer_loads_is_set_aside(scene: Scene) -> None:
     sink.parked[1] = watcher, replace(one, data=b"?"), state
     scene.fails.clear()
     async with hosting(scene, sink, kept=sink.kept_lanes()):
-        await sink.until(lambda: sink.in_flight(1) == ["b"])
+        await sink.until(lambda: sink.derived(1) == ["b"])
         await sink.until(lambda: list(sink.parked) == [1])
     assert sink.parked[1][2] is ParkedState.SET_ASIDE
 
@@ -414,11 +414,11 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"] and len(sink.parked) == 1)
+        await sink.until(lambda: sink.derived(1) == ["a", "c"] and len(sink.parked) == 1)
         scene.fails.clear()
         sink.keep()
         manager.replay_parked(sick, sink.kept_lanes())
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "b"])
         await sink.until(lambda: not sink.parked)
 
 
@@ -431,7 +431,7 @@ async def test_what_is_replayed_while_later_messages_are_in_hand_is_given_all_th
     async with Manager(context(sink)) as manager:
         sick, _ = manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"] and not sick.catching_up)
+        await sink.until(lambda: sink.derived(1) == ["a", "c"] and not sick.catching_up)
         scene.fails["sick"] = lambda event: event in ("x", "y", "z")
         scene.publish("x", "y", "z")
         await sink.until(lambda: sink.kept(1) == ["x", "y", "z"])
@@ -442,7 +442,7 @@ async def test_what_is_replayed_while_later_messages_are_in_hand_is_given_all_th
         manager.replay_parked(sick, sink.kept_lanes())
         gate.set()
         await sink.until(lambda: not sink.parked)
-    assert sorted(sink.in_flight(1)) == ["a", "b", "c", "x", "y", "z"]
+    assert sorted(sink.derived(1)) == ["a", "b", "c", "x", "y", "z"]
 
 
 async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(scene: Scene) -> None:
@@ -453,10 +453,10 @@ async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(sce
         await sink.until(lambda: sink.kept(1) == ["a"])
         sink.held_parked = []
         scene.publish("b", "c")
-        await sink.until(lambda: sink.in_flight(2) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(2) == ["a", "b", "c"])
         scene.fails.clear()
         sink.release_parked()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
         await sink.until(lambda: not sink.parked and scene.broker.committed() == 3)
 
 
@@ -479,7 +479,7 @@ async def test_what_it_was_not_given_before_it_returned_is_not_passed_over(scene
         resolve.set()
         await sink.until(lambda: scene.broker.committed() == 4)
         go_on.set()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d"])
         await sink.until(lambda: not sick.catching_up and not sink.parked)
 
 
@@ -498,7 +498,7 @@ async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scen
         )
         sink.held_parked = []
         resolve.set()
-        await sink.until(lambda: sink.in_flight(2) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(2) == ["a", "b", "c"])
         scene.fails["sick"] = lambda event: event == "b"
         fail.set()
         await sink.until(lambda: bool(sick.catching_up[1]))
@@ -507,7 +507,7 @@ async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scen
         for _ in range(100):
             await anyio.sleep(0.001)
         sink.release_parked()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
         await sink.until(lambda: not sick.catching_up and not sink.parked)
 
 
@@ -527,7 +527,7 @@ async def test_what_is_held_and_was_taken_meanwhile_leaves_no_row(scene: Scene) 
         resolve.set()
         await sink.until(lambda: well.held_by == "sick")
         take.set()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])
         sink.is_full_of_parked = False
         await sink.until(lambda: scene.broker.committed() == 2)
         await sink.until(lambda: not sick.catching_up)
@@ -541,7 +541,7 @@ async def test_what_is_replayed_while_the_stream_is_held_is_given_and_makes_room
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, well):
         scene.publish("a", "b", "c", "d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d"] and not sick.catching_up)
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d"] and not sick.catching_up)
         sink.is_full_of_parked = True
         scene.fails["sick"] = lambda event: event == "e"
         scene.publish("e")
@@ -549,10 +549,10 @@ async def test_what_is_replayed_while_the_stream_is_held_is_given_and_makes_room
         scene.fails.clear()
         sink.keep()
         manager.replay_parked(sick, sink.kept_lanes())
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d", "b"])
         await sink.until(lambda: not sink.parked)
         sink.is_full_of_parked = False
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d", "b", "e"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d", "b", "e"])
         await sink.until(lambda: scene.broker.committed() == 5)
 
 
@@ -660,10 +660,10 @@ async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each
         if sink.held_parked is not None:
             sink.release_parked()
         for number, _ in enumerate(names, 1):
-            await sink.until(lambda number=number: len(sink.in_flight(number)) == 120)  # type: ignore[misc]
+            await sink.until(lambda number=number: len(sink.derived(number)) == 120)  # type: ignore[misc]
             for lane, values in lanes.items():
-                in_flight = [one for one in sink.in_flight(number) if one.startswith(lane)]
-                assert in_flight == values, (number, lane)
+                derived = [one for one in sink.derived(number) if one.startswith(lane)]
+                assert derived == values, (number, lane)
         await sink.until(lambda: not sink.parked)
 
 
@@ -685,10 +685,10 @@ async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Sce
         scene.publish("a", "b", "c", "d")
         await sink.until(lambda: sink.waiting is not None)
         await anyio.sleep(0.3)
-        assert sink.in_flight(1) == ["a"]
+        assert sink.derived(1) == ["a"]
         assert sink.waiting is not None
         Sink.submit_nowait(sink, sink.waiting)
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         await sink.until(lambda: len(sink.parked) == 1)
 
 
@@ -713,10 +713,10 @@ async def test_what_is_replayed_as_soon_as_it_is_set_aside_is_given_once_more(sc
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c"])
         scene.fails.clear()
         manager.replay_parked(sick, sink.kept_lanes())
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "b"])
         await sink.until(lambda: not sink.parked)
 
 
@@ -739,7 +739,7 @@ async def test_what_a_group_before_has_kept_late_is_given_also_to_one_that_was_b
         await sink.until(lambda: stream.group not in (None, before))
         scene.is_breaking = False
         # The next group is given it again.
-        await sink.until(lambda: sink.in_flight(1) == ["b", "a"] and not sick.catching_up)
+        await sink.until(lambda: sink.derived(1) == ["b", "a"] and not sick.catching_up)
         await sink.until(lambda: not stream.behind.backlogs)
         scene.fails["sick"] = lambda event: event == "c"
         scene.publish("c")
@@ -783,9 +783,9 @@ async def test_a_message_that_cannot_be_written_comes_again_and_the_stream_goes_
         (stream,) = manager.streams.values()
         group = stream.group
         scene.publish(*range(3), lane="b")
-        await sink.until(lambda: {0, 1, 2} <= {*sink.in_flight(2)} and sink.kept(1)[:1] == [1])
+        await sink.until(lambda: {0, 1, 2} <= {*sink.derived(2)} and sink.kept(1)[:1] == [1])
         scene.fails.clear()
-        await sink.until(lambda: {*sink.in_flight(1)} == {"unwritable", "behind it", 0, 1, 2})
+        await sink.until(lambda: {*sink.derived(1)} == {"unwritable", "behind it", 0, 1, 2})
         assert stream.group is group, "it was opened anew"
         lanes = "a", "b"
         await sink.until(lambda: [scene.broker.committed(lane) for lane in lanes] == [2, 3])

@@ -43,7 +43,7 @@ async def test_what_all_reject_is_set_aside_for_each_of_them(source: Scene) -> N
     source.rejects = is_bad
     async with hosting(source, sink, "one", "two"):
         source.publish("a", "bad", "b")
-        await sink.until(lambda: sink.in_flight(1) == sink.in_flight(2) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == sink.derived(2) == ["a", "b"])
         await sink.until(lambda: len(source.told) == 3)
     assert aside(sink) == [(1, "bad"), (2, "bad")]
     assert told(source)["bad"] == AdvanceOutcome(0, 0, 2)
@@ -58,11 +58,11 @@ async def test_what_a_sibling_takes_is_set_aside_for_the_other_alone(source: Sce
     source.rejected_by["one"] = is_bad
     async with hosting(source, sink, "one", "two") as (_, one, _):
         source.publish("a", "bad", "b")
-        await sink.until(lambda: sink.in_flight(2) == ["a", "bad", "b"])
+        await sink.until(lambda: sink.derived(2) == ["a", "bad", "b"])
         await sink.until(lambda: len(source.told) == 3)
         assert not one.catching_up
     assert aside(sink) == [(1, "bad")]
-    assert sink.in_flight(1) == ["a", "b"]
+    assert sink.derived(1) == ["a", "b"]
 
 
 async def test_the_broker_is_not_told_before_it_is_durable(source: Scene) -> None:
@@ -71,7 +71,7 @@ async def test_the_broker_is_not_told_before_it_is_durable(source: Scene) -> Non
     sink.held_parked = []
     async with hosting(source, sink, "one"):
         source.publish("a", "bad", "b")
-        await sink.until(lambda: bool(sink.held_parked) and sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: bool(sink.held_parked) and sink.derived(1) == ["a", "b"])
         await sink.until(lambda: [value for value, _ in source.told] == ["a"])
         await anyio.wait_all_tasks_blocked()
         assert [value for value, _ in source.told] == ["a"]
@@ -139,13 +139,11 @@ async def test_where_a_sibling_fails_it_and_is_behind_it_is_set_aside_all_the_sa
     source.fails["two"] = is_bad
     async with hosting(source, sink, "one", "two") as (_, _, two):
         source.publish("bad", "a")
-        await sink.until(lambda: 2 in two.catching_up or sink.in_flight(2) == ["a"])
-        await sink.until(lambda: sink.in_flight(1) == ["a"])
+        await sink.until(lambda: 2 in two.catching_up or sink.derived(2) == ["a"])
+        await sink.until(lambda: sink.derived(1) == ["a"])
         await sink.until(lambda: (1, "bad") in aside(sink))
         source.fails.clear()
-        await sink.until(
-            lambda: set(sink.in_flight(2)) == {"bad", "a"} or (2, "bad") in aside(sink)
-        )
+        await sink.until(lambda: set(sink.derived(2)) == {"bad", "a"} or (2, "bad") in aside(sink))
 
 
 async def test_at_a_bound_the_watcher_stands_there_alone(source: Scene) -> None:
@@ -158,8 +156,8 @@ async def test_at_a_bound_the_watcher_stands_there_alone(source: Scene) -> None:
         assert not sink.parked
         sink.is_full_of_parked = False
         await sink.until(lambda: aside(sink) == [(1, "bad")])
-        await sink.until(lambda: sink.in_flight(1) == ["a"] and "a" in sink.in_flight(2))
-    assert sink.in_flight(2) == ["bad", "a"]
+        await sink.until(lambda: sink.derived(1) == ["a"] and "a" in sink.derived(2))
+    assert sink.derived(2) == ["bad", "a"]
 
 
 async def test_at_a_bound_the_message_of_a_lone_watcher_comes_again(source: Scene) -> None:
@@ -173,7 +171,7 @@ async def test_at_a_bound_the_message_of_a_lone_watcher_comes_again(source: Scen
         sink.is_full_of_parked = False
         await sink.until(lambda: aside(sink) == [(1, "bad")])
         await sink.until(lambda: source.told[-1] == ("a", (1, 0, 0)))
-    assert sink.in_flight(1) == ["a"]
+    assert sink.derived(1) == ["a"]
 
 
 async def test_one_that_cannot_be_written_as_bytes_is_not_lost(source: Scene) -> None:
@@ -186,7 +184,7 @@ async def test_one_that_cannot_be_written_as_bytes_is_not_lost(source: Scene) ->
         source.cannot_dump = lambda _: False
         await sink.until(lambda: aside(sink) == [(1, "bad")])
         await sink.until(lambda: source.told[-1] == ("a", (1, 0, 0)))
-    assert sink.in_flight(1) == ["a"]
+    assert sink.derived(1) == ["a"]
 
 
 async def test_after_a_lost_lease_nothing_is_advanced(source: Scene) -> None:
@@ -199,7 +197,7 @@ async def test_after_a_lost_lease_nothing_is_advanced(source: Scene) -> None:
         (change,) = sink.held_parked
         assert isinstance(change.what, SetAside)
         change.on_done(LeaseLost("another instance owns it"))
-        await sink.until(lambda: sink.in_flight(1) == ["a"])
+        await sink.until(lambda: sink.derived(1) == ["a"])
         assert not source.told
 
 

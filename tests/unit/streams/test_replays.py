@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from tests.unit.streams.scene import Scene, Sink, Watching
-from tests.unit.streams.test_catching_up import in_flight
+from tests.unit.streams.test_catching_up import payloads_of
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import (
@@ -35,13 +35,13 @@ async def test_a_watcher_gets_the_whole_log_once_more_and_its_sibling_nothing(sc
         await streams.quiesce()
         await streams.replay(one)
         await streams.quiesce()
-        assert in_flight(one) == [*range(10), *range(10)]
-        assert in_flight(other) == [*range(10)]
+        assert payloads_of(one) == [*range(10), *range(10)]
+        assert payloads_of(other) == [*range(10)]
         assert one.behind == {}
         scene.publish(10, 11)
         await streams.quiesce()
-        assert in_flight(one) == [*range(10), *range(12)]
-        assert in_flight(other) == [*range(12)]
+        assert payloads_of(one) == [*range(10), *range(12)]
+        assert payloads_of(other) == [*range(12)]
         assert scene.broker.committed() == 12
 
 
@@ -54,10 +54,10 @@ async def test_a_watcher_that_is_added_late_can_have_the_history(scene: Scene) -
         late = await streams.add(scene.watcher("late"))
         scene.publish(5, lane="a")
         await streams.quiesce()
-        assert in_flight(late) == [5]
+        assert payloads_of(late) == [5]
         await streams.replay(late)
         await streams.quiesce()
-        assert sorted(in_flight(late)) == sorted([*range(5), *range(5), 5, 5])
+        assert sorted(payloads_of(late)) == sorted([*range(5), *range(5), 5, 5])
         assert late.behind == {}
 
 
@@ -70,7 +70,7 @@ async def test_it_is_set_back_to_a_time(scene: Scene) -> None:
         log.published_at[:] = [1_000.0, 2_000.0, 3_000.0]
         await streams.replay(one, datetime.fromtimestamp(1_500, UTC))
         await streams.quiesce()
-        assert in_flight(one) == [0, 1, 2, 1, 2]
+        assert payloads_of(one) == [0, 1, 2, 1, 2]
 
 
 @pytest.mark.rule("a replay of nothing leaves “replaying” set")
@@ -88,10 +88,10 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene, ree
         await streams.quiesce()
         assert one.behind == {}
         assert one.error is None
-        assert in_flight(one) == [0, 1, 2]
+        assert payloads_of(one) == [0, 1, 2]
         await streams.replay(one, reemit=reemit)
         await streams.quiesce()
-        assert in_flight(one) == [0, 1, 2, 0, 1, 2]
+        assert payloads_of(one) == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
@@ -112,7 +112,7 @@ async def test_one_that_is_behind_at_an_earlier_place_stays_there(scene: Scene) 
         scene.fails.clear()
         await streams.restart(sick)
         await streams.quiesce()
-        assert in_flight(sick) == [0, 1, 1, 2, 3, 4, 5]
+        assert payloads_of(sick) == [0, 1, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
@@ -127,14 +127,14 @@ async def test_it_is_never_set_forward_past_what_the_group_has_not_broadcast(sce
         while one.unpersisted:
             await streams.persist(1)
             await streams.quiesce()
-        assert set(in_flight(one)) == set(range(10))
+        assert set(payloads_of(one)) == set(range(10))
         assert scene.broker.committed() == 10
         scene.publish(10)
         await streams.quiesce()
         await streams.persist()
         await streams.quiesce()
-        assert in_flight(one)[-1] == 10
-        assert in_flight(one).count(10) == 1
+        assert payloads_of(one)[-1] == 10
+        assert payloads_of(one).count(10) == 1
 
 
 async def test_what_comes_while_it_reads_again_comes_after_it_once(scene: Scene) -> None:
@@ -150,7 +150,7 @@ async def test_what_comes_while_it_reads_again_comes_after_it_once(scene: Scene)
         await streams.quiesce()
         await streams.persist()
         await streams.quiesce()
-        assert in_flight(one) == [*range(5), *range(7)]
+        assert payloads_of(one) == [*range(5), *range(7)]
         assert scene.broker.committed() == 7
 
 
@@ -169,14 +169,14 @@ async def test_a_second_replay_begins_anew_at_the_earlier_place(scene: Scene) ->
         # It fails again, and is tried again as soon as it is set back: there is another message before that now.
         await streams.replay(one, datetime.fromtimestamp(2_000, UTC))
         await streams.quiesce()
-        assert in_flight(one) == [0, 1, 2, 2]
+        assert payloads_of(one) == [0, 1, 2, 2]
         await streams.replay(one)
         await streams.quiesce()
         assert one.behind == {0: [scene.broker.identity, 3]}
         scene.fails.clear()
         await streams.restart(one)
         await streams.quiesce()
-        assert in_flight(one) == [0, 1, 2, 2, 0, 1, 2, 3, 4]
+        assert payloads_of(one) == [0, 1, 2, 2, 0, 1, 2, 3, 4]
 
 
 class Kept(Sink):
@@ -406,7 +406,7 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
         slow.set()
         await sink.until(lambda: scene.opened.count(("one", 3)) > 2)
         scene.fails.clear()
-        await sink.until(lambda: set(sink.in_flight(1)) == set(range(10)))
+        await sink.until(lambda: set(sink.derived(1)) == set(range(10)))
 
 
 @pytest.mark.rule("18: with `--again` each event is made again, through crashes too")

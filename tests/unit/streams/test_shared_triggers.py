@@ -43,7 +43,7 @@ async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_wha
     async with Manager(context(sink)) as manager:
         member, _ = manager.add([replace(shared, make=maker.make), well])
         any_scene.publish("a")
-        await sink.until(lambda: sink.in_flight(1) == sink.in_flight(2) == ["a"])
+        await sink.until(lambda: sink.derived(1) == sink.derived(2) == ["a"])
         (stream,) = manager.streams.values()
         assert stream.group is not None
         assert member.subscriber is not None
@@ -53,10 +53,10 @@ async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_wha
         manager.replace_source(member, both, name="eu, us")
         any_scene.publish("b")
         await sink.until(lambda: any_scene.broker.committed() == 2)
-        assert sink.in_flight(3) == []
+        assert sink.derived(3) == []
         maker.is_broken = False
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
-        await sink.until(lambda: sink.in_flight(3) == ["b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(3) == ["b"])
 
 
 async def test_a_shared_trigger_is_named_after_the_watchers_that_it_serves_now(
@@ -69,7 +69,7 @@ async def test_a_shared_trigger_is_named_after_the_watchers_that_it_serves_now(
     async with Manager(context(sink)) as manager:
         member, _ = manager.add([replace(shared, make=maker.make), well])
         scene.publish("a")
-        await sink.until(lambda: sink.in_flight(1) == sink.in_flight(2) == ["a"])
+        await sink.until(lambda: sink.derived(1) == sink.derived(2) == ["a"])
         (stream,) = manager.streams.values()
         assert stream.group is not None
         assert member.subscriber is not None
@@ -91,12 +91,12 @@ async def test_who_has_caught_up_gets_what_the_shared_trigger_reads_next(scene: 
     stands = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))
     async with Manager(context(sink)) as manager:
         manager.add([replace(shared, source=both, positions=(stands,)), well])
-        await sink.until(lambda: sink.in_flight(1) == sink.in_flight(3) == ["a"])
+        await sink.until(lambda: sink.derived(1) == sink.derived(3) == ["a"])
         # It is behind nowhere, and nobody else is.
         await sink.until(lambda: sink.positions.get((1, "0")) is None)
         scene.publish("b")
-        await sink.until(lambda: sink.in_flight(3) == ["a", "b"])
-        assert sink.in_flight(1) == ["a", "b"]
+        await sink.until(lambda: sink.derived(3) == ["a", "b"])
+        assert sink.derived(1) == ["a", "b"]
 
 
 @pytest.mark.rule("18: the broker waits for the position")
@@ -118,9 +118,9 @@ async def test_what_a_shared_trigger_reads_for_another_waits_until_it_is_durable
         place, now = [scene.broker.identity, 1], datetime.now(UTC)
         stream.behind.backlogs.fall_behind(WatcherRef(1, 0), 0, place, fence, now, lambda _: None)
         scene.publish("b")
-        await sink.until(lambda: sink.in_flight(2) == ["a", "b"])
+        await sink.until(lambda: sink.derived(2) == ["a", "b"])
         await anyio.sleep(0.1)
         assert scene.broker.committed() == 1
         sink.release()
         await sink.until(lambda: scene.broker.committed() == 2)
-        await sink.until(lambda: sink.in_flight(1) == sink.in_flight(3) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == sink.derived(3) == ["a", "b"])

@@ -79,7 +79,7 @@ class Deadlines:
                 if derived.overdue_since + self._timeout > at:
                     break
                 self._abandon(subscriber, derived)
-        self._state.progress.note()
+        self._state.progress.signal()
 
     def _abandon(self, subscriber: Subscriber, derived: DerivedEvent) -> None:
         error = AckTimeout(

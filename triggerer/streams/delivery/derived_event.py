@@ -90,8 +90,8 @@ class DerivedEvent:
             if lane is not None and lane.head is entry:
                 state = subscriber.state
                 state.lanes.queue(lane)
-                if not state.progress.is_noted:
-                    state.progress.note()
+                if not state.progress.is_signalled:
+                    state.progress.signal()
         if not subscriber.is_present and subscriber.oldest_pending is None:
             subscriber.on_departed(subscriber)
 

@@ -33,7 +33,7 @@ class Flow:
     ) -> None:
         self._state = state
         self._subscribers = subscribers
-        self._too_slow = slow_subscribers
+        self._slow_subscribers = slow_subscribers
         self._settings = state.settings
         self._ledger = state.ledger
         self._lanes = state.lanes
@@ -119,9 +119,9 @@ class Flow:
         return self._awaits_members and self._state.is_acknowledged and not len(self._subscribers)
 
     def _is_free(self, lane: Hashable) -> bool:
-        return self._ledger.head < self._free_until and not self._is_held(lane)
+        return self._ledger.head < self._free_until and not self._must_wait(lane)
 
-    def _is_held(self, key: Hashable) -> bool:
+    def _must_wait(self, key: Hashable) -> bool:
         """Whether an event of this lane has to wait until others of the lane are advanced."""
         lane = self._lanes.full.get(key)
         if lane is None:
@@ -135,8 +135,10 @@ class Flow:
             # The poll was woken before it was cancelled.
             await anyio.sleep_forever()
         # Before the hooks, which may take long.
-        self._too_slow.mark_poll_paused(self._lanes.full.get(key) if self._is_held(key) else None)
-        if producer is not None and producer.pauses_lanes and self._is_held(key):
+        self._slow_subscribers.mark_poll_paused(
+            self._lanes.full.get(key) if self._must_wait(key) else None
+        )
+        if producer is not None and producer.pauses_lanes and self._must_wait(key):
             # The producer may have forgotten the pause, for example of a lane that was reassigned and came back.
             await self._pause_lane(producer, self._lanes.full[key])
         was_full = self._is_full
@@ -148,7 +150,7 @@ class Flow:
             if self._is_free(key) and not (was_full and self._is_above_half):
                 break
             await self._wait_for_room()
-        self._too_slow.mark_poll_resumed()
+        self._slow_subscribers.mark_poll_resumed()
         if producer is not None:
             await producer.resume()
 
@@ -170,7 +172,7 @@ class Flow:
         )
 
     async def _wait_for_room(self) -> None:
-        full = self._too_slow.full_subscribers()
+        full = self._slow_subscribers.full_subscribers()
         before = [subscriber.pulled for subscriber in full]
         deadline = self._state.clock.monotonic() + self._settings.overflow_grace
         if not full:
@@ -186,7 +188,7 @@ class Flow:
             for subscriber, pulled in zip(full, before, strict=True):
                 if subscriber.is_present and subscriber.pulled == pulled:
                     grace = self._settings.overflow_grace
-                    self._too_slow.fail(subscriber, f"did not move for {grace:g} s")
+                    self._slow_subscribers.fail(subscriber, f"did not move for {grace:g} s")
 
     async def _cancel_at(self, deadline: float, scope: anyio.CancelScope) -> None:
         if self._settings.overflow_grace <= 0:
@@ -216,7 +218,7 @@ class Flow:
         self.check_at = 0
         producer = self._state.producer
         if lane is not None and producer is not None and producer.pauses_lanes:
-            self._too_slow.look()
+            self._slow_subscribers.look()
             await self._pause_lane(producer, lane)
 
     async def _pause_lane(self, producer: SharedStreamProducer, lane: Lane) -> None:
@@ -258,7 +260,7 @@ class Flow:
         self._awaits_members = True
         self.check_at = 0
 
-    def hold(self) -> None:
+    def recheck(self) -> None:
         """Look before the next broadcast whether the stream is held, see `GroupState.blocked_by`."""
         self.check_at = 0
 

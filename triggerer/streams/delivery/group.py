@@ -56,7 +56,7 @@ def _ignore(_: GroupState) -> None:
     pass
 
 
-def _ignore_holders() -> None:
+def _ignore_blocked() -> None:
     pass
 
 
@@ -88,7 +88,7 @@ class Group:
         hands_over_at_bound: bool = False,
         random: Random | None = None,
         on_open: Callable[[GroupState], None] = _ignore,
-        on_blocked: Callable[[], None] = _ignore_holders,
+        on_blocked: Callable[[], None] = _ignore_blocked,
     ) -> None:
         self._opener = opener
         self._kwargs = kwargs
@@ -115,18 +115,18 @@ class Group:
         self._sink = sink
         self._random = random or Random()
         self._on_open = on_open
-        self._on_holders = on_blocked
+        self._on_blocked = on_blocked
         self.subscribers = Subscribers(
             self.state, sink=sink, pending=pending, on_interrupted=self._cancel_later
         )
         falling_behind = FallingBehind(self.state, self.subscribers)
         rejected = Rejected(self.state, falling_behind.decide)
         lanes.decide, lanes.on_failed = rejected.decide, falling_behind.record_redelivery
-        self._too_slow = SlowSubscribers(self.state, self.subscribers, pending, sink)
-        self._flow = Flow(self.state, self.subscribers, self._too_slow)
+        self._slow_subscribers = SlowSubscribers(self.state, self.subscribers, pending, sink)
+        self._flow = Flow(self.state, self.subscribers, self._slow_subscribers)
         self._pump = Pump(self.state)
         self._deadlines = Deadlines(self.state, self.subscribers, self._pump)
-        self._keeping: FallingBehindInQueues | None = None
+        self._queue_decisions: FallingBehindInQueues | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
@@ -163,9 +163,9 @@ class Group:
                 if state.producer is not None and state.producer.pauses_lanes:
                     tasks.start_soon(self._flow.run, name=f"shared-stream-flow[{key}]")
                 if state.may_fall_behind:
-                    tasks.start_soon(self._too_slow.run, name=f"shared-stream-look[{key}]")
-                if self._keeping is not None:
-                    tasks.start_soon(self._keeping.run, name=f"shared-stream-keeping[{key}]")
+                    tasks.start_soon(self._slow_subscribers.run, name=f"shared-stream-look[{key}]")
+                if self._queue_decisions is not None:
+                    tasks.start_soon(self._queue_decisions.run, name=f"shared-stream-store[{key}]")
                 tasks.start_soon(self._watch_deadlines, name=f"shared-stream-deadlines[{key}]")
             # None of the tasks returns. Plugin code may have cancelled its own task, which ends it without an error.
             raise PluginError(f"A task of the shared stream {state.name} was cancelled by itself")
@@ -195,9 +195,9 @@ class Group:
                 with opening:
                     producer.use_state(state)
             with opening:
-                producer.use_standing(self._note_standing)
+                producer.use_standing(self._record_standing)
                 events = producer.open_stream()
-            self._keep_messages()
+            self._decide_for_queue()
             self._on_open(self.state)
         else:
             with opening:
@@ -209,24 +209,24 @@ class Group:
             )
         return events
 
-    def _keep_messages(self) -> None:
+    def _decide_for_queue(self) -> None:
         """Where the source is a queue, what somebody misses is stored."""
         state = self.state
-        if state.keeps_messages and state.backlogs.are_kept:
+        if state.stores_messages and state.backlogs.is_enabled:
             assert state.parked is not None
-            self._keeping = keeping = FallingBehindInQueues(
+            self._queue_decisions = decisions = FallingBehindInQueues(
                 state, self.subscribers, state.parked, self._random
             )
             lanes = state.lanes
-            rejected = Rejected(state, keeping.decide)
-            lanes.decide, lanes.on_failed = rejected.decide, keeping.record_redelivery
+            rejected = Rejected(state, decisions.decide)
+            lanes.decide, lanes.on_failed = rejected.decide, decisions.record_redelivery
             lanes.decided_lanes = state.backlogs.by_lane
 
     def _record_blockers(self) -> None:
-        self._flow.hold()
-        self._on_holders()
+        self._flow.recheck()
+        self._on_blocked()
 
-    def _note_standing(self, lane: Hashable, why: str | None) -> None:
+    def _record_standing(self, lane: Hashable, why: str | None) -> None:
         standing = self.state.standing
         if standing.get(lane) == why:
             return
@@ -234,7 +234,7 @@ class Group:
             del standing[lane]
         else:
             standing[lane] = why
-        self._on_holders()
+        self._on_blocked()
 
     async def _watch_deadlines(self) -> None:
         try:
@@ -331,7 +331,7 @@ class Group:
             if state.readers:
                 self._wake_readers()
             elif not present:
-                state.progress.note()
+                state.progress.signal()
             if has_checked:
                 # Nothing redelivers what is pulled here, so it stops before the next pull.
                 await flow.wait_while_stopping()
@@ -344,7 +344,7 @@ class Group:
         get_size = state.producer.get_size if tells_sizes(type(state.producer)) else None
         max_bytes = state.settings.max_outstanding_bytes
         behind = state.backlogs.by_lane if state.reads_log else ()
-        keeps_messages, in_queue = self._keeping is not None, state.backlogs.by_lane
+        stores_messages, in_queue = self._queue_decisions is not None, state.backlogs.by_lane
         turns = LoopTick()
         size_bytes = 0
         now = 0.0
@@ -364,18 +364,18 @@ class Group:
                         f"get_size() of the shared stream {self.state.name} is negative"
                     )
             ledger.broadcast_in_lane(event, payload, get_lane(payload), now, size_bytes)
-            if keeps_messages:
+            if stores_messages:
                 ledger.entries[-1].event = event
                 if in_queue:
-                    state.keep_newest(ledger.entries[-1], size_bytes)
+                    state.record_newest(ledger.entries[-1], size_bytes)
             if behind:
-                state.keep_lane_tail(event, payload, size_bytes)
+                state.append_to_lane_tail(event, payload, size_bytes)
             if selecting:
                 self._offer(event)
             if state.readers:
                 self._wake_readers()
             elif not present:
-                state.progress.note()
+                state.progress.signal()
             if lanes.newly_full is not None:
                 await flow.handle_full_lane()
 
@@ -392,9 +392,9 @@ class Group:
     def _offer(self, event: Any) -> None:
         state = self.state
         state.selection.offer(event, state.ledger.head - 1)
-        if not state.progress.is_noted:
+        if not state.progress.is_signalled:
             # If the event concerns nobody, nobody else notes progress.
-            state.progress.note()
+            state.progress.signal()
 
     # Stopping
 
@@ -409,12 +409,12 @@ class Group:
 
     def mark_joined(self) -> None:
         """A member is present that was not."""
-        self.state.progress.note()
+        self.state.progress.signal()
 
     def start_pulling(self) -> None:
         """Pull again: a member has joined after all."""
         self._flow.start_pulling()
-        self.state.progress.note()
+        self.state.progress.signal()
 
     async def wait_until_drained(self) -> None:
         """Wait until nothing is outstanding, `start_pulling` is called, or the group has ended.

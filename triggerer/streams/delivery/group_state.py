@@ -134,7 +134,7 @@ class GroupState:
     @property
     def may_fall_behind(self) -> bool:
         """Whether a watcher that fails a message falls behind alone, and that is stored."""
-        return self.backlogs.may_grow and (self.reads_log or self.keeps_messages)
+        return self.backlogs.may_grow and (self.reads_log or self.stores_messages)
 
     @property
     def reads_log(self) -> bool:
@@ -145,11 +145,11 @@ class GroupState:
         """Whether this message comes again with what is behind it in its lane, since one before it has failed."""
         return lane in self.failing or entry.seq < self.redelivered_before.get(lane, 0)
 
-    def comes_again(self, lane: Hashable, seq: int, position: Position) -> bool:
+    def is_redelivered_in_log(self, lane: Hashable, seq: int, position: Position) -> bool:
         """Whether a message of a log, with this number, was pulled before the redelivery of one that lies before it."""
-        return lane in self.failing or self._was_pulled_before(lane, seq, position)
+        return lane in self.failing or self._was_pulled_before_redelivery(lane, seq, position)
 
-    def _was_pulled_before(self, lane: Hashable, seq: int, position: Position) -> bool:
+    def _was_pulled_before_redelivery(self, lane: Hashable, seq: int, position: Position) -> bool:
         """The same, where the broker has been told of that failure."""
         before = self.redelivered_before.get(lane)
         if before is None:
@@ -168,7 +168,7 @@ class GroupState:
         return lane in self.failing or self.redelivered_before.get(lane, 0) > self.ledger.head
 
     @property
-    def keeps_messages(self) -> bool:
+    def stores_messages(self) -> bool:
         """Whether the source is a queue, and what somebody misses is stored."""
         return (
             self.parked is not None and self.producer is not None and is_queue(type(self.producer))
@@ -181,7 +181,7 @@ class GroupState:
             return self.producer.get_position(entry.payload)
         return [None, entry.seq]
 
-    def keep_lane_tail(self, event: Any, payload: Any, size_bytes: int) -> None:
+    def append_to_lane_tail(self, event: Any, payload: Any, size_bytes: int) -> None:
         """Keep what has just been broadcast, if somebody is behind in its lane, for who has nearly caught up."""
         assert self.producer is not None
         lane = self.producer.get_advance_lane(payload)
@@ -196,7 +196,7 @@ class GroupState:
                 self.backlogs.record_broadcast(lane, position, self.now())
             self.lane_tail_of(lane).append(Message(position, event, payload), size_bytes)
 
-    def keep_newest(self, entry: Entry, size_bytes: int) -> None:
+    def record_newest(self, entry: Entry, size_bytes: int) -> None:
         """Keep what has just been broadcast of a queue in which somebody is behind, unless it is large."""
         if size_bytes <= _MOST_BYTES_OF_NEWEST:
             assert entry.lane is not None
@@ -206,7 +206,7 @@ class GroupState:
         """Forget the positions of watchers that have caught up, and to which the broker is advanced now."""
         assert self.producer is not None
         key = self.producer.get_advance_lane(batch[-1].broker_payload)
-        if self.keeps_messages:
+        if self.stores_messages:
             for backlog in list(self.backlogs.live.get(key, ())):
                 self._end_in_queue(backlog)
             return
@@ -220,7 +220,7 @@ class GroupState:
         lane = self.lanes.get(key)
         if lane is not None:
             done_to = lane.in_flight_to if count == len(batch) else lane.clean_to
-            if self._was_pulled_before(key, done_to - 1, position):
+            if self._was_pulled_before_redelivery(key, done_to - 1, position):
                 # The broker was told of a failure before it, and is not advanced to it.
                 return
         if cut_before(position, self.lane_tail_of(key).incarnation) is not None:
@@ -232,7 +232,7 @@ class GroupState:
             if backlog.position == backlog.cursor and not is_before(reached, backlog.last_end):
                 self._end(backlog)
 
-    def place_in(self, lane: Hashable) -> Position | None:
+    def lowest_outstanding(self, lane: Hashable) -> Position | None:
         """The lowest position of what was broadcast in a lane and is not being advanced; None if there is nothing.
 
         What comes again may lie behind what had been pulled before that.
@@ -287,7 +287,7 @@ class GroupState:
             self.lane_tail[lane] = backlogs, lane_tail
         return lane_tail
 
-    def place_since_cut(self, lane: Hashable, position: Position) -> Position:
+    def position_since_cut(self, lane: Hashable, position: Position) -> Position:
         """Where a watcher stands that has missed the message at `position`: at the cut, if the log has lost that."""
         return cut_before(position, self.lane_tail_of(lane).incarnation) or position
 
@@ -298,7 +298,7 @@ class GroupState:
 
     def store_position(self, backlog: Backlog) -> None:
         """Store the position of a watcher that is behind, and how far it is from the end, as far as that is known."""
-        if backlog.is_gone or backlog.kept is not None:
+        if backlog.is_gone or backlog.stored_lane is not None:
             return
         backlog.stored_at = self.clock.monotonic()
         newest = self.lane_tail_of(backlog.lane).newest
@@ -311,7 +311,7 @@ class GroupState:
 
         Or if it was set back and nothing was broadcast since: it has what lies before, and keys absorb a repeat.
         """
-        if backlog.kept is not None:
+        if backlog.stored_lane is not None:
             self._end_in_queue(backlog)
             return
         if (
@@ -344,10 +344,10 @@ class GroupState:
     def _end_in_queue(self, backlog: Backlog) -> None:
         """Forget a lag that has caught up, if nothing that was read there is outstanding, and all of it is durable."""
         head = self.head_of(backlog.lane)
-        assert backlog.kept is not None
+        assert backlog.stored_lane is not None
         if (
             not self.is_ending
-            and not backlog.kept.under_way
+            and not backlog.stored_lane.in_flight_keys
             and backlog.is_caught_up
             and not backlog.is_gone
             and backlog.position == backlog.cursor

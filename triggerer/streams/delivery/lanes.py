@@ -121,7 +121,7 @@ class Entry:
         self.nacks = self.next = None
 
     @property
-    def is_taken(self) -> bool:
+    def is_in_flight(self) -> bool:
         return self.lane is None
 
     def make_nacks(self) -> Nacks:

@@ -127,14 +127,14 @@ class Ledger:
             opened: The event that its filter has open. It fails even if the filter has rejected it.
         """
         member.done = min(member.done, self.head)
-        if opened is not None and not opened.is_taken:
+        if opened is not None and not opened.is_in_flight:
             if opened.seq < member.done:
                 # It has rejected the event that it has open, and now fails: failed wins, unless the event was advanced.
                 self.refuse(member, opened)
             elif opened.nacks is not None and opened.nacks.has_refused(member):
                 # Counted before, when the store refused an event derived from it; the step below counts it again.
                 opened.nacks.failed -= 1
-        if opened is not None and opened.seq >= member.done and not opened.is_taken:
+        if opened is not None and opened.seq >= member.done and not opened.is_in_flight:
             opened.make_nacks().unread -= 1
         member.failed_from = member.done
         self._step(member.done, -1, 1, 1)

@@ -8,17 +8,17 @@ from triggerer.synchronization import AutoResetEvent, Notifier
 class Progress:
     """Tells the pump and a paused poll that a subscriber moved, the store answered or an advance returned."""
 
-    __slots__ = ("_moved", "_room", "is_noted")
+    __slots__ = ("_moved", "_room", "is_signalled")
 
     def __init__(self) -> None:
-        self.is_noted = False
-        """Whether `note` has been called since the pump last ran. Checked before a call, which would cost more."""
+        self.is_signalled = False
+        """Whether `signal` has been called since the pump last ran. Checked before a call, which would cost more."""
         self._moved = AutoResetEvent()
         self._room = Notifier()
 
-    def note(self) -> None:
+    def signal(self) -> None:
         """Something moved. Wakes the pump and a paused poll."""
-        self.is_noted = True
+        self.is_signalled = True
         self._moved.set()
         self._room.notify_all()
 
@@ -27,16 +27,16 @@ class Progress:
         self._room.notify_all()
 
     async def wait(self) -> None:
-        """Wait until `note` has been called since this last returned. For the pump only."""
+        """Wait until `signal` has been called since this last returned. For the pump only."""
         if self._moved.is_set:
             # Without a checkpoint: the pump has its own.
             self._moved.clear()
         else:
             await self._moved.wait()
-        self.is_noted = False
+        self.is_signalled = False
 
     async def wait_for_room(self) -> None:
         """Wait until something is read or advanced. For any number of tasks."""
         # Have it noted again: while the pump awaits an advance it does not reset this.
-        self.is_noted = False
+        self.is_signalled = False
         await self._room.wait()

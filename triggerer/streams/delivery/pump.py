@@ -158,7 +158,7 @@ class Pump:
         state.lanes.finish(lane)
         await checkpoint_if_cancelled()
         # The lane may be ready again, or the poll may be waiting for the room that this advance has made.
-        state.progress.note()
+        state.progress.signal()
 
     async def _start_together(
         self, producer: SharedStreamProducer, tasks: anyio.abc.TaskGroup
@@ -191,7 +191,7 @@ class Pump:
                 if place not in reported:
                     reported.add(place)
                     self._reported.append((together[place], batches[place]))
-            state.progress.note()
+            state.progress.signal()
 
         self._awaited_together[id(batches)] = batches
         try:
@@ -210,7 +210,7 @@ class Pump:
         for lane in _unreported(together, reported) if reported else together:
             finish(lane)
         await checkpoint_if_cancelled()
-        state.progress.note()
+        state.progress.signal()
 
     def _finish_reported(self) -> None:
         """Let those lanes go on that were advanced while others of their call were not."""

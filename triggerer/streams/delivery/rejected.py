@@ -130,12 +130,12 @@ class Rejected:
             is_known = (watcher.watcher_id, what.key) in self._known
             if not is_known and source is not None and source.fence is not None:
                 entry.unresolved += 1
-                note = self._noting(entry, nacks, member, watcher, what)
+                note = self._answer_for(entry, nacks, member, watcher, what)
                 state.parked.submit_nowait(
                     ParkedChange(source.fence, watcher.watcher_id, what, note)
                 )
 
-    def _noting(
+    def _answer_for(
         self, entry: Entry, nacks: Nacks, member: Subscriber, watcher: WatcherRef, what: SetAside
     ) -> Callable[[Exception | None], None]:
         def note(error: Exception | None) -> None:
@@ -143,7 +143,7 @@ class Rejected:
                 # Another instance owns the stream, and reads the message. This group advances nothing from now on.
                 return
             if error is None:
-                self._note_known(watcher, what)
+                self._remember(watcher, what)
                 _log.warning(
                     "a message was rejected, and set aside",
                     watcher=member.name,
@@ -157,11 +157,11 @@ class Rejected:
             lane = entry.lane
             if not entry.unresolved and lane is not None and lane.head is entry:
                 self._state.lanes.queue(lane)
-                self._state.progress.note()
+                self._state.progress.signal()
 
         return note
 
-    def _note_known(self, watcher: WatcherRef, what: SetAside) -> None:
+    def _remember(self, watcher: WatcherRef, what: SetAside) -> None:
         self._known[watcher.watcher_id, what.key] = None
         if len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]

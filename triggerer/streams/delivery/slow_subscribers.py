@@ -59,7 +59,7 @@ class SlowSubscribers:
         self._subscribers = subscribers
         self._pending = pending
         self._sink = sink
-        self._held: Lane | None = None
+        self._full_lane: Lane | None = None
         self._needed = AutoResetEvent()
         self._filled: dict[Lane | None, _Filled] = {}
         self._again_at = math.inf
@@ -72,13 +72,13 @@ class SlowSubscribers:
         self._needed.set()
         self._state.progress.signal_room()
 
-    def mark_poll_paused(self, held: Lane | None) -> None:
+    def mark_poll_paused(self, full_lane: Lane | None) -> None:
         """The poll pauses. `held`: the full lane of the message that it holds, if it pauses for that."""
-        self.is_poll_paused, self._held = True, held
+        self.is_poll_paused, self._full_lane = True, full_lane
         self.look()
 
     def mark_poll_resumed(self) -> None:
-        self.is_poll_paused, self._held = False, None
+        self.is_poll_paused, self._full_lane = False, None
 
     def full_subscribers(self) -> list[Subscriber]:
         """Those whose queue is full."""
@@ -125,8 +125,12 @@ class SlowSubscribers:
         state = self._state
         if state.producer is not None and state.producer.pauses_lanes:
             return list(state.lanes.full.values())
-        held = self._held
-        return [] if held is None or state.lanes.full.get(held.key) is not held else [held]
+        full_lane = self._full_lane
+        return (
+            []
+            if full_lane is None or state.lanes.full.get(full_lane.key) is not full_lane
+            else [full_lane]
+        )
 
     @property
     def _is_store_slow(self) -> bool:
@@ -181,16 +185,18 @@ class SlowSubscribers:
     def _filling_stream(self) -> Iterator[Subscriber]:
         settings, tail = self._state.settings, self._state.ledger.entries[-1]
         bound, bound_bytes = settings.max_outstanding, settings.max_outstanding_bytes
-        return self._who_fills(self._find_filled(None, tail, bound // 2, bound_bytes // 2))
+        return self._subscribers_filling(
+            self._find_filled(None, tail, bound // 2, bound_bytes // 2)
+        )
 
     def _filling_lane(self, lane: Lane, tail: Entry) -> list[Subscriber]:
         lanes = self._state.lanes
         filled = self._find_filled(lane, tail, lanes.bound // 2, lanes.bound_bytes // 2)
-        slow = list(self._who_fills(filled))
+        slow = list(self._subscribers_filling(filled))
         if not slow or any(self._is_past(lane, tail, one) for one in self._subscribers):
             return slow
         # Who has read all of it while it catches up waits for more, too.
-        others = self._have_read(lane, tail)
+        others = self._watchers_that_read(lane, tail)
         return [one for one in slow if not others.issubset(one.source.watchers)]
 
     def _is_past(self, lane: Lane, entry: Entry, subscriber: Subscriber) -> bool:
@@ -201,7 +207,7 @@ class SlowSubscribers:
         if lane.key not in state.backlogs.by_lane:
             return True
         coming = following(state.position_of(entry))
-        return state.backlogs.who_reads(subscriber.source, lane.key, coming) is not None
+        return state.backlogs.live_source(subscriber.source, lane.key, coming) is not None
 
     def _has_sibling_past(self, slow: Subscriber) -> bool:
         """Whether anybody else has taken the first message that it has not resolved.
@@ -213,9 +219,9 @@ class SlowSubscribers:
         assert lane is not None
         return any(
             one is not slow and self._is_past(lane, entry, one) for one in self._subscribers
-        ) or not self._have_read(lane, entry).issubset(slow.source.watchers)
+        ) or not self._watchers_that_read(lane, entry).issubset(slow.source.watchers)
 
-    def _have_read(self, lane: Lane, entry: Entry) -> set[WatcherRef]:
+    def _watchers_that_read(self, lane: Lane, entry: Entry) -> set[WatcherRef]:
         """Who is, or was, behind in the lane, and has read this message of it while it caught up."""
         backlogs = self._state.backlogs.by_lane.get(lane.key)
         if not backlogs:
@@ -228,7 +234,7 @@ class SlowSubscribers:
             and self._state.source_of(backlog.watcher) is not None
         }
 
-    def _who_fills(self, filled: _Filled) -> Iterator[Subscriber]:
+    def _subscribers_filling(self, filled: _Filled) -> Iterator[Subscriber]:
         due = filled.broadcast_at + self._state.settings.overflow_grace
         is_over = due <= self._state.clock.monotonic()
         for subscriber in self._subscribers:

@@ -56,7 +56,7 @@ class Staging:
         """Whether a state is on its way that passes what is not advanced."""
         self._is_advance_due = False
         self._is_ended = False
-        stored.on_saved = state.progress.note
+        stored.on_saved = state.progress.signal
 
     @property
     def is_full(self) -> bool:
@@ -85,8 +85,8 @@ class Staging:
             self._sink.submit_nowait(event, yielded, source, key, ordinal)
             return
         self._staged.append(Submission(event, kept, source, key, ordinal))
-        if not self._state.progress.is_noted:
-            self._state.progress.note()
+        if not self._state.progress.is_signalled:
+            self._state.progress.signal()
 
     def flush(self) -> None:
         """Hand on what is staged. For the pump, after it has released what all have passed."""
@@ -114,7 +114,7 @@ class Staging:
     def _mark_done(self) -> None:
         self.is_ahead = False
         self._is_advance_due = True
-        self._state.progress.note()
+        self._state.progress.signal()
 
     def mark_advanced(self) -> None:
         """The pump has advanced what was ready."""

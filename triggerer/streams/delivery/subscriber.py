@@ -190,7 +190,7 @@ class Subscriber(Deriver):
             event = ledger.events[entry.seq - ledger.base]
             watchers = (self.open_source or self.source).watchers
             ledger.reject(self, entry, Rejection(event, watchers, reason))
-            self.state.progress.note()
+            self.state.progress.signal()
 
     async def stream(self) -> AsyncGenerator[Any, None]:
         """The raw events, from the first one after joining. Asking for the next resolves the one before."""
@@ -206,8 +206,8 @@ class Subscriber(Deriver):
                 if seq > self.done:
                     # The events in between do not concern it.
                     self.done = self.pulled = seq
-                    if not progress.is_noted:
-                        progress.note()
+                    if not progress.is_signalled:
+                        progress.signal()
             if seq < ledger.head:
                 at = seq - ledger.base
                 if is_acknowledged:
@@ -216,8 +216,8 @@ class Subscriber(Deriver):
                         may_be_behind = True
                         if not self._may_open(entry):
                             self.done = self.pulled = seq + 1
-                            if not progress.is_noted:
-                                progress.note()
+                            if not progress.is_signalled:
+                                progress.signal()
                             continue
                     elif may_be_behind:
                         # Nobody is behind any more.
@@ -229,8 +229,8 @@ class Subscriber(Deriver):
                 yield events[at]
                 # Nobody sees this before the next one is open, or the filter waits or ends: nothing is awaited here.
                 self.done = seq + 1
-                if not progress.is_noted:
-                    progress.note()
+                if not progress.is_signalled:
+                    progress.signal()
             else:
                 self.is_open = False
                 self.open_entry = None
@@ -272,7 +272,7 @@ class Subscriber(Deriver):
         self.open_source = None
         if lane.key in state.backlogs.by_lane:
             position = state.position_of(entry)
-            source = state.backlogs.who_reads(self.source, lane.key, position)
+            source = state.backlogs.live_source(self.source, lane.key, position)
             if source is None and entry.seq < self.sent_ahead:
                 # It was sent to where the filter runs before its watchers were set back.
                 self.open_source = EventSource((), self.source.fence)
@@ -318,7 +318,7 @@ class Subscriber(Deriver):
         state = self.state
         if lane.key not in state.backlogs.by_lane:
             return False
-        return state.backlogs.who_reads(self.source, lane.key, state.position_of(entry)) is None
+        return state.backlogs.live_source(self.source, lane.key, state.position_of(entry)) is None
 
     @property
     def _has_lanes_to_pass(self) -> bool:
@@ -333,7 +333,7 @@ class Subscriber(Deriver):
         if lane.key not in state.backlogs.by_lane or entry.seq < self.sent_ahead:
             return False
         position = state.position_of(entry)
-        return state.backlogs.who_reads(self.source, lane.key, position) is None
+        return state.backlogs.live_source(self.source, lane.key, position) is None
 
     async def run(self) -> None:
         """Drive the filter until it ends, and hand what it yields to the sink.

@@ -101,7 +101,7 @@ class Subscribers:
             opened = subscriber.open_entry
             self._state.ledger.fail(subscriber, opened)
             since = subscriber.done
-            if opened is not None and not opened.is_taken:
+            if opened is not None and not opened.is_in_flight:
                 # Also what it had rejected: failed wins.
                 since = min(since, opened.seq)
             self._state.absences.begin(subscriber.source.watchers, since)
@@ -166,7 +166,7 @@ class Subscribers:
         state.selection.remove(subscriber)
         if subscriber.oldest_pending is not None:
             self.departed[subscriber] = None
-        state.progress.note()
+        state.progress.signal()
 
     def _forget(self, departed: Subscriber) -> None:
         self.departed.pop(departed, None)

@@ -59,7 +59,7 @@ class LogStalls:
         doing = {True: "computing", False: "waiting", None: None}[stall.is_computing]
         _log.warning(
             "the event loop stands still",
-            **_who(stall),
+            **_blocker(stall),
             **({"doing": doing} if doing else {}),
             seconds=round(stall.seconds, 2),
             stack=stall.stack,
@@ -67,10 +67,10 @@ class LogStalls:
         )
 
     def ended(self, stall: Stall, seconds: float) -> None:
-        _log.warning("the event loop turns again", **_who(stall), seconds=round(seconds, 2))
+        _log.warning("the event loop turns again", **_blocker(stall), seconds=round(seconds, 2))
 
 
-def _who(stall: Stall) -> dict[str, Any]:
+def _blocker(stall: Stall) -> dict[str, Any]:
     fields = {"trigger": stall.trigger, "stream": stall.stream}
     return {name: value for name, value in fields.items() if value} or {"task": stall.task}
 

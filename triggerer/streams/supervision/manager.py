@@ -13,7 +13,7 @@ from triggerer.domain.events import EventSource
 from triggerer.domain.watchers.lane_positions import ReplayEnd, ReplayRequest
 from triggerer.domain.watchers.parked import KeptLane
 from triggerer.streams.catchup.backlogs.replays import not_a_log
-from triggerer.streams.catchup.reading.stored_messages import give_back
+from triggerer.streams.catchup.reading.replayed_messages import give_back
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.supervision.member import Member, TriggerSpec
 from triggerer.streams.supervision.stream import SharedStream
@@ -91,7 +91,7 @@ class Manager:
                 self._await_making(member)
         for stream in self._streams.values():
             # Those that were taken out before are here again, or have moved to another stream.
-            stream.behind.forget_unhosted()
+            stream.behind.forget_unserved()
         return members
 
     def remove(self, member: Member, *, on_purpose: bool) -> None:

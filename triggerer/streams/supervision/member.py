@@ -53,7 +53,7 @@ class TriggerSpec:
     source: EventSource
     positions: tuple[LanePosition, ...] = ()
     """Where its watchers stand that are behind, as it is stored."""
-    kept: tuple[KeptLane, ...] = ()
+    stored_lanes: tuple[KeptLane, ...] = ()
     """The lanes in which messages are kept for its watchers."""
     stream_id: str | None = None
     """The digest of its stream key, as the DAG processor stored it: known before the trigger is made."""

@@ -105,7 +105,7 @@ class SharedStream:
         for member in self.members:
             member.stream_key = None
         self.members.clear()
-        self.behind.forget_hosts()
+        self.behind.forget_members()
 
     async def _serve(self, member: Member, group: Group) -> None:
         try:
@@ -114,7 +114,7 @@ class SharedStream:
             self._member_ended.notify_all()
         if not self._context.restarts:
             self.members.pop(member, None)
-            self.behind.forget_host(member, member.source.watchers)
+            self.behind.stop_serving(member, member.source.watchers)
             member.stream_key = None
             if not self.members:
                 self._all_left.set()

@@ -79,7 +79,7 @@ class Backlog:
     """Where it stands, until that is settled. Known here, since whoever catches up may end before the store answers."""
     gap: tuple[Position, Position] | None = None
     """Between which places of a log it has found no message last."""
-    kept: StoredLane | None = None
+    stored_lane: StoredLane | None = None
     """Where the source is a queue: its positions are `[None, number of the event in the group]`, and are not stored."""
 
     @property

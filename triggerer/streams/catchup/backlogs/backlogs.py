@@ -62,7 +62,7 @@ class Backlogs:
         """By lane those that have caught up, and whose rows are still to go."""
         self.rewound: dict[Hashable, dict[Backlog, None]] = {}
         """By lane those that have `Backlog.rewound_to`."""
-        self.held: set[int] = set()
+        self.rewinding: set[int] = set()
         """Watchers that are being set back: until that is durable they read nothing again."""
         self._by_watcher: dict[int, dict[Hashable, Backlog]] = {}
         self._behind: dict[int, dict[Backlog, None]] = {}
@@ -73,14 +73,14 @@ class Backlogs:
         self._is_closed = True
 
     @property
-    def are_kept(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether positions are stored, so that somebody can be behind."""
         return self._sink is not None
 
     def __bool__(self) -> bool:
         return bool(self.by_lane)
 
-    def of(self, watcher_id: int) -> list[Backlog]:
+    def lanes_of(self, watcher_id: int) -> list[Backlog]:
         """All lanes in which the watcher is behind, or was."""
         return list(self._by_watcher.get(watcher_id, {}).values())
 
@@ -98,13 +98,13 @@ class Backlogs:
 
     def may_catch_up(self, watcher_id: int) -> bool:
         """Whether there is something in `to_catch_up`."""
-        return watcher_id not in self.held and any(
+        return watcher_id not in self.rewinding and any(
             backlog.is_stored for backlog in self._behind.get(watcher_id, ())
         )
 
     def to_catch_up(self, watcher_id: int) -> list[Backlog]:
         """The lanes that the watcher may read again: it is behind there, and that is durable."""
-        if watcher_id in self.held:
+        if watcher_id in self.rewinding:
             return []
         return [backlog for backlog in self.behind(watcher_id) if backlog.is_stored]
 
@@ -158,7 +158,7 @@ class Backlogs:
         elif backlog.is_caught_up and is_before(backlog.position, backlog.cursor):
             # It had caught up, and not all of that is durable: it reads again from there, and what it took counts no
             # more.
-            backlog = self._begin_again(backlog, backlog.position, now)
+            backlog = self._replace(backlog, backlog.position, now)
         else:
             backlog.since = now if backlog.is_caught_up else backlog.since
             if backlog.is_caught_up or not is_before(backlog.position, position):
@@ -172,7 +172,7 @@ class Backlogs:
         self._store(backlog, on_stored)
         return True
 
-    def _begin_again(
+    def _replace(
         self, backlog: Backlog, position: Position, now: datetime, **changes: Any
     ) -> Backlog:
         """Replace a lag by a new one, of which nothing was taken yet."""
@@ -209,7 +209,7 @@ class Backlogs:
 
     def move(self, backlog: Backlog) -> None:
         """Store the lag's position, as soon as the last one that was submitted is durable."""
-        if backlog.kept is not None:
+        if backlog.stored_lane is not None:
             return
         if backlog.is_being_written:
             backlog.is_dirty = True
@@ -262,7 +262,7 @@ class Backlogs:
             # What lies before that it may have missed, and nothing of it is durable.
             backlog.is_stored = False
         place = None if position == backlog.position and not backlog.is_caught_up else position
-        new = self._begin_again(
+        new = self._replace(
             backlog, position, now, reemit=reemit, rewound_to=place or backlog.rewound_to
         )
         self._store(new, on_stored)
@@ -318,7 +318,7 @@ class Backlogs:
     def end(self, backlog: Backlog) -> None:
         """Forget a lag, and delete its row: the broker was advanced to where it stands."""
         self.forget(backlog)
-        if backlog.kept is None:
+        if backlog.stored_lane is None:
             self._submit(backlog, None, _ignore)
 
     def forget(self, backlog: Backlog) -> None:
@@ -341,10 +341,10 @@ class Backlogs:
     def forget_watchers(self, watchers: Iterable[WatcherRef]) -> None:
         """They were deleted, and their rows with them."""
         for watcher in watchers:
-            for backlog in self.of(watcher.watcher_id):
+            for backlog in self.lanes_of(watcher.watcher_id):
                 self.forget(backlog)
 
-    def who_reads(
+    def live_source(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
         """Return to which watchers a live filter's events of a message go: those not behind there. None: to nobody."""

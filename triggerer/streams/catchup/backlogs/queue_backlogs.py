@@ -22,7 +22,7 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
     What is known of a log is nothing to a queue, and the other way round: the plugin has changed.
     """
     for backlog in backlogs.all():
-        if state.keeps_messages and backlog.kept is not None:
+        if state.stores_messages and backlog.stored_lane is not None:
             # Its numbers were those of the group before: what that has read and not stored is read again, and what the
             # store answers for it moves nothing any more.
             if backlog.in_flight_by is not None:
@@ -31,26 +31,26 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
             backlog.position = backlog.cursor = [None, 0]
             backlog.blocked = None
             backlog.failures = 0
-            backlog.kept = StoredLane()
+            backlog.stored_lane = StoredLane()
             # Where nothing was durable yet there is nothing to be read.
             backlog.is_stored = True
             backlogs.leave_live(backlog)
-        elif state.keeps_messages or backlog.kept is not None:
+        elif state.stores_messages or backlog.stored_lane is not None:
             backlogs.forget(backlog)
         else:
             # The group before may have gone on since: what it broadcast and advanced lies behind that end.
             backlog.end = None
-    if state.keeps_messages:
+    if state.stores_messages:
         for member in members:
-            for watcher, one, fence in _of(member, member.spec.kept):
+            for watcher, one, fence in _of(member, member.spec.stored_lanes):
                 if backlogs.find(decode_lane(one.lane), watcher.watcher_id) is None:
                     unread = math.inf if one.messages is None else one.messages
                     _add(backlogs, watcher, one, fence, [None, 0], StoredLane(unread))
             # From now on that is known here.
-            member.spec = replace(member.spec, kept=())
+            member.spec = replace(member.spec, stored_lanes=())
 
 
-def enter_kept(
+def enter_stored(
     backlogs: Backlogs, state: GroupState, member: Member, lanes: Iterable[KeptLane]
 ) -> None:
     """Messages are kept in these lanes for watchers of a member: they are behind there."""
@@ -76,15 +76,15 @@ def _enter(
     place = [None, state.ledger.head if head is None else head.seq]
     backlog = backlogs.find(lane, watcher.watcher_id)
     if backlog is None:
-        kept = StoredLane()
-        kept.look_from_first()
-        _add(backlogs, watcher, one, fence, place, kept)
+        stored = StoredLane()
+        stored.look_from_first()
+        _add(backlogs, watcher, one, fence, place, stored)
         return
-    assert backlog.kept is not None
+    assert backlog.stored_lane is not None
     if backlog.is_caught_up:
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
-    backlog.kept.look_from_first()
+    backlog.stored_lane.look_from_first()
     # Or else it would wait for a message for which there is no room until these have gone.
     backlog.is_stored = True
     backlogs.record_change(backlog)
@@ -96,9 +96,19 @@ def _add(
     one: KeptLane,
     fence: Fence,
     place: Position,
-    kept: StoredLane,
+    stored: StoredLane,
 ) -> None:
     lane = decode_lane(one.lane)
     backlogs.enter(
-        Backlog(watcher, lane, one.lane, one.since, fence, place, place, is_stored=True, kept=kept)
+        Backlog(
+            watcher,
+            lane,
+            one.lane,
+            one.since,
+            fence,
+            place,
+            place,
+            is_stored=True,
+            stored_lane=stored,
+        )
     )

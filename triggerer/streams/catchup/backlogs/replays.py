@@ -54,7 +54,7 @@ class Replays:
     ) -> None:
         self.is_running = False
         """Whether `run` has been started, and has not returned."""
-        self._lags = backlogs
+        self._backlogs = backlogs
         self._context = context
         self._members = members
         self._on_change = on_change
@@ -75,7 +75,7 @@ class Replays:
             if request.id not in self._seen:
                 self._seen.add(request.id)
                 self._open[request.id] = request
-                self._lags.held.add(request.watcher_id)
+                self._backlogs.rewinding.add(request.watcher_id)
                 member.replay_errors.pop(request.watcher_id, None)
 
     def forget(self, watchers: Iterable[WatcherRef]) -> None:
@@ -111,7 +111,7 @@ class Replays:
             self.refuse(request, error)
 
     async def _carry_out(self, state: GroupState, request: ReplayRequest) -> None:
-        if not self._lags.are_kept or not state.reads_log:
+        if not self._backlogs.is_enabled or not state.reads_log:
             raise not_a_log()
         assert state.producer is not None
         if not request.reemit and not _gives_keys(type(state.producer)):
@@ -187,7 +187,7 @@ class Replays:
         """Show why it cannot be done, and ask no more."""
         self._show(request, error)
         found = self._find(request)
-        if found is None or not self._lags.are_kept:
+        if found is None or not self._backlogs.is_enabled:
             self._release(request)
         else:
             self._stored = anyio.Event()
@@ -198,12 +198,12 @@ class Replays:
             # If its row could not be deleted, the next owner does the same once more.
             self._release(request)
 
-        self._lags.submit_end(ReplayEnd(fence, request.watcher_id, request.id, note))
+        self._backlogs.submit_end(ReplayEnd(fence, request.watcher_id, request.id, note))
 
     def _release(self, request: ReplayRequest) -> None:
         self._open.pop(request.id, None)
         if not any(one.watcher_id == request.watcher_id for one in self._open.values()):
-            self._lags.held.discard(request.watcher_id)
+            self._backlogs.rewinding.discard(request.watcher_id)
         self._stored.set()
         found = self._find(request)
         if found is not None:

@@ -94,7 +94,10 @@ class Rewind:
 
     def _place(self, backlog: Backlog | None) -> Position:
         """Return the position for a watcher that is live: none of what it has open or not durable is passed over."""
-        others = [self._state.place_in(self._lane), None if backlog is None else backlog.position]
+        others = [
+            self._state.lowest_outstanding(self._lane),
+            None if backlog is None else backlog.position,
+        ]
         place = self._start
         for other in others:
             if other is not None and is_before(other, place):
@@ -143,7 +146,7 @@ class Rewind:
             self._on_stored(raised)
 
     def _enter_unless_overtaken(self, new: Backlog) -> None:
-        place = self._state.place_in(self._lane)
+        place = self._state.lowest_outstanding(self._lane)
         is_known = self._state.backlogs.find(self._lane, self._watcher.watcher_id) is not None
         if is_known or (place is not None and is_before(place, new.position)):
             # It has fallen behind meanwhile, or what was broadcast meanwhile lies before that.

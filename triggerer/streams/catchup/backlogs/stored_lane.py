@@ -18,23 +18,23 @@ class StoredLane:
 
     __slots__ = (
         "after",
-        "ahead",
         "arrivals",
-        "being_written",
         "decided_to",
         "failed_with",
+        "given_before_stored",
         "handed_to",
-        "in_flight",
+        "in_flight_keys",
         "is_read_alone",
-        "late",
         "page",
         "passed",
+        "pending_writes",
         "rereads",
         "resets",
+        "resolved_early",
+        "storing",
         "uncounted",
-        "under_way",
         "unread",
-        "writing",
+        "unread_writes",
     )
 
     def __init__(self, unread: float = math.inf) -> None:
@@ -54,29 +54,29 @@ class StoredLane:
         """Grows when there may be some before it."""
         self.rereads = 0
         """How often it began to read anew: what the filter was given before counts no more."""
-        self.in_flight = 0
+        self.pending_writes = 0
         """Messages that are being kept."""
-        self.being_written = 0
+        self.unread_writes = 0
         """Those of them that the filter was not given: what comes after them is not read before them."""
         self.decided_to = 0
         """The number after the last event that was kept."""
         self.handed_to = 0
         """The number after the last event that was taken from memory for the filter."""
-        self.ahead: dict[int, str] = {}
+        self.given_before_stored: dict[int, str] = {}
         """By number the keys of events that were kept although the filter had been given them."""
         self.passed: list[str] = []
         """The keys of messages whose rows are to go."""
-        self.writing: set[str] = set()
+        self.storing: set[str] = set()
         """The keys of messages that are being kept."""
-        self.late: set[str] = set()
+        self.resolved_early: set[str] = set()
         """Those of them that are dealt with: their rows go as soon as they are there."""
-        self.under_way: set[str] = set()
+        self.in_flight_keys: set[str] = set()
         """The keys of messages that were given to the filter, and whose rows are not gone yet."""
         self.failed_with: str | None = None
         """The key of the message whose failures are counted, once the filter has failed with it."""
 
     @property
-    def are_there(self) -> bool:
+    def has_unread(self) -> bool:
         """Whether there may be messages that the filter was not given yet."""
         return self.unread > 0
 
@@ -92,51 +92,51 @@ class StoredLane:
         else:
             self.unread = max(self.unread - 1, 0)
 
-    def begin_writing(self, seq: int, key: str) -> int | None:
-        """A message is being kept; what `end_writing` is to be told."""
+    def begin_storing(self, seq: int, key: str) -> int | None:
+        """A message is being kept; what `end_storing` is to be told."""
         self.decided_to = seq + 1
-        self.in_flight += 1
-        self.writing.add(key)
+        self.pending_writes += 1
+        self.storing.add(key)
         if seq < self.handed_to:
-            self.ahead[seq] = key
+            self.given_before_stored[seq] = key
             return self.rereads
-        self.being_written += 1
+        self.unread_writes += 1
         return None
 
-    def end_writing(self, key: str, given_in: int | None, *, is_kept: bool) -> bool:
+    def end_storing(self, key: str, given_in: int | None, *, is_stored: bool) -> bool:
         """Note the store's answer; return whether there is a row now that nobody needs."""
-        self.in_flight -= 1
-        self.writing.discard(key)
-        is_needless = key in self.late
-        self.late.discard(key)
+        self.pending_writes -= 1
+        self.storing.discard(key)
+        is_needless = key in self.resolved_early
+        self.resolved_early.discard(key)
         if given_in != self.rereads:
-            self.being_written -= 1
+            self.unread_writes -= 1
         if is_needless:
-            return is_kept
-        if given_in == self.rereads and is_kept:
+            return is_stored
+        if given_in == self.rereads and is_stored:
             self.uncounted.add(key)
-        if given_in != self.rereads and is_kept:
+        if given_in != self.rereads and is_stored:
             self.record_more()
         return False
 
     def mark_passed(self, key: str) -> None:
         """All that derives from a message that is kept, or is being kept, is durable."""
-        if key in self.writing:
+        if key in self.storing:
             # At a bound this may take long, and a row is not there to go before it was written.
-            self.late.add(key)
+            self.resolved_early.add(key)
         else:
             self.passed.append(key)
 
     def mark_set_aside(self, key: str) -> None:
         """The row of a message is not the filter's any more. By now it may be replayed, and it is not to go then."""
-        if key in self.writing:
-            self.late.add(key)
+        if key in self.storing:
+            self.resolved_early.add(key)
         else:
             self.mark_gone((key,))
 
     def mark_gone(self, keys: Collection[str]) -> None:
         """The rows of messages that it was given are gone, or set aside: what was read of them is old."""
-        self.under_way.difference_update(keys)
+        self.in_flight_keys.difference_update(keys)
         for row in [row for row in self.page if row.key in keys]:
             self.page.remove(row)
             self._count_down(row)
@@ -160,14 +160,16 @@ class StoredLane:
         """Read from the first message on: what was given to the filter last counts no more."""
         self.rereads += 1
         self.failed_with = None
-        self.being_written = self.in_flight
+        self.unread_writes = self.pending_writes
         self.handed_to = 0
         # What was given before that, and is on its way, still is: its row goes once it is dealt with.
-        self.ahead = {seq: key for seq, key in self.ahead.items() if key in self.under_way}
+        self.given_before_stored = {
+            seq: key for seq, key in self.given_before_stored.items() if key in self.in_flight_keys
+        }
         self.look_from_first()
 
     def begin(self) -> None:
         """Another reader begins with the first message of all lanes."""
-        self.under_way.clear()
+        self.in_flight_keys.clear()
         self.read_again()
         self.is_read_alone = False

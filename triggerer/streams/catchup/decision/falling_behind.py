@@ -50,7 +50,7 @@ class FallingBehind:
 
     def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
         """Whether a message that has failed lies before this one, and comes again."""
-        return self._state.comes_again(lane.key, entry.seq, position)
+        return self._state.is_redelivered_in_log(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
         """Forget lanes with nothing outstanding from before a redelivery. They may be many: each message may be one."""
@@ -62,7 +62,7 @@ class FallingBehind:
 
     @property
     def _is_possible(self) -> bool:
-        return self._state.backlogs.are_kept and self._state.reads_log
+        return self._state.backlogs.is_enabled and self._state.reads_log
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         """See `triggerer.streams.delivery.lanes.Decide`. Synchronous."""
@@ -81,7 +81,7 @@ class FallingBehind:
             return outcome
         position = state.position_of(entry)
         acked = outcome.acked + outcome.rejected
-        failed = self._not_behind(lane, position, self._who_failed(entry))
+        failed = self._not_behind(lane, position, self._watchers_that_failed(entry))
         if acked and not failed:
             # Nearly always: a watcher that is away has fallen behind in the lane before.
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
@@ -103,7 +103,7 @@ class FallingBehind:
             return outcome
         return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
 
-    def _who_failed(self, entry: Entry) -> set[WatcherRef]:
+    def _watchers_that_failed(self, entry: Entry) -> set[WatcherRef]:
         """Return the watchers that were absent for it, failed with it, or derived something that the store refused."""
         failed = set(self._state.absences.find(entry.seq))
         for refused_by in (entry.nacks and entry.nacks.refused_by) or ():
@@ -169,7 +169,7 @@ class FallingBehind:
             entry.unresolved -= 1
             if not entry.unresolved and lane.head is entry:
                 state.lanes.queue(lane)
-                state.progress.note()
+                state.progress.signal()
 
         # Who was in no place of the lane before has not taken what comes again behind this message either.
         lowest, broadcast_to = state.span_from(entry)
@@ -178,7 +178,7 @@ class FallingBehind:
         for watcher in sorted(failed, key=_by_id):
             fence = failed[watcher]
             is_known = state.backlogs.find(lane.key, watcher.watcher_id) is not None
-            place = state.place_since_cut(lane.key, position) if is_known else lowest
+            place = state.position_since_cut(lane.key, position) if is_known else lowest
             entry.unresolved += 1
             if fence is None or not state.backlogs.fall_behind(
                 watcher, lane.key, place, fence, now, note, broadcast_to=broadcast_to

@@ -47,13 +47,13 @@ class _QueueDecision:
 
     @property
     def has_passed(self) -> bool:
-        """Whether its watcher is done with it meanwhile: it need not be kept, nor dead-lettered."""
-        kept, change = self.backlog.kept, self.change
+        """Whether its watcher is done with it meanwhile: it need not be stored, nor dead-lettered."""
+        stored, change = self.backlog.stored_lane, self.change
         return (
-            kept is not None
+            stored is not None
             and change is not None
             and isinstance(change.what, Kept)
-            and change.what.key in kept.late
+            and change.what.key in stored.resolved_early
         )
 
 
@@ -72,9 +72,9 @@ class FallingBehindInQueues(FallingBehind):
         super().__init__(state, subscribers)
         self._random = random
         self._parked = parked
-        self._held: dict[_QueueDecision, None] = {}
+        self._blocked: dict[_QueueDecision, None] = {}
         self._refused: set[int] = set()
-        """The numbers of events that could not be kept: they are redelivered."""
+        """The numbers of events that could not be stored: they are redelivered."""
         self._has_changed = AutoResetEvent()
 
     @property
@@ -104,8 +104,8 @@ class FallingBehindInQueues(FallingBehind):
         for backlog in backlogs.values():
             if state.source_of(backlog.watcher) is None:
                 continue
-            assert backlog.kept is not None
-            if entry.seq < max(backlog.position[1], backlog.kept.decided_to):
+            assert backlog.stored_lane is not None
+            if entry.seq < max(backlog.position[1], backlog.stored_lane.decided_to):
                 # It has it, or will have it.
                 has_read = True
             elif entry.seq < backlog.cursor[1]:
@@ -114,7 +114,7 @@ class FallingBehindInQueues(FallingBehind):
             elif not backlog.is_caught_up:
                 behind.add(backlog.watcher)
                 missing.append(backlog)
-        for watcher in self._who_failed(entry):
+        for watcher in self._watchers_that_failed(entry):
             source, other = state.source_of(watcher), backlogs.get(watcher.watcher_id)
             if source is None:
                 continue
@@ -128,17 +128,17 @@ class FallingBehindInQueues(FallingBehind):
             or (acked <= 0 and not has_read)
             or self._is_redelivered(entry, lane, [None, entry.seq])
         ):
-            return self._comes_again(entry, outcome, missing)
+            return self._redelivered(entry, outcome, missing)
         if not (failed or missing):
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         if lane.key in self._unsuitable or self._is_redelivered(entry, lane, [None, entry.seq]):
-            return self._comes_again(entry, outcome, missing)
-        return self._keep(entry, lane, failed, missing, outcome)
+            return self._redelivered(entry, outcome, missing)
+        return self._store_for(entry, lane, failed, missing, outcome)
 
-    def _comes_again(
+    def _redelivered(
         self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Backlog]
     ) -> AdvanceOutcome:
-        """Return the outcome with those counted as failed that have missed it, and for which it is not kept."""
+        """Return the outcome with those counted as failed that have missed it, and for which it is not stored."""
         selectors = self._state.selectors
         missed_by = {
             backlog.watcher
@@ -148,7 +148,7 @@ class FallingBehindInQueues(FallingBehind):
         count = self._passing(entry, missed_by)
         return _failed(outcome, count if outcome.failed else max(count, 1))
 
-    def _keep(
+    def _store_for(
         self,
         entry: Entry,
         lane: Lane,
@@ -170,13 +170,13 @@ class FallingBehindInQueues(FallingBehind):
         try:
             data = None if not (failed or wanting) else dump_event(self._producer, entry.event)
         except Exception as error:
-            # The plugin's: it is redelivered to all, as where nothing is kept, and the stream goes on.
+            # The plugin's: it is redelivered to all, as where nothing is stored, and the stream goes on.
             _log.error(
                 "a message cannot be kept for a watcher that is behind, and comes again for all",
                 lane=stored_as,
                 error=error_text(error),
             )
-            return self._comes_again(entry, outcome, missing)
+            return self._redelivered(entry, outcome, missing)
         everybody = AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         if data is None:
             for backlog in wanting:
@@ -184,17 +184,17 @@ class FallingBehindInQueues(FallingBehind):
             return everybody
         if stored_as is None or None in failed.values():
             self._unsuitable.add(lane.key)
-            return self._comes_again(entry, outcome, missing)
+            return self._redelivered(entry, outcome, missing)
         wanting += [
             self._fall_behind(watcher, lane.key, stored_as, failed[watcher], entry)
             for watcher in sorted(failed, key=_by_id)
         ]
         now = state.now()
-        kept = Kept(stored_as, self._key_of(entry, stored_as, now), data, now)
+        stored = Kept(stored_as, self._key_of(entry, stored_as, now), data, now)
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
         for backlog in sorted(wanting, key=_by_watcher):
-            self._submit(_QueueDecision(entry, backlog), kept)
+            self._submit(_QueueDecision(entry, backlog), stored)
         entry.unresolved -= 1
         return None if entry.unresolved else everybody
 
@@ -212,7 +212,14 @@ class FallingBehindInQueues(FallingBehind):
         place: Position = [None, entry.seq]
         if backlog is None:
             backlog = Backlog(
-                watcher, lane, stored_as, state.now(), fence, place, place, kept=StoredLane(0)
+                watcher,
+                lane,
+                stored_as,
+                state.now(),
+                fence,
+                place,
+                place,
+                stored_lane=StoredLane(0),
             )
             state.backlogs.enter(backlog)
         else:
@@ -242,44 +249,44 @@ class FallingBehindInQueues(FallingBehind):
         assert self._state.producer is not None
         return self._state.producer
 
-    def _submit(self, keeping: _QueueDecision, what: Kept) -> None:
-        entry, backlog = keeping.entry, keeping.backlog
-        kept = backlog.kept
-        assert kept is not None
-        given_in = kept.begin_writing(entry.seq, what.key)
+    def _submit(self, decision: _QueueDecision, what: Kept) -> None:
+        entry, backlog = decision.entry, decision.backlog
+        stored = backlog.stored_lane
+        assert stored is not None
+        given_in = stored.begin_storing(entry.seq, what.key)
         entry.unresolved += 1
 
         def note(error: Exception | None) -> None:
             if isinstance(error, ParkedFull) and not self._state.is_ending:
-                self._hold(keeping, error)
+                self._block(decision, error)
                 return
-            self._release(keeping)
-            is_needless = kept.end_writing(what.key, given_in, is_kept=error is None)
+            self._release(decision)
+            is_needless = stored.end_storing(what.key, given_in, is_stored=error is None)
             if error is not None:
                 # It is redelivered; after a lost lease nothing is advanced any more.
                 self._unsuitable.add(backlog.lane)
                 self._refused.add(entry.seq)
-            elif backlog.is_gone or backlog.kept is not kept:
+            elif backlog.is_gone or backlog.stored_lane is not stored:
                 self._mark_stored_late(backlog)
             elif is_needless:
-                self._drop(backlog, kept, what.key)
+                self._drop(backlog, stored, what.key)
             backlog.is_stored = True
             entry.unresolved -= 1
             lane = entry.lane
             if not entry.unresolved and lane is not None and lane.head is entry:
                 self._state.lanes.queue(lane)
-                self._state.progress.note()
+                self._state.progress.signal()
             self._state.backlogs.record_change(backlog)
 
-        keeping.change = ParkedChange(backlog.fence, backlog.watcher.watcher_id, what, note)
-        self._parked.submit_nowait(keeping.change)
+        decision.change = ParkedChange(backlog.fence, backlog.watcher.watcher_id, what, note)
+        self._parked.submit_nowait(decision.change)
 
-    def _drop(self, backlog: Backlog, kept: StoredLane, key: str) -> None:
+    def _drop(self, backlog: Backlog, stored: StoredLane, key: str) -> None:
         """Delete the row of a message that was dealt with before the row was stored."""
 
         def note(_: Exception | None) -> None:
             # Where it was refused the row stays, and its key absorbs what it brings once more.
-            kept.mark_gone((key,))
+            stored.mark_gone((key,))
             self._state.end_if_advanced(backlog)
 
         self._parked.submit_nowait(
@@ -290,70 +297,70 @@ class FallingBehindInQueues(FallingBehind):
         """Have a message found that was stored after its group had ended: the next group may have looked before."""
         backlogs = self._state.backlogs
         if not backlog.is_gone:
-            assert backlog.kept is not None
-            backlog.kept.look_from_first()
+            assert backlog.stored_lane is not None
+            backlog.stored_lane.look_from_first()
             # It may have caught up without that: it is given it once more, and keys absorb what derives.
             backlogs.leave_live(backlog)
         elif self._state.source_of(backlog.watcher) is not None:
             other = backlogs.find(backlog.lane, backlog.watcher.watcher_id)
-            if other is not None and other.kept is not None:
-                other.kept.look_from_first()
+            if other is not None and other.stored_lane is not None:
+                other.stored_lane.look_from_first()
                 backlogs.leave_live(other)
                 backlogs.record_change(other)
             elif other is None:
                 backlog.position = backlog.cursor = [None, 0]
-                backlog.kept, backlog.is_gone = StoredLane(), False
-                backlog.kept.look_from_first()
+                backlog.stored_lane, backlog.is_gone = StoredLane(), False
+                backlog.stored_lane.look_from_first()
                 backlogs.enter(backlog)
 
     # At a bound
 
-    def _hold(self, keeping: _QueueDecision, error: ParkedFull) -> None:
-        keeping.is_submitted = False
-        self._held[keeping] = None
-        if keeping.backlog.watcher not in self._state.blocked_by:
+    def _block(self, decision: _QueueDecision, error: ParkedFull) -> None:
+        decision.is_submitted = False
+        self._blocked[decision] = None
+        if decision.backlog.watcher not in self._state.blocked_by:
             _log.error(
                 "the stream is held: a message cannot be kept for a watcher that is behind",
-                watcher=keeping.backlog.watcher.watcher_id,
+                watcher=decision.backlog.watcher.watcher_id,
                 error=str(error),
             )
-            self._state.blocked_by[keeping.backlog.watcher] = error
+            self._state.blocked_by[decision.backlog.watcher] = error
             self._state.on_blocked()
         self._has_changed.set()
 
-    def _release(self, keeping: _QueueDecision) -> None:
-        if self._held.pop(keeping, keeping) is None:
-            blocked_by = {one.backlog.watcher for one in self._held}
-            if keeping.backlog.watcher not in blocked_by:
-                self._state.blocked_by.pop(keeping.backlog.watcher, None)
+    def _release(self, decision: _QueueDecision) -> None:
+        if self._blocked.pop(decision, decision) is None:
+            blocked_by = {one.backlog.watcher for one in self._blocked}
+            if decision.backlog.watcher not in blocked_by:
+                self._state.blocked_by.pop(decision.backlog.watcher, None)
                 self._state.on_blocked()
                 self._state.progress.signal_room()
 
     async def run(self) -> None:
         """Keep what was held, as soon as there is room; a task of the group.
 
-        Cancellation: when the group ends. What was not kept is redelivered.
+        Cancellation: when the group ends. What was not stored is redelivered.
         """
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S, random=self._random)
         clock = self._state.clock
         while True:
-            if not self._held:
+            if not self._blocked:
                 backoff.reset()
                 await self._has_changed.wait()
             await clock.sleep_until(clock.monotonic() + backoff.next_delay())
-            for keeping in list(self._held):
-                change = keeping.change
-                if change is None or keeping not in self._held or keeping.is_submitted:
+            for decision in list(self._blocked):
+                change = decision.change
+                if change is None or decision not in self._blocked or decision.is_submitted:
                     continue
-                if self._state.source_of(keeping.backlog.watcher) is None or keeping.has_passed:
+                if self._state.source_of(decision.backlog.watcher) is None or decision.has_passed:
                     # Its watcher was deleted, or has it: nobody misses it.
                     change.on_done(None)
-                elif not await self._hand_over(keeping):
-                    keeping.is_submitted = True
+                elif not await self._hand_over(decision):
+                    decision.is_submitted = True
                     self._parked.submit_nowait(change)
 
-    async def _hand_over(self, keeping: _QueueDecision) -> bool:
-        producer, change = self._state.producer, keeping.change
+    async def _hand_over(self, decision: _QueueDecision) -> bool:
+        producer, change = self._state.producer, decision.change
         assert producer is not None
         if (
             not self._state.hands_over_at_bound
@@ -365,7 +372,7 @@ class FallingBehindInQueues(FallingBehind):
         reason = f"no more messages can be kept for the watcher {change.watcher_id}"
         try:
             with plugin_code(f"dead_letter() of {type(producer).__qualname__}"):
-                await producer.dead_letter(keeping.entry.event, reason)
+                await producer.dead_letter(decision.entry.event, reason)
         except Exception as error:
             _log.warning("a message could not be dead-lettered", error=repr(error))
             return False
@@ -387,8 +394,8 @@ def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
 
 
 def _mark_decided(backlog: Backlog, entry: Entry) -> None:
-    assert backlog.kept is not None
-    backlog.kept.decided_to = max(backlog.kept.decided_to, entry.seq + 1)
+    assert backlog.stored_lane is not None
+    backlog.stored_lane.decided_to = max(backlog.stored_lane.decided_to, entry.seq + 1)
 
 
 def _by_id(watcher: WatcherRef) -> int:

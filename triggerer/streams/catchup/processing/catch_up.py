@@ -20,9 +20,9 @@ from triggerer.streams.catchup.processing.derived_events import CatchUpDeriver
 from triggerer.streams.catchup.processing.filter_deadline import FilterDeadline
 from triggerer.streams.catchup.processing.in_flight import (
     LaneMessageInFlight,
+    MessageInFlight,
     MessagesInFlight,
     Probe,
-    Taken,
 )
 from triggerer.streams.catchup.processing.outcomes import Outcomes
 from triggerer.streams.catchup.processing.parking import Parking
@@ -31,7 +31,7 @@ from triggerer.streams.catchup.reading.backlog_reader import BacklogReader
 from triggerer.streams.catchup.reading.handover import Handover
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage, begin_giving
 from triggerer.streams.catchup.reading.reader_slots import ReaderSlots
-from triggerer.streams.catchup.reading.stored_messages import StoredMessages
+from triggerer.streams.catchup.reading.replayed_messages import ReplayedMessages
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.filtering import filtered
 from triggerer.streams.delivery.group_state import GroupState
@@ -72,7 +72,7 @@ class CatchUp:
         self._look_error: Exception | None = None
         self._is_told = False
         """Whether `restart` was called during this attempt,"""
-        self._open_when_told: Taken | None = None
+        self._open_when_told: MessageInFlight | None = None
         """with this message open."""
         self._member = member
         self._state = state
@@ -88,26 +88,26 @@ class CatchUp:
             self._mark_looked,
             context.restart_backoff(),
         )
-        self._missed = BacklogReader(
+        self._reader = BacklogReader(
             watcher, state, context, readers, self._handover, self._pass_over, self._record_failure
         )
         fence = member.source.fence
-        self._kept = (
+        self._replays = (
             None
-            if context.parked is None or fence is None or state.keeps_messages
-            else StoredMessages(watcher, fence, state, context.parked)
+            if context.parked is None or fence is None or state.stores_messages
+            else ReplayedMessages(watcher, fence, state, context.parked)
         )
-        self._probes = Probes(state, self._missed.queue)
-        self._setting_aside = Parking(watcher, member.name, state, context, tasks)
+        self._probes = Probes(state, self._reader.queue)
+        self._parking = Parking(watcher, member.name, state, context, tasks)
         self._outcomes = Outcomes(
             member.name,
             state,
             context,
             in_flight,
-            self._missed,
+            self._reader,
             self._probes,
-            self._setting_aside,
-            self._kept,
+            self._parking,
+            self._replays,
             self._record_failure,
             self._record_success,
         )
@@ -126,28 +126,28 @@ class CatchUp:
         return self._member.name
 
     @property
-    def open_message(self) -> Taken | None:
+    def open_message(self) -> MessageInFlight | None:
         """What its filter was given last, until it moves past it."""
         return self._in_flight.open
 
     def wake(self) -> None:
         """Look again: it has fallen behind in another lane, or something has arrived."""
-        self._missed.wake()
+        self._reader.wake()
 
     def offer(self, backlog: Backlog) -> None:
         """It is behind in this lane, or there may be more in it."""
-        self._missed.offer(backlog)
+        self._reader.offer(backlog)
 
-    def look_for_kept(self) -> None:
+    def look_for_replays(self) -> None:
         """There are messages to be replayed."""
-        if self._kept is not None:
-            self._kept.look()
-            self._missed.interrupt()
+        if self._replays is not None:
+            self._replays.look()
+            self._reader.interrupt()
 
     def restart(self) -> None:
         """Try again now what has failed, and once more what is under way, should it fail: it began before."""
         self._is_told, self._open_when_told = True, self._in_flight.open
-        self._missed.restart()
+        self._reader.restart()
 
     # Its life
 
@@ -155,18 +155,18 @@ class CatchUp:
         """Catch up until it is behind nowhere, or cancelled. No error of a plugin is raised."""
         for backlog in self._state.backlogs.behind(self.watcher.watcher_id):
             self._take_over(backlog)
-            if backlog.kept is not None:
+            if backlog.stored_lane is not None:
                 # It reads all lanes together, from the first message on.
-                backlog.kept.begin()
+                backlog.stored_lane.begin()
         # All: of those whose rows were stored in one commit, only some were offered since it was made.
         for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
-            self._missed.offer(backlog)
+            self._reader.offer(backlog)
         with self._life:
             async with anyio.create_task_group() as tasks:
-                self._missed.tasks = tasks
+                self._reader.tasks = tasks
                 tasks.start_soon(self._deadline.watch)
                 while self._has_work():
-                    await self._missed.wait_for_turn()
+                    await self._reader.wait_for_turn()
                     await self._attempt()
                 tasks.cancel_scope.cancel()
 
@@ -178,14 +178,14 @@ class CatchUp:
         before, backlog.in_flight_by = backlog.in_flight_by, self._in_flight
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
-            if backlog.kept is not None or backlog.cursor != backlog.position:
+            if backlog.stored_lane is not None or backlog.cursor != backlog.position:
                 # What was counted is of a message behind the one with which it begins. In a queue each row has its own.
                 backlog.failures = 0
             # What was known of the end is old.
             backlog.cursor, backlog.end = backlog.position, None
-            if backlog.kept is not None:
-                backlog.kept.under_way.clear()
-                backlog.kept.read_again()
+            if backlog.stored_lane is not None:
+                backlog.stored_lane.in_flight_keys.clear()
+                backlog.stored_lane.read_again()
 
     def stop(self) -> None:
         """Its watcher is gone, or has another trigger now."""
@@ -196,12 +196,12 @@ class CatchUp:
         return self._state.backlogs.may_catch_up(self.watcher.watcher_id)
 
     def _has_work(self) -> bool:
-        return self._is_behind or self.has_kept
+        return self._is_behind or self.has_replays
 
     @property
-    def has_kept(self) -> bool:
+    def has_replays(self) -> bool:
         """Whether there may be messages that were set aside and are to be given to it again."""
-        return self._kept is not None and self._kept.are_waiting
+        return self._replays is not None and self._replays.are_waiting
 
     async def _attempt(self) -> None:
         started = self._context.clock.monotonic()
@@ -225,7 +225,7 @@ class CatchUp:
                     and isinstance(failed, LaneMessageInFlight)
                     and not failed.is_parked
                 ):
-                    self._missed.resume(failed.backlog)
+                    self._reader.resume(failed.backlog)
             elif self._context.restarts:
                 for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
                     # How far it is behind by now: no message moves its positions.
@@ -239,7 +239,7 @@ class CatchUp:
             if trigger is not None:
                 await self._member.clean_up(trigger)
 
-    async def _fail(self, failed: Taken, error: Exception, started: float) -> None:
+    async def _fail(self, failed: MessageInFlight, error: Exception, started: float) -> None:
         try:
             self._outcomes.fail(failed, error)
         except Exception as raised:
@@ -252,7 +252,7 @@ class CatchUp:
         """What was taken from a lane, or tried for it, counts no more; nor what the lane waits for because of that."""
         self._in_flight.forget(backlog)
         self._probes.forget(backlog)
-        self._missed.resume(backlog)
+        self._reader.resume(backlog)
 
     async def _wait_before_next(self, started: float) -> None:
         clock = self._context.clock
@@ -284,7 +284,7 @@ class CatchUp:
             self._record_failure(error)
         elif self.error is self._look_error:
             self._record_success()
-        self._missed.wake()
+        self._reader.wake()
 
     def _pass_over(self, backlog: Backlog, position: Position) -> None:
         self._outcomes.pass_over(backlog, position)
@@ -327,11 +327,11 @@ class CatchUp:
         assert producer is not None
         key_of = producer.get_idempotency_key
         while self._has_work():
-            kept = self._kept
+            replays = self._replays
             if (
-                kept is not None
-                and kept.are_waiting
-                and (replayed := await kept.next()) is not None
+                replays is not None
+                and replays.are_waiting
+                and (replayed := await replays.next()) is not None
             ):
                 self._open(replayed)
                 yield replayed.event
@@ -344,7 +344,7 @@ class CatchUp:
                     candidate = await self._probes.next(backlog)
                 except Exception as error:
                     # As where its messages cannot be read: it waits, and the others go on.
-                    self._missed.postpone(backlog)
+                    self._reader.postpone(backlog)
                     self._record_failure(error)
                     continue
                 if candidate is not None:
@@ -353,7 +353,7 @@ class CatchUp:
                     yield probe.event
                     self._resolve(probe)
                     continue
-            async with aclosing(self._missed.slice(backlog)) as bursts:
+            async with aclosing(self._reader.slice(backlog)) as bursts:
                 async for burst in bursts:
                     # Of all that is done here, only this is done for each message.
                     for message in burst:
@@ -386,20 +386,20 @@ class CatchUp:
     async def _next_lane(self) -> Backlog | None:
         """Whose turn it is; None after all of them have waited, or where something else is to be given first."""
         self._handover.begin_recreated()
-        backlog = self._missed.next_lane()
+        backlog = self._reader.next_lane()
         if backlog is not None and backlog.in_flight_by is not self._in_flight:
             self._take_over(backlog)
-        assert self._missed.tasks is not None
-        self._handover.look_if_due(self._missed.tasks)
-        if backlog is None and self._is_behind and not self.has_kept:
-            await self._missed.wait_for_turn()
+        assert self._reader.tasks is not None
+        self._handover.look_if_due(self._reader.tasks)
+        if backlog is None and self._is_behind and not self.has_replays:
+            await self._reader.wait_for_turn()
         return backlog
 
-    def _open(self, in_flight: Taken) -> None:
+    def _open(self, in_flight: MessageInFlight) -> None:
         self._in_flight.open = in_flight
         self._deadline.opened_at = self._context.clock.monotonic()
 
-    def _resolve(self, in_flight: Taken) -> None:
+    def _resolve(self, in_flight: MessageInFlight) -> None:
         """The filter has moved past the open message."""
         self._in_flight.open = None
         self._outcomes.resolve(in_flight)

@@ -13,11 +13,11 @@ from triggerer.domain.watchers.lane_positions import ReplayRequest, encode_lane
 from triggerer.domain.watchers.parked import KeptLane
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
-from triggerer.streams.catchup.backlogs.queue_backlogs import begin_group, enter_kept
+from triggerer.streams.catchup.backlogs.queue_backlogs import begin_group, enter_stored
 from triggerer.streams.catchup.backlogs.replays import Replays
 from triggerer.streams.catchup.processing.catch_up import CatchUp
 from triggerer.streams.catchup.reading.reader_slots import ReaderSlots
-from triggerer.streams.catchup.reading.stored_messages import give_back
+from triggerer.streams.catchup.reading.replayed_messages import give_back
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.group_state import GroupState
@@ -48,13 +48,13 @@ class CatchUpTasks:
         self._key = key
         self._members = members
         self._context = context
-        self._hosts: dict[WatcherRef, Member] = {}
+        self._member_of: dict[WatcherRef, Member] = {}
         """Which member serves a watcher."""
         self._loaded: dict[int, Fence] = {}
         """By watcher the lease under which it was taken over where it stands: from then on that is known here alone."""
         self._replays = Replays(self.backlogs, context, members, self._on_backlog)
         self._catching_up: dict[WatcherRef, CatchUp] = {}
-        self._with_kept: set[WatcherRef] = set()
+        self._with_replays: set[WatcherRef] = set()
         """Those for whom messages are kept that were set aside."""
         self._readers = ReaderSlots(_READERS, context.clock)
         self._group: Group | None = None
@@ -64,16 +64,18 @@ class CatchUpTasks:
 
     def add(self, member: Member) -> None:
         """Take over what is stored of a new member's watchers, and what is asked of them."""
-        self._hosts.update(dict.fromkeys(member.source.watchers, member))
-        self._load_lags(member)
+        self._member_of.update(dict.fromkeys(member.source.watchers, member))
+        self._load_backlogs(member)
         self._try_now(member.source.watchers)
         self.rewind(member, member.replays)
 
-    def _load_lags(self, member: Member) -> None:
-        with_kept = {one.watcher_id for one in member.spec.kept}
-        self._with_kept.update(one for one in member.source.watchers if one.watcher_id in with_kept)
+    def _load_backlogs(self, member: Member) -> None:
+        with_kept = {one.watcher_id for one in member.spec.stored_lanes}
+        self._with_replays.update(
+            one for one in member.source.watchers if one.watcher_id in with_kept
+        )
         fence = member.source.fence
-        if fence is None or not self.backlogs.are_kept:
+        if fence is None or not self.backlogs.is_enabled:
             return
         watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
         for row in member.spec.positions:
@@ -83,27 +85,27 @@ class CatchUpTasks:
         self._loaded.update(dict.fromkeys(watchers, fence))
         self._record_backlogs(member)
         group = self._group
-        if group is not None and group.state.keeps_messages:
-            enter_kept(self.backlogs, group.state, member, member.spec.kept)
+        if group is not None and group.state.stores_messages:
+            enter_stored(self.backlogs, group.state, member, member.spec.stored_lanes)
 
     def withdraw(self, member: Member) -> None:
         """Have nobody catch up for a member that has been taken out."""
         self._stop_catching_up(member.source.watchers)
-        self.forget_host(member, member.source.watchers)
+        self.stop_serving(member, member.source.watchers)
 
-    def forget_host(self, member: Member, watchers: Iterable[WatcherRef]) -> None:
+    def stop_serving(self, member: Member, watchers: Iterable[WatcherRef]) -> None:
         """The member serves these watchers no more."""
         for watcher in watchers:
-            if self._hosts.get(watcher) is member:
-                del self._hosts[watcher]
+            if self._member_of.get(watcher) is member:
+                del self._member_of[watcher]
 
-    def forget_hosts(self) -> None:
+    def forget_members(self) -> None:
         """The stream has no members any more."""
-        self._hosts.clear()
+        self._member_of.clear()
 
-    def forget_unhosted(self) -> None:
+    def forget_unserved(self) -> None:
         """Drop what is known of watchers that no member serves any more: they read another stream now."""
-        gone = self.backlogs.watchers().difference(self._hosts)
+        gone = self.backlogs.watchers().difference(self._member_of)
         if gone:
             self.forget_watchers(gone)
 
@@ -145,7 +147,7 @@ class CatchUpTasks:
         blocked_by = {} if self._group is None else self._group.state.blocked_by
         standing = None if self._group is None else _standing_text(self._group.state.standing)
         for member in self._members:
-            names = {self._hosts[one].name for one in blocked_by if one in self._hosts}
+            names = {self._member_of[one].name for one in blocked_by if one in self._member_of}
             others = ", ".join(sorted(names.difference((member.name,))))
             before = member.held_by, member.standing
             member.held_by, member.standing = others or None, standing
@@ -154,7 +156,7 @@ class CatchUpTasks:
 
     def source_of(self, watcher: WatcherRef) -> EventSource | None:
         """What the member that serves a watcher serves; None: no member does."""
-        member = self._hosts.get(watcher)
+        member = self._member_of.get(watcher)
         return None if member is None else member.source
 
     # What is asked
@@ -165,8 +167,8 @@ class CatchUpTasks:
         member.replace_source(source, name=name, group=self._group)
         gone = before.difference(source.watchers)
         self._stop_catching_up(gone)
-        self.forget_host(member, gone)
-        self._hosts.update(dict.fromkeys(source.watchers, member))
+        self.stop_serving(member, gone)
+        self._member_of.update(dict.fromkeys(source.watchers, member))
         self.forget_watchers(gone)
         self._try_now(set(source.watchers) - before)
         self._record_backlogs(member)
@@ -184,20 +186,20 @@ class CatchUpTasks:
     def replay_parked(self, member: Member, lanes: Collection[KeptLane]) -> None:
         """Give its watchers what is kept for them in these lanes, and was set aside before."""
         group = self._group
-        if group is not None and group.state.keeps_messages:
-            enter_kept(self.backlogs, group.state, member, lanes)
+        if group is not None and group.state.stores_messages:
+            enter_stored(self.backlogs, group.state, member, lanes)
             self.start(member)
             return
-        known = {one[:2] for one in member.spec.kept}
+        known = {one[:2] for one in member.spec.stored_lanes}
         more = [one for one in lanes if one[:2] not in known]
         # For the next group, where the source is a queue.
-        member.spec = replace(member.spec, kept=(*member.spec.kept, *more))
+        member.spec = replace(member.spec, stored_lanes=(*member.spec.stored_lanes, *more))
         watcher_ids = {one.watcher_id for one in lanes}
         for watcher in member.source.watchers:
             if watcher.watcher_id in watcher_ids:
-                self._with_kept.add(watcher)
+                self._with_replays.add(watcher)
                 if (running := self._catching_up.get(watcher)) is not None:
-                    running.look_for_kept()
+                    running.look_for_replays()
         self.start(member)
 
     def _try_now(self, watchers: Iterable[WatcherRef]) -> None:
@@ -228,7 +230,7 @@ class CatchUpTasks:
 
     def _on_backlog(self, watcher: WatcherRef) -> None:
         # Often: where each message of a queue is a lane, with each of them.
-        member = self._hosts.get(watcher)
+        member = self._member_of.get(watcher)
         if member is not None:
             has_changed = self._record_backlogs_of(member, watcher)
             if watcher not in self._catching_up:
@@ -283,7 +285,7 @@ class CatchUpTasks:
             if running is not None:
                 running.wake()
             elif not member.awaits_restart and (
-                (watcher in self._with_kept and not group.state.keeps_messages)
+                (watcher in self._with_replays and not group.state.stores_messages)
                 or self.backlogs.may_catch_up(watcher.watcher_id)
             ):
                 catching_up = CatchUp(
@@ -295,8 +297,8 @@ class CatchUpTasks:
                     self._on_backlog,
                     self._tasks,
                 )
-                if watcher in self._with_kept:
-                    catching_up.look_for_kept()
+                if watcher in self._with_replays:
+                    catching_up.look_for_replays()
                 self._catching_up[watcher] = catching_up
                 self._tasks.start_soon(self._catch_up, catching_up, name=member.task_name)
 
@@ -305,16 +307,16 @@ class CatchUpTasks:
         if fence is None or parked is None:
             return
         for watcher in member.source.watchers:
-            if watcher in self._with_kept:
-                self._with_kept.discard(watcher)
+            if watcher in self._with_replays:
+                self._with_replays.discard(watcher)
                 tasks.start_soon(give_back, watcher, fence, parked)
 
     async def _catch_up(self, catching_up: CatchUp) -> None:
         watcher = catching_up.watcher
         try:
             await catching_up.run()
-            if not catching_up.has_kept:
-                self._with_kept.discard(watcher)
+            if not catching_up.has_replays:
+                self._with_replays.discard(watcher)
         finally:
             if self._catching_up.get(watcher) is catching_up:
                 del self._catching_up[watcher]
@@ -323,7 +325,7 @@ class CatchUpTasks:
 
     def _stop_catching_up(self, watchers: Iterable[WatcherRef]) -> None:
         for watcher in watchers:
-            self._with_kept.discard(watcher)
+            self._with_replays.discard(watcher)
             if (catching_up := self._catching_up.pop(watcher, None)) is not None:
                 catching_up.stop()
 

@@ -12,8 +12,8 @@ from triggerer.errors import PluginError
 from triggerer.streams.catchup.processing.filter_deadline import FilterDeadline
 from triggerer.streams.catchup.processing.in_flight import (
     CatchUpDerivedEvent,
+    MessageInFlight,
     MessagesInFlight,
-    Taken,
 )
 from triggerer.streams.catchup.processing.outcomes import Outcomes
 from triggerer.streams.context import RuntimeContext
@@ -104,7 +104,7 @@ class CatchUpDeriver:
                     await sink.wait_for_room()
                 await pending.wait_for_room()
 
-    def _mark_stored(self, in_flight: Taken, error: Exception | None) -> None:
+    def _mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:
         self._give_room()
         self._outcomes.mark_stored(in_flight, error)
 

@@ -19,7 +19,7 @@ class _InFlight:
 
     __slots__ = ("derived", "is_dropped", "is_rejected", "rejected_because", "unresolved")
 
-    is_trial = False
+    is_probe = False
     """Whether it is only tried: nothing that derives from it is stored."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class _InFlight:
     @property
     def is_stale(self) -> bool:
         """Whether nothing that derives from it is to be stored any more."""
-        return self.is_dropped or self.is_trial
+        return self.is_dropped or self.is_probe
 
 
 class LaneMessageInFlight(_InFlight):
@@ -92,7 +92,7 @@ class Probe(_InFlight):
 
     __slots__ = ("backlog", "event")
 
-    is_trial = True
+    is_probe = True
     key = None
 
     def __init__(self, backlog: Backlog, message: Message | QueueMessage) -> None:
@@ -106,23 +106,23 @@ class Probe(_InFlight):
         return self.backlog.fence
 
 
-class StoredMessageInFlight(_InFlight):
+class ReplayedMessageInFlight(_InFlight):
     """A message that was set aside, and is replayed."""
 
-    __slots__ = ("event", "fence", "kept")
+    __slots__ = ("event", "fence", "row")
 
-    def __init__(self, kept: KeptMessage, event: Any, fence: Fence) -> None:
+    def __init__(self, row: KeptMessage, event: Any, fence: Fence) -> None:
         super().__init__()
-        self.kept = kept
+        self.row = row
         self.event = event
         self.fence = fence
 
     @property
     def key(self) -> str:
-        return self.kept.key
+        return self.row.key
 
 
-Taken = LaneMessageInFlight | Probe | StoredMessageInFlight
+MessageInFlight = LaneMessageInFlight | Probe | ReplayedMessageInFlight
 
 
 class CatchUpDerivedEvent:
@@ -131,7 +131,9 @@ class CatchUpDerivedEvent:
     __slots__ = ("_in_flight", "_on_stored")
 
     def __init__(
-        self, in_flight: Taken, on_stored: Callable[[Taken, Exception | None], None]
+        self,
+        in_flight: MessageInFlight,
+        on_stored: Callable[[MessageInFlight, Exception | None], None],
     ) -> None:
         self._in_flight = in_flight
         self._on_stored = on_stored
@@ -147,7 +149,7 @@ class MessagesInFlight:
     """
 
     def __init__(self) -> None:
-        self.open: Taken | None = None
+        self.open: MessageInFlight | None = None
         """What the filter was given last, until it moves past it."""
         self._by_lane: dict[Backlog, deque[LaneMessageInFlight]] = {}
         """By lane and in order, what the filter has moved past."""
@@ -176,8 +178,8 @@ class MessagesInFlight:
         while queue and not queue[0].unresolved:
             last = queue.popleft()
             derived += last.derived
-            if backlog.kept is not None:
-                _mark_passed(backlog.kept, last)
+            if backlog.stored_lane is not None:
+                _mark_passed(backlog.stored_lane, last)
         if not queue:
             if queue is not None:
                 del self._by_lane[backlog]
@@ -186,7 +188,7 @@ class MessagesInFlight:
                 backlog.position = backlog.cursor
         elif last is not None:
             backlog.position = (
-                last.message.end if backlog.kept is not None else queue[0].message.position
+                last.message.end if backlog.stored_lane is not None else queue[0].message.position
             )
         return derived > 0
 
@@ -217,20 +219,20 @@ class MessagesInFlight:
 
 def _drop(in_flight: LaneMessageInFlight) -> None:
     in_flight.is_dropped = True
-    if in_flight.backlog.kept is not None and in_flight.key is not None:
-        in_flight.backlog.kept.under_way.discard(in_flight.key)
+    if in_flight.backlog.stored_lane is not None and in_flight.key is not None:
+        in_flight.backlog.stored_lane.in_flight_keys.discard(in_flight.key)
 
 
-def _mark_passed(kept: StoredLane, in_flight: LaneMessageInFlight) -> None:
+def _mark_passed(stored: StoredLane, in_flight: LaneMessageInFlight) -> None:
     """All that derives from it is durable: its row goes, if it has one. Of what is set aside it stays."""
     message = in_flight.message
     assert isinstance(message, QueueMessage)
     key = in_flight.key
     if message.id is None:
-        key = kept.ahead.pop(message.position[1], None)
+        key = stored.given_before_stored.pop(message.position[1], None)
     if key is not None and in_flight.is_set_aside:
-        kept.mark_set_aside(key)
+        stored.mark_set_aside(key)
     elif key is not None:
-        kept.mark_passed(key)
+        stored.mark_passed(key)
     elif in_flight.key is not None:
-        kept.under_way.discard(in_flight.key)
+        stored.in_flight_keys.discard(in_flight.key)

@@ -14,16 +14,16 @@ from triggerer.streams.catchup.backlogs.backlog import Backlog, Blocked
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.catchup.processing.in_flight import (
     LaneMessageInFlight,
+    MessageInFlight,
     MessagesInFlight,
     Probe,
-    StoredMessageInFlight,
-    Taken,
+    ReplayedMessageInFlight,
 )
 from triggerer.streams.catchup.processing.parking import Parking
 from triggerer.streams.catchup.processing.probes import Probes
 from triggerer.streams.catchup.reading.backlog_reader import BacklogReader
 from triggerer.streams.catchup.reading.queue_reader import QueueMessage
-from triggerer.streams.catchup.reading.stored_messages import StoredMessages
+from triggerer.streams.catchup.reading.replayed_messages import ReplayedMessages
 from triggerer.streams.context import RuntimeContext
 from triggerer.streams.delivery.group_state import GroupState
 
@@ -51,8 +51,8 @@ class Outcomes:
         in_flight: MessagesInFlight,
         backlog_reader: BacklogReader,
         probes: Probes,
-        setting_aside: Parking,
-        kept: StoredMessages | None,
+        parking: Parking,
+        replays: ReplayedMessages | None,
         on_failure: Callable[[Exception], None],
         on_success: Callable[[], None],
     ) -> None:
@@ -60,10 +60,10 @@ class Outcomes:
         self._state = state
         self._context = context
         self._in_flight = in_flight
-        self._missed = backlog_reader
+        self._reader = backlog_reader
         self._probes = probes
-        self._setting_aside = setting_aside
-        self._kept = kept
+        self._parking = parking
+        self._replays = replays
         self._on_failure = on_failure
         self._on_success = on_success
         self._going_on: Backlog | None = None
@@ -71,11 +71,11 @@ class Outcomes:
 
     def is_probe_due(self, backlog: Backlog) -> bool:
         """Whether another message is to be tried, since the lane's own has failed too often."""
-        return self._setting_aside.is_possible and self._probes.is_due(backlog)
+        return self._parking.is_possible and self._probes.is_due(backlog)
 
     # What passes
 
-    def resolve(self, in_flight: Taken) -> bool:
+    def resolve(self, in_flight: MessageInFlight) -> bool:
         """The filter has moved past a message; False if its lane is not to be read on from there."""
         if not isinstance(in_flight, LaneMessageInFlight):
             return self._resolve_alone(in_flight)
@@ -93,14 +93,14 @@ class Outcomes:
         if not is_going_on:
             # After a message of another lane, or after a failure.
             self._on_success()
-            self._missed.record_success(backlog)
+            self._reader.record_success(backlog)
         self._in_flight.add(in_flight)
         goes_on = self._pass(in_flight)
-        if not is_going_on and goes_on and backlog.kept is None:
+        if not is_going_on and goes_on and backlog.stored_lane is None:
             self._going_on = backlog
         return goes_on
 
-    def _resolve_alone(self, in_flight: Probe | StoredMessageInFlight) -> bool:
+    def _resolve_alone(self, in_flight: Probe | ReplayedMessageInFlight) -> bool:
         """The same of one that is given for itself."""
         if in_flight.is_dropped:
             return False
@@ -122,15 +122,15 @@ class Outcomes:
         if backlog.failures:
             backlog.failures = 0
             self._probes.forget(backlog)
-            if backlog.kept is not None:
-                backlog.kept.failed_with = None
+            if backlog.stored_lane is not None:
+                backlog.stored_lane.failed_with = None
         if not in_flight.unresolved:
             self._settle(in_flight)
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
             # What follows it waits for the answer, or each attempt would derive all of it again.
-            self._missed.hold(backlog)
+            self._reader.hold(backlog)
             return False
         return True
 
@@ -149,7 +149,7 @@ class Outcomes:
         """Something has failed, and is shown until a message passes."""
         self._going_on = None
 
-    def mark_stored(self, in_flight: Taken, error: Exception | None) -> None:
+    def mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:
         """The store has answered for an event that derives from a message."""
         in_flight.unresolved -= 1
         if in_flight.is_dropped:
@@ -161,97 +161,97 @@ class Outcomes:
             self._on_failure(error)
             self._refuse(in_flight, error)
 
-    def _settle(self, in_flight: Taken) -> None:
+    def _settle(self, in_flight: MessageInFlight) -> None:
         """A message waits for nothing any more."""
         if isinstance(in_flight, LaneMessageInFlight):
             if self._is_blocked_at(in_flight):
                 in_flight.backlog.blocked = None
-                self._missed.resume(in_flight.backlog)
+                self._reader.resume(in_flight.backlog)
             self._move(in_flight.backlog)
-        elif isinstance(in_flight, StoredMessageInFlight):
-            assert self._kept is not None
-            self._kept.mark_passed(in_flight)
+        elif isinstance(in_flight, ReplayedMessageInFlight):
+            assert self._replays is not None
+            self._replays.mark_passed(in_flight)
 
     def _move(self, backlog: Backlog) -> None:
         """Move the position past what is dealt with."""
         has_derived = self._in_flight.move(backlog)
-        if backlog.kept is not None:
-            if backlog.kept.passed:
-                self._drop_passed(backlog, backlog.kept)
+        if backlog.stored_lane is not None:
+            if backlog.stored_lane.passed:
+                self._drop_passed(backlog, backlog.stored_lane)
         elif has_derived:
             self._state.backlogs.move(backlog)
         if backlog.is_caught_up:
             self._state.backlogs.mark_settled(backlog)
 
-    def _drop_passed(self, backlog: Backlog, kept: StoredLane) -> None:
+    def _drop_passed(self, backlog: Backlog, stored: StoredLane) -> None:
         """Delete the rows of what is dealt with."""
-        keys, kept.passed = tuple(kept.passed), []
+        keys, stored.passed = tuple(stored.passed), []
 
         def note(_: Exception | None) -> None:
             # Where it was refused the rows stay, and keys absorb what they bring once more.
-            kept.mark_gone(keys)
+            stored.mark_gone(keys)
             self._state.end_if_advanced(backlog)
 
-        self._setting_aside.submit_change(backlog, Passed(keys), note)
+        self._parking.submit_change(backlog, Passed(keys), note)
 
     # What fails
 
-    def fail(self, in_flight: Taken, error: Exception) -> None:
+    def fail(self, in_flight: MessageInFlight, error: Exception) -> None:
         """The filter has failed with this message open."""
         if isinstance(in_flight, Probe):
             self._probes.mark_failed(in_flight.backlog)
-        elif isinstance(in_flight, StoredMessageInFlight):
-            assert self._kept is not None
+        elif isinstance(in_flight, ReplayedMessageInFlight):
+            assert self._replays is not None
             if not in_flight.is_dropped:
-                self._kept.mark_failed(in_flight, error)
+                self._replays.mark_failed(in_flight, error)
         elif not in_flight.is_stale:
             backlog = in_flight.backlog
             self._count_failure(backlog, in_flight)
-            self._missed.record_failure()
-            if backlog.kept is not None and in_flight.key is not None:
-                self._setting_aside.submit_change(
+            self._reader.record_failure()
+            if backlog.stored_lane is not None and in_flight.key is not None:
+                self._parking.submit_change(
                     backlog, Failed(in_flight.key, backlog.failures), _ignore
                 )
             if self._probes.blames_message(backlog):
                 in_flight.unresolved -= 1
                 self._in_flight.add(in_flight)
                 # Until that is durable: after a crash it is given again, and nothing behind it was.
-                self._missed.hold(backlog)
+                self._reader.hold(backlog)
                 self._set_aside(in_flight, error, is_waited_for=True)
                 return
             self._rewind(in_flight)
-            if backlog.kept is not None:
-                backlog.kept.failed_with = in_flight.key
+            if backlog.stored_lane is not None:
+                backlog.stored_lane.failed_with = in_flight.key
             if not self.is_probe_due(backlog):
                 is_patient = backlog.failures >= self._context.settings.max_deliveries
-                self._missed.postpone(backlog, is_patient=is_patient)
+                self._reader.postpone(backlog, is_patient=is_patient)
                 self._probes.look_again(backlog)
 
-    def read_again(self, in_flight: Taken) -> None:
+    def read_again(self, in_flight: MessageInFlight) -> None:
         """It could not even be noted that the filter has failed with this message."""
         if isinstance(in_flight, LaneMessageInFlight) and not in_flight.is_stale:
             self._rewind(in_flight)
-            self._missed.postpone(in_flight.backlog)
+            self._reader.postpone(in_flight.backlog)
 
     def _count_failure(self, backlog: Backlog, in_flight: LaneMessageInFlight) -> None:
         message = in_flight.message
         if (
-            backlog.kept is not None
+            backlog.stored_lane is not None
             and isinstance(message, QueueMessage)
-            and backlog.kept.failed_with not in (None, in_flight.key)
+            and backlog.stored_lane.failed_with not in (None, in_flight.key)
         ):
             # Somebody has discarded the message that was counted: this one is blamed for nothing yet.
             backlog.failures = message.failures
             self._probes.forget(backlog)
         backlog.failures += 1
 
-    def _reject(self, in_flight: Taken) -> bool:
+    def _reject(self, in_flight: MessageInFlight) -> bool:
         because = in_flight.rejected_because
         error = PluginError(
             f"{self._name} rejected a message while it caught up"
             + ("" if because is None else f": {because}")
         )
-        if self._setting_aside.is_possible:
+        if self._parking.is_possible:
             return self._refuse(in_flight, error)
         # Without its key, which the producer may not be able to tell.
         _log.warning(
@@ -263,13 +263,13 @@ class Outcomes:
         )
         return True
 
-    def _refuse(self, in_flight: Taken, error: Exception) -> bool:
+    def _refuse(self, in_flight: MessageInFlight, error: Exception) -> bool:
         """A repeat would bring the same: the store has refused an event of the message, or the filter rejected it.
 
         Returns:
             Whether it is settled once the filter has moved past it.
         """
-        if isinstance(in_flight, StoredMessageInFlight):
+        if isinstance(in_flight, ReplayedMessageInFlight):
             self.fail(in_flight, error)
         elif isinstance(in_flight, LaneMessageInFlight) and not in_flight.backlog.is_gone:
             return self._set_aside(in_flight, error)
@@ -291,12 +291,12 @@ class Outcomes:
         def note(refusal: Exception | None) -> None:
             in_flight.unresolved -= 1
             if is_waited_for:
-                self._missed.resume(in_flight.backlog)
+                self._reader.resume(in_flight.backlog)
             if in_flight.is_dropped:
                 return
             if refusal is None:
                 if is_waited_for:
-                    self._missed.record_success(in_flight.backlog)
+                    self._reader.record_success(in_flight.backlog)
                     self._pass(in_flight)
                 elif not in_flight.unresolved:
                     self._settle(in_flight)
@@ -309,8 +309,8 @@ class Outcomes:
                 self._rewind(in_flight)
                 self._block(in_flight)
 
-        if self._setting_aside.is_possible:
-            self._setting_aside.submit(in_flight, error, note)
+        if self._parking.is_possible:
+            self._parking.submit(in_flight, error, note)
         else:
             note(error)
         return not in_flight.is_dropped
@@ -328,10 +328,10 @@ class Outcomes:
         if self._context.restarts:
             delay = blocked.backoff.next_delay()
             blocked.until = self._context.clock.monotonic() + delay
-            self._missed.delay(backlog, delay)
+            self._reader.delay(backlog, delay)
         else:
             blocked.until = math.inf
-            self._missed.postpone(backlog)
+            self._reader.postpone(backlog)
 
     def _rewind(self, in_flight: LaneMessageInFlight) -> None:
         """The lane is read again from this message on."""
@@ -340,8 +340,8 @@ class Outcomes:
         if backlog.is_gone:
             return
         self._state.backlogs.leave_live(backlog)
-        if backlog.kept is not None:
-            backlog.kept.read_again()
+        if backlog.stored_lane is not None:
+            backlog.stored_lane.read_again()
         backlog.cursor = in_flight.message.position
         self._move(backlog)
         self._state.store_position(backlog)

@@ -132,7 +132,7 @@ class Parking:
         if isinstance(key, str) and key:
             return key
         backlog, position = in_flight.backlog, in_flight.message.position
-        if backlog.kept is None:
+        if backlog.stored_lane is None:
             return f"{backlog.stored_as}@{position}"
         # In a queue it has a number in this group only: in the next one another message has that.
         return f"{backlog.stored_as}@{self._context.now().isoformat()}/{position[1]}"

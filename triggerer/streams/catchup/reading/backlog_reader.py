@@ -95,7 +95,7 @@ class BacklogReader:
         """How many readings of lanes in a row have given nothing while others waited: a slow broker, or the end."""
         parked = context.parked
         self.queue = (
-            QueueReader(watcher, state, parked) if parked and state.keeps_messages else None
+            QueueReader(watcher, state, parked) if parked and state.stores_messages else None
         )
         self.tasks: anyio.abc.TaskGroup | None = None
         """Where its readers run; set before anything is read."""
@@ -121,7 +121,7 @@ class BacklogReader:
     def next_lane(self) -> Backlog | None:
         """The lane that may be read and was not read last; None if all wait."""
         self._is_interrupted = False
-        if self._watcher.watcher_id in self._state.backlogs.held:
+        if self._watcher.watcher_id in self._state.backlogs.rewinding:
             return None
         while (backlog := self._turns.next()) is not None:
             if not (self._handover.go_live_if_caught_up(backlog) or self._gives_way(backlog)):
@@ -233,7 +233,7 @@ class BacklogReader:
             self._state.store_position(backlog)
 
     def _bursts(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
-        if backlog.kept is not None:
+        if backlog.stored_lane is not None:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
@@ -242,28 +242,28 @@ class BacklogReader:
         return self._from_memory(backlog)
 
     async def _from_queue(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
-        kept, queue = backlog.kept, self.queue
-        assert kept is not None
+        stored, queue = backlog.stored_lane, self.queue
+        assert stored is not None
         assert queue is not None
         given = 0
         while given < _SLICE and not (backlog.is_gone or backlog.is_caught_up):
-            if kept.are_there:
+            if stored.has_unread:
                 try:
                     page = await queue.read(backlog)
                 except StoreError as error:
                     self.postpone(backlog)
                     self._on_failure(error)
                     return
-                resets = kept.resets
+                resets = stored.resets
                 for at in range(0, len(page), _BURST):
                     burst = page[at : at + _BURST]
                     yield burst
                     given += len(burst)
-                    if kept.resets != resets:
+                    if stored.resets != resets:
                         break
                     assert burst[-1].id is not None
-                    kept.mark_given(burst[-1].id)
-            elif not kept.being_written and (burst_in_memory := queue.undecided(backlog, _BURST)):
+                    stored.mark_given(burst[-1].id)
+            elif not stored.unread_writes and (burst_in_memory := queue.undecided(backlog, _BURST)):
                 yield burst_in_memory
                 given += len(burst_in_memory)
                 await checkpoint()
@@ -363,7 +363,7 @@ class BacklogReader:
         """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""
         if self._handover.go_live_if_caught_up(backlog) or self._handover.is_recreated(backlog):
             return False
-        if backlog.kept is None:
+        if backlog.stored_lane is None:
             lane_tail = self._state.lane_tail_of(backlog.lane)
             if lane_tail.after(backlog.cursor, 1):
                 return False

@@ -62,7 +62,7 @@ class Handover:
 
         Beside the reading: a lane of which no broker tells it, or that takes long, holds up no other.
         """
-        if self._is_looking or self._state.keeps_messages or not self._tells_positions:
+        if self._is_looking or self._state.stores_messages or not self._tells_positions:
             return
         behind = self._in_log()
         is_old = self._state.clock.monotonic() - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
@@ -83,7 +83,7 @@ class Handover:
 
     def _in_log(self) -> list[Backlog]:
         backlogs = self._state.backlogs.to_catch_up(self._watcher.watcher_id)
-        return [backlog for backlog in backlogs if backlog.kept is None]
+        return [backlog for backlog in backlogs if backlog.stored_lane is None]
 
     async def _look(self) -> None:
         try:
@@ -107,7 +107,7 @@ class Handover:
         """Look up where the lanes end: who has read up to there, and missed no broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
-        # Only of those that were behind before: what is broadcast from then on is kept, see `LaneTail`.
+        # Only of those that were behind before: what is broadcast from then on is stored, see `LaneTail`.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S
@@ -174,7 +174,7 @@ class Handover:
         state.progress.signal_room()
         if not (self._is_live_there(backlog) or self._is_over(backlog)):
             return False
-        if backlog.kept is not None:
+        if backlog.stored_lane is not None:
             # The live filter reads on from the next broadcast.
             is_settled = backlog.position == backlog.cursor
             backlog.cursor = [None, state.ledger.head]
@@ -196,11 +196,11 @@ class Handover:
 
     def _is_over(self, backlog: Backlog) -> bool:
         """Whether nothing is left in a lane of a queue. If its live filter is not there, it misses what comes next."""
-        return backlog.kept is not None and self._state.head_of(backlog.lane) is None
+        return backlog.stored_lane is not None and self._state.head_of(backlog.lane) is None
 
     def _is_at_head(self, backlog: Backlog) -> bool:
-        if backlog.kept is not None:
-            return self._has_nothing_left(backlog, backlog.kept)
+        if backlog.stored_lane is not None:
+            return self._has_nothing_left(backlog, backlog.stored_lane)
         lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
         if backlog.is_reemitting:
             # What is made again is made so by one filter: after a crash the keys are the same.
@@ -220,9 +220,9 @@ class Handover:
             and not is_before(backlog.cursor, end)
         )
 
-    def _has_nothing_left(self, backlog: Backlog, kept: StoredLane) -> bool:
-        """Whether it has read what is kept, and what is outstanding."""
-        if kept.are_there or kept.being_written:
+    def _has_nothing_left(self, backlog: Backlog, stored: StoredLane) -> bool:
+        """Whether it has read what is stored, and what is outstanding."""
+        if stored.has_unread or stored.unread_writes:
             return False
         state = self._state
         if state.awaits_redelivery_in(backlog.lane):
@@ -230,4 +230,4 @@ class Handover:
             return False
         lane = state.lanes.get(backlog.lane)
         tail = None if lane is None else lane.tail
-        return tail is None or tail.seq < max(backlog.cursor[1], kept.decided_to)
+        return tail is None or tail.seq < max(backlog.cursor[1], stored.decided_to)

@@ -35,7 +35,7 @@ class QueueMessage(NamedTuple):
     end: Position
     """Up to where it has read the lane in memory, once it has passed this."""
     id: int | None = None
-    """Of the row; None: it is not kept, or was not when it was taken."""
+    """Of the row; None: it is not stored, or was not when it was taken."""
     failures: int = 0
     payload: Any = None
 
@@ -51,22 +51,24 @@ class QueueReader:
         """The id of the last message that was read of all lanes together."""
 
     async def read(self, backlog: Backlog) -> list[QueueMessage]:
-        """The next messages of a lane that are kept, in order; empty if there are none, or some to be read anew.
+        """The next messages of a lane that are stored, in order; empty if there are none, or some to be read anew.
 
         Raises:
             StoreError: They cannot be read now.
         """
-        kept = backlog.kept
-        assert kept is not None
-        if not (kept.page or kept.is_read_alone):
+        stored = backlog.stored_lane
+        assert stored is not None
+        if not (stored.page or stored.is_read_alone):
             await self._read_all_lanes(backlog.fence)
-        if not kept.page:
-            await self._read_alone(backlog, kept)
+        if not stored.page:
+            await self._read_alone(backlog, stored)
         found = list(
-            self._load(backlog, (row for row in kept.page if row.key not in kept.under_way))
+            self._load(
+                backlog, (row for row in stored.page if row.key not in stored.in_flight_keys)
+            )
         )
-        if kept.page and not found:
-            kept.mark_given(kept.page[-1].id)
+        if stored.page and not found:
+            stored.mark_given(stored.page[-1].id)
         return found
 
     async def _read_all_lanes(self, fence: Fence) -> None:
@@ -77,40 +79,42 @@ class QueueReader:
         for row in rows:
             self._after = row.id
             backlog = backlogs.find(decode_lane(row.lane), watcher_id)
-            kept = None if backlog is None else backlog.kept
-            if kept is None or kept.is_read_alone or row.id <= kept.after:
+            stored = None if backlog is None else backlog.stored_lane
+            if stored is None or stored.is_read_alone or row.id <= stored.after:
                 continue
-            if len(kept.page) < _PAGE and size_bytes < _PAGE_BYTES:
-                kept.page.append(row)
+            if len(stored.page) < _PAGE and size_bytes < _PAGE_BYTES:
+                stored.page.append(row)
                 size_bytes += len(row.data)
             else:
                 # It has had no turn for long, or others hold as much as may be held.
-                kept.page.clear()
-                kept.is_read_alone = True
+                stored.page.clear()
+                stored.is_read_alone = True
 
     def _bytes_read(self) -> int:
         """Of what was read of all lanes, and not given yet."""
         backlogs = self._state.backlogs.behind(self._watcher.watcher_id)
-        pages = (backlog.kept.page for backlog in backlogs if backlog.kept is not None)
+        pages = (
+            backlog.stored_lane.page for backlog in backlogs if backlog.stored_lane is not None
+        )
         return sum(len(row.data) for page in pages for row in page)
 
-    async def _read_alone(self, backlog: Backlog, kept: StoredLane) -> None:
-        kept.is_read_alone = True
-        arrivals, resets = kept.arrivals, kept.resets
+    async def _read_alone(self, backlog: Backlog, stored: StoredLane) -> None:
+        stored.is_read_alone = True
+        arrivals, resets = stored.arrivals, stored.resets
         rows = await self._parked.read_kept(
-            backlog.fence, self._watcher.watcher_id, kept.after, _PAGE, backlog.stored_as
+            backlog.fence, self._watcher.watcher_id, stored.after, _PAGE, backlog.stored_as
         )
-        if resets != kept.resets:
+        if resets != stored.resets:
             return
-        kept.page.extend(rows)
-        if not rows and arrivals == kept.arrivals:
-            kept.unread = 0
+        stored.page.extend(rows)
+        if not rows and arrivals == stored.arrivals:
+            stored.unread = 0
 
     def undecided(self, backlog: Backlog, most: int) -> list[QueueMessage]:
-        """The first messages of a lane that are outstanding, that it has not read, and that are not kept."""
-        kept = backlog.kept
-        assert kept is not None
-        start = max(backlog.cursor[1], kept.decided_to)
+        """The first messages of a lane that are outstanding, that it has not read, and that are not stored."""
+        stored = backlog.stored_lane
+        assert stored is not None
+        start = max(backlog.cursor[1], stored.decided_to)
         head = self._state.head_of(backlog.lane)
         if head is not None and self._state.is_redelivered(head, backlog.lane):
             return []
@@ -133,10 +137,10 @@ class QueueReader:
         Raises:
             StoreError: They cannot be read now.
         """
-        kept, watcher_id = backlog.kept, self._watcher.watcher_id
-        assert kept is not None
+        stored, watcher_id = backlog.stored_lane, self._watcher.watcher_id
+        assert stored is not None
         read, fence = self._parked.read_kept, backlog.fence
-        rows = await read(fence, watcher_id, kept.after, most + 1, backlog.stored_as)
+        rows = await read(fence, watcher_id, stored.after, most + 1, backlog.stored_as)
         if len(rows) == 1:
             # Perhaps it is so large that no other was read.
             rows += await read(fence, watcher_id, rows[0].id, most, backlog.stored_as)
@@ -208,14 +212,14 @@ class QueueReader:
 
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
     """Note that the filter is given a message; False if it was kept meanwhile, so that it is read from the store."""
-    kept = backlog.kept
-    assert kept is not None
+    stored = backlog.stored_lane
+    assert stored is not None
     if message.id is None:
-        if message.position[1] < kept.decided_to:
+        if message.position[1] < stored.decided_to:
             return False
-        kept.handed_to = message.end[1]
+        stored.handed_to = message.end[1]
     if message.key is not None:
-        kept.under_way.add(message.key)
+        stored.in_flight_keys.add(message.key)
     return True
 
 

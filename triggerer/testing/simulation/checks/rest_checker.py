@@ -152,7 +152,7 @@ def _backlogs_left(
     for backlog in backlogs.all():
         at = backlog.watcher.watcher_id, backlog.lane
         name = f"the lag of watcher {at[0]} in lane {backlog.lane!r} of {stream.key}"
-        if backlog.kept is not None or at not in rows:
+        if backlog.stored_lane is not None or at not in rows:
             yield f"{name} stays in memory"
         elif at not in standing and not backlog.is_caught_up:
             yield f"{name} is not live, and nothing lies behind"

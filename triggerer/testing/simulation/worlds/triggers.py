@@ -20,7 +20,7 @@ from triggerer.abc import is_acknowledged as is_acknowledging
 from triggerer.streams.catchup.processing.in_flight import (
     LaneMessageInFlight,
     Probe,
-    StoredMessageInFlight,
+    ReplayedMessageInFlight,
 )
 from triggerer.streams.delivery.selection import is_selecting
 from triggerer.streams.delivery.subscriber import Subscriber
@@ -264,7 +264,7 @@ class RereadingRecord(ErrorProbe):
         self._leased = leased
         self._watcher: int = subscriber.watcher.watcher_id
         self._open: Message | None = None
-        self._in_flight: LaneMessageInFlight | StoredMessageInFlight | Probe | None = None
+        self._in_flight: LaneMessageInFlight | ReplayedMessageInFlight | Probe | None = None
         self._is_rejected = False
 
     @property

@@ -18,7 +18,7 @@ from triggerer.domain.watchers.parked import (
 from triggerer.errors import ConfigurationError, StoreError
 from triggerer.observability.error_texts import error_text, traceback_text
 from triggerer.streams.cancellation import plugin_code
-from triggerer.streams.catchup.processing.in_flight import StoredMessageInFlight
+from triggerer.streams.catchup.processing.in_flight import ReplayedMessageInFlight
 from triggerer.streams.delivery.group_state import GroupState
 
 _log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ def _ignore(_: Exception | None) -> None:
     pass
 
 
-class StoredMessages:
+class ReplayedMessages:
     """Those of one watcher, read from the store in pages, in the order in which they were parked.
 
     Each is given to the filter once. One that fails is set aside again: what came after it in its lane has passed long
@@ -77,7 +77,7 @@ class StoredMessages:
         self.are_waiting = True
         self._after = 0
 
-    async def next(self) -> StoredMessageInFlight | None:
+    async def next(self) -> ReplayedMessageInFlight | None:
         """Return the next one, loaded; None if there is none left.
 
         Raises:
@@ -85,14 +85,14 @@ class StoredMessages:
         """
         producer = self._state.producer
         assert producer is not None
-        while kept := await self._next_row():
+        while row := await self._next_row():
             try:
                 with plugin_code(f"load_event() of {type(producer).__qualname__}"):
-                    event: Any = producer.load_event(kept.data)
+                    event: Any = producer.load_event(row.data)
             except Exception as error:
-                self._submit(kept, Returned(kept.id, error_text(error), traceback_text(error)))
+                self._submit(row, Returned(row.id, error_text(error), traceback_text(error)))
                 continue
-            return StoredMessageInFlight(kept, event, self._fence)
+            return ReplayedMessageInFlight(row, event, self._fence)
         return None
 
     async def _next_row(self) -> KeptMessage | None:
@@ -111,25 +111,25 @@ class StoredMessages:
             return await self._next_row()
         return self._page.popleft()
 
-    def mark_passed(self, in_flight: StoredMessageInFlight) -> None:
+    def mark_passed(self, in_flight: ReplayedMessageInFlight) -> None:
         """Delete the row of a message: all that derives from it is durable."""
-        self._submit(in_flight.kept, Replayed(in_flight.kept.id))
+        self._submit(in_flight.row, Replayed(in_flight.row.id))
 
-    def mark_failed(self, in_flight: StoredMessageInFlight, error: BaseException) -> None:
+    def mark_failed(self, in_flight: ReplayedMessageInFlight, error: BaseException) -> None:
         """Set a message aside again."""
         in_flight.is_dropped = True
         _log.warning(
             "a message failed again, and is set aside",
-            message=in_flight.kept.id,
+            message=in_flight.row.id,
             error=error_text(error),
         )
-        what = Returned(in_flight.kept.id, error_text(error), traceback_text(error))
-        self._submit(in_flight.kept, what)
+        what = Returned(in_flight.row.id, error_text(error), traceback_text(error))
+        self._submit(in_flight.row, what)
 
-    def _submit(self, kept: KeptMessage, what: Returned | Replayed) -> None:
+    def _submit(self, row: KeptMessage, what: Returned | Replayed) -> None:
         def note(_: Exception | None) -> None:
             # Where it was refused the row stays as it was, and is found by whoever looks next.
-            self._under_way.discard(kept.id)
+            self._under_way.discard(row.id)
 
         change = ParkedChange(self._fence, self._watcher.watcher_id, what, note)
         self._parked.submit_nowait(change)

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.unit.streams.scene import Scene, Watching, always, in_flight
+from tests.unit.streams.scene import Scene, Watching, always, payloads_of
 from triggerer.abc import TriggerEvent, current_subscriber
 from triggerer.streams.catchup.processing.catch_up import CatchUp
 from triggerer.testing import HostedView, StreamHarness
@@ -72,10 +72,10 @@ async def test_what_fails_after_it_with_what_it_was_given_before_is_tried_once_m
         if times > 1:
             # What it was given after the restart is not.
             assert sick.behind
-            assert in_flight(sick) == []
+            assert payloads_of(sick) == []
             await streams.restart(sick)
             await streams.quiesce()
-        assert (sick.error, sick.behind, in_flight(sick)) == (None, {}, [0, 1, 2])
+        assert (sick.error, sick.behind, payloads_of(sick)) == (None, {}, [0, 1, 2])
 
 
 async def test_what_it_was_given_after_it_waits_for_the_next(any_scene: Scene) -> None:
@@ -87,7 +87,7 @@ async def test_what_it_was_given_after_it_waits_for_the_next(any_scene: Scene) -
         await streams.restart(sick)
         gate.set()
         await streams.quiesce()
-        assert in_flight(sick) == [0]
+        assert payloads_of(sick) == [0]
         assert any_scene.opened.count(("sick", 1)) == 1
 
 
@@ -109,7 +109,7 @@ async def test_one_that_fails_after_it_without_a_message_is_made_once_more(
         gate.set()
         await streams.quiesce()
         assert next(failures, None) is None
-        assert (sick.error, sick.behind, in_flight(sick)) == (None, {}, [0, 1, 2])
+        assert (sick.error, sick.behind, payloads_of(sick)) == (None, {}, [0, 1, 2])
 
 
 async def test_one_that_is_still_being_cleaned_up_starts_afterwards(any_scene: Scene) -> None:
@@ -125,7 +125,7 @@ async def test_one_that_is_still_being_cleaned_up_starts_afterwards(any_scene: S
         await streams.restart(sick)
         gate.set()
         await streams.quiesce()
-        assert (sick.error, sick.behind, in_flight(sick)) == (None, {}, list(range(5)))
+        assert (sick.error, sick.behind, payloads_of(sick)) == (None, {}, list(range(5)))
 
 
 async def test_one_that_runs_is_not_started_again_because_of_it(any_scene: Scene) -> None:

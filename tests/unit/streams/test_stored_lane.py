@@ -13,8 +13,8 @@ def row(id_: int) -> KeptMessage:
 def given(kept: StoredLane) -> int | None:
     """The filter has been given the first event from memory, and it is being kept."""
     kept.handed_to = 1
-    kept.under_way.add("key 1")
-    return kept.begin_writing(0, "key 1")
+    kept.in_flight_keys.add("key 1")
+    return kept.begin_storing(0, "key 1")
 
 
 def test_a_row_that_comes_after_its_message_was_dealt_with_is_needless() -> None:
@@ -23,26 +23,26 @@ def test_a_row_that_comes_after_its_message_was_dealt_with_is_needless() -> None
     given_in = given(kept)
     kept.mark_passed("key 1")
     assert kept.passed == [], "the row is not there to go"
-    assert kept.end_writing("key 1", given_in, is_kept=True)
-    assert not kept.are_there
+    assert kept.end_storing("key 1", given_in, is_stored=True)
+    assert not kept.has_unread
 
 
 def test_a_row_that_was_refused_is_no_row() -> None:
     kept = StoredLane(0)
     given_in = given(kept)
     kept.mark_passed("key 1")
-    assert not kept.end_writing("key 1", given_in, is_kept=False)
+    assert not kept.end_storing("key 1", given_in, is_stored=False)
 
 
 def test_what_is_read_again_is_read_from_its_row() -> None:
     kept = StoredLane(0)
     given_in = given(kept)
-    kept.under_way.discard("key 1")
+    kept.in_flight_keys.discard("key 1")
     kept.read_again()
-    assert not kept.end_writing("key 1", given_in, is_kept=True)
-    assert kept.ahead == {}
-    assert kept.are_there
-    assert not kept.being_written
+    assert not kept.end_storing("key 1", given_in, is_stored=True)
+    assert kept.given_before_stored == {}
+    assert kept.has_unread
+    assert not kept.unread_writes
 
 
 def test_what_is_on_its_way_when_a_later_message_fails_is_still_known_by_its_key() -> None:
@@ -50,15 +50,15 @@ def test_what_is_on_its_way_when_a_later_message_fails_is_still_known_by_its_key
     kept = StoredLane(0)
     given_in = given(kept)
     kept.read_again()
-    assert kept.ahead == {0: "key 1"}
-    kept.mark_passed(kept.ahead.pop(0))
-    assert kept.end_writing("key 1", given_in, is_kept=True), "the row goes once it is there"
-    assert not kept.being_written
+    assert kept.given_before_stored == {0: "key 1"}
+    kept.mark_passed(kept.given_before_stored.pop(0))
+    assert kept.end_storing("key 1", given_in, is_stored=True), "the row goes once it is there"
+    assert not kept.unread_writes
 
 
 def test_a_row_that_was_there_goes_with_the_next_order() -> None:
     kept = StoredLane(0)
-    assert not kept.end_writing("key 1", given(kept), is_kept=True)
+    assert not kept.end_storing("key 1", given(kept), is_stored=True)
     kept.mark_passed("key 1")
     assert kept.passed == ["key 1"]
 
@@ -67,21 +67,21 @@ def test_rows_that_are_gone_are_not_read_from_memory() -> None:
     """The page was read before, and its first message was set aside since (the simulation's seed 655)."""
     kept = StoredLane(3)
     kept.page.extend(map(row, (1, 2, 3)))
-    kept.under_way |= {"key 1", "key 2"}
+    kept.in_flight_keys |= {"key 1", "key 2"}
     kept.mark_gone(("key 1",))
     assert [one.id for one in kept.page] == [2, 3]
-    assert kept.under_way == {"key 2"}
+    assert kept.in_flight_keys == {"key 2"}
     assert kept.unread == 2
 
 
 def test_a_row_of_what_was_given_before_it_was_kept_is_not_counted_as_read() -> None:
     """Else one that was kept since would not be read (the simulation's seed 1465)."""
     kept = StoredLane(0)
-    kept.end_writing("key 1", given(kept), is_kept=True)
+    kept.end_storing("key 1", given(kept), is_stored=True)
     assert kept.unread == 0
-    kept.end_writing("key 2", kept.begin_writing(1, "key 2"), is_kept=True)
+    kept.end_storing("key 2", kept.begin_storing(1, "key 2"), is_stored=True)
     kept.page.extend(map(row, (1, 2)))
-    kept.end_writing("key 3", kept.begin_writing(2, "key 3"), is_kept=True)
+    kept.end_storing("key 3", kept.begin_storing(2, "key 3"), is_stored=True)
     kept.mark_given(2)
     assert kept.unread == 1
     kept.page.append(row(3))

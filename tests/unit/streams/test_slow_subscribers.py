@@ -107,14 +107,14 @@ async def test_who_hangs_falls_behind_and_its_sibling_goes_on_in_all_lanes(
     async with two(any_scene, sink, settings(0.01 if begins_with else 3600.0, **bounds)):
         for lane, values in lanes.items():
             any_scene.publish(*values, lane=lane)
-        await sink.until(lambda: len(sink.in_flight(WELL)) == sum(map(len, lanes.values())))
+        await sink.until(lambda: len(sink.derived(WELL)) == sum(map(len, lanes.values())))
         await sink.until(lambda: all(any_scene.broker.committed(lane) >= 40 for lane in lanes))
         assert has_fallen_behind(sink)
         gate.set()
-        await sink.until(lambda: len(sink.in_flight(SLOW)) == sum(map(len, lanes.values())))
+        await sink.until(lambda: len(sink.derived(SLOW)) == sum(map(len, lanes.values())))
         for lane, values in lanes.items():
-            assert in_lane(sink.in_flight(SLOW), lane) == values
-            assert in_lane(sink.in_flight(WELL), lane) == values
+            assert in_lane(sink.derived(SLOW), lane) == values
+            assert in_lane(sink.derived(WELL), lane) == values
         # What it had open it is given once more.
         given = [event for name, event in any_scene.opened if name == "slow"]
         assert {event for event in given if given.count(event) > 1} == {lanes[0][0]}
@@ -139,9 +139,9 @@ async def test_one_that_is_slower_than_its_sibling_by_more_than_half_a_lane_fall
     any_scene.watcher = lambda name: Slow(any_scene.name, name)  # type: ignore[method-assign]
     async with two(any_scene, sink, settings(**bounds)):
         any_scene.publish(*texts(0))
-        await sink.until(lambda: sink.in_flight(WELL) == texts(0))
-        assert len(sink.in_flight(SLOW)) < 20
-        await sink.until(lambda: sink.in_flight(SLOW) == texts(0))
+        await sink.until(lambda: sink.derived(WELL) == texts(0))
+        assert len(sink.derived(SLOW)) < 20
+        await sink.until(lambda: sink.derived(SLOW) == texts(0))
 
 
 async def test_who_becomes_too_slow_when_the_lane_is_paused_already_is_seen(
@@ -157,7 +157,7 @@ async def test_who_becomes_too_slow_when_the_lane_is_paused_already_is_seen(
         await some_turns()
         assert not has_fallen_behind(sink), "nobody waits for more"
         gate.set()
-        await sink.until(lambda: sink.in_flight(WELL) == texts(0))
+        await sink.until(lambda: sink.derived(WELL) == texts(0))
 
 
 class Shared(Sink):
@@ -233,7 +233,7 @@ async def test_where_the_broker_is_waited_for_nobody_falls_behind(
         assert well.subscriber.is_present
         assert not has_fallen_behind(sink)
         Unanswered.gate.set()
-        await sink.until(lambda: sink.in_flight(SLOW) == sink.in_flight(WELL) == texts(0))
+        await sink.until(lambda: sink.derived(SLOW) == sink.derived(WELL) == texts(0))
     assert not has_fallen_behind(sink)
 
 
@@ -258,7 +258,7 @@ async def test_where_both_are_busy_with_what_fills_a_lane_nobody_falls_behind(
         for first in range(0, 80, at_once):
             any_scene.publish(*texts(0, 80)[first : first + at_once])
             until = texts(0, first + at_once)
-            await sink.until(lambda: sink.in_flight(SLOW) == sink.in_flight(WELL) == until)  # noqa: B023
+            await sink.until(lambda: sink.derived(SLOW) == sink.derived(WELL) == until)  # noqa: B023
     assert not has_fallen_behind(sink)
 
 
@@ -270,11 +270,11 @@ async def test_who_resolves_a_single_large_message_last_has_the_overflow_grace(
     gate = any_scene.gates["slow", LARGE] = anyio.Event()
     async with two(any_scene, sink, settings(60.0, **BYTES)) as (_, slow, _):
         any_scene.publish(LARGE, *texts(0))
-        await sink.until(lambda: sink.in_flight(WELL) == [LARGE])
+        await sink.until(lambda: sink.derived(WELL) == [LARGE])
         await some_turns()
         assert slow.subscriber.is_present
         gate.set()
-        await sink.until(lambda: len(sink.in_flight(SLOW)) == len(sink.in_flight(WELL)) == 41)
+        await sink.until(lambda: len(sink.derived(SLOW)) == len(sink.derived(WELL)) == 41)
     assert not has_fallen_behind(sink)
 
 
@@ -291,7 +291,7 @@ async def test_where_all_hang_nobody_falls_behind(any_scene: Scene, bounds: dict
         assert well.subscriber.is_present
         for gate in gates:
             gate.set()
-        await sink.until(lambda: sink.in_flight(SLOW) == sink.in_flight(WELL) == texts(0))
+        await sink.until(lambda: sink.derived(SLOW) == sink.derived(WELL) == texts(0))
     assert not has_fallen_behind(sink)
 
 
@@ -308,7 +308,7 @@ async def test_who_is_alone_is_waited_for(any_scene: Scene, bounds: dict[str, in
         assert slow.subscriber is not None
         assert slow.subscriber.is_present
         gate.set()
-        await sink.until(lambda: sink.in_flight(SLOW) == texts(0))
+        await sink.until(lambda: sink.derived(SLOW) == texts(0))
         assert any_scene.opened.count(("slow", texts(0)[0])) == 1
     assert not has_fallen_behind(sink)
 
@@ -333,10 +333,10 @@ async def test_a_sibling_that_is_behind_in_the_lane_itself_waits_for_nobody_unti
         await some_turns()
         assert slow.subscriber.is_present
         (gate if first_on == "slow" else held).set()
-        await sink.until(lambda: len(sink.in_flight(SLOW if first_on == "slow" else WELL)) == 40)
+        await sink.until(lambda: len(sink.derived(SLOW if first_on == "slow" else WELL)) == 40)
         gate.set()
         held.set()
-        await sink.until(lambda: len(sink.in_flight(SLOW)) == len(sink.in_flight(WELL)) == 40)
+        await sink.until(lambda: len(sink.derived(SLOW)) == len(sink.derived(WELL)) == 40)
         assert (any_scene.opened.count(("slow", others[0])) > 1) is (first_on == "well")
 
 
@@ -367,7 +367,7 @@ async def test_where_all_others_are_behind_one_that_hangs_costs_its_message_no_d
         assert slow.subscriber.is_present
         gate.set()
         held.set()
-        await sink.until(lambda: len(sink.in_flight(SLOW)) == len(sink.in_flight(WELL)) == 40)
+        await sink.until(lambda: len(sink.derived(SLOW)) == len(sink.derived(WELL)) == 40)
         assert any_scene.opened.count(("slow", others[0])) == 1
 
 
@@ -376,7 +376,7 @@ async def test_while_the_service_stops_nobody_falls_behind(any_scene: Scene) -> 
     gate = any_scene.gates["slow", texts(0)[0]] = anyio.Event()
     async with two(any_scene, sink, settings(0.0, **EVENTS)) as (manager, slow, _):
         any_scene.publish(*texts(0, 3))
-        await sink.until(lambda: sink.in_flight(WELL) == texts(0, 3))
+        await sink.until(lambda: sink.derived(WELL) == texts(0, 3))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(manager.drain, 5)
             await some_turns()
@@ -385,5 +385,5 @@ async def test_while_the_service_stops_nobody_falls_behind(any_scene: Scene) -> 
             await some_turns()
             assert slow.subscriber.is_present
             gate.set()
-        await sink.until(lambda: sink.in_flight(SLOW) == texts(0, 3))
+        await sink.until(lambda: sink.derived(SLOW) == texts(0, 3))
     assert not has_fallen_behind(sink)

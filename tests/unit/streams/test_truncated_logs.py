@@ -129,7 +129,7 @@ async def live_with_its_row(scene: Cutting, sink: Sink, manager: Manager, end: i
     scene.publish(*old(6, end))
     await sink.until(lambda: ("well", "old 9") in scene.opened)
     scene.fails.clear()
-    await sink.until(lambda: f"old {end - 1}" in sink.in_flight(SICK) and is_caught_up(manager))
+    await sink.until(lambda: f"old {end - 1}" in sink.derived(SICK) and is_caught_up(manager))
     return gate
 
 
@@ -149,15 +149,15 @@ async def test_who_is_behind_gets_what_was_written_since_and_not_what_is_in_memo
     async with hosting(scene, sink):
         await behind_at(scene, sink, "old 3", 50)
         scene.cut(since, *new(since, 80))
-        await sink.until(lambda: "new 79" in sink.in_flight(WELL))
+        await sink.until(lambda: "new 79" in sink.derived(WELL))
         scene.fails.clear()
-        await sink.until(lambda: "new 79" in sink.in_flight(SICK))
+        await sink.until(lambda: "new 79" in sink.derived(SICK))
         scene.publish("end")
-        await sink.until(lambda: "end" in sink.in_flight(SICK))
+        await sink.until(lambda: "end" in sink.derived(SICK))
         await sink.until(lambda: sink.positions[SICK, "0"] is None)
     # What was lost behind that it has not read, and of what is there it misses nothing.
-    assert sink.in_flight(SICK) == [*old(0, since), *new(since, 80), "end"]
-    assert new_in(sink.in_flight(WELL)) == new(since, 80)
+    assert sink.derived(SICK) == [*old(0, since), *new(since, 80), "end"]
+    assert new_in(sink.derived(WELL)) == new(since, 80)
 
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
@@ -168,13 +168,13 @@ async def test_who_has_caught_up_and_whose_row_is_still_there_is_set_back() -> N
         gate = await live_with_its_row(scene, sink, manager, 20)
         scene.cut(5, *new(5, 30))
         gate.set()
-        await sink.until(lambda: "new 29" in sink.in_flight(WELL))
+        await sink.until(lambda: "new 29" in sink.derived(WELL))
         scene.publish("end")
-        await sink.until(lambda: "end" in sink.in_flight(SICK) and "end" in sink.in_flight(WELL))
+        await sink.until(lambda: "end" in sink.derived(SICK) and "end" in sink.derived(WELL))
         await sink.until(lambda: scene.broker.committed() == 31)
         await sink.until(lambda: sink.positions[SICK, "0"] is None)
-    assert sink.in_flight(SICK) == [*old(0, 20), *new(5, 30), "end"]
-    assert new_in(sink.in_flight(WELL)) == new(5, 30)
+    assert sink.derived(SICK) == [*old(0, 20), *new(5, 30), "end"]
+    assert new_in(sink.derived(WELL)) == new(5, 30)
 
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
@@ -187,10 +187,10 @@ async def test_what_it_was_handed_from_memory_does_not_lead_it_past_the_cut() ->
         scene.fails.clear()
         await sink.until(lambda: ("sick", "old 12") in scene.opened)
         scene.cut(15, *new(15, 60))
-        await sink.until(lambda: "new 59" in sink.in_flight(WELL))
+        await sink.until(lambda: "new 59" in sink.derived(WELL))
         gate.set()
-        await sink.until(lambda: "new 59" in sink.in_flight(SICK))
-    assert sink.in_flight(SICK) == [*old(0, 15), *new(15, 60)]
+        await sink.until(lambda: "new 59" in sink.derived(SICK))
+    assert sink.derived(SICK) == [*old(0, 15), *new(15, 60)]
 
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
@@ -203,9 +203,9 @@ async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
     scene.cut(5, *new(5, 60))
     row = LanePosition(SICK, "0", [scene.plain, stands_at], datetime.now(UTC))
     async with hosting(scene, sink, positions=(row,)):
-        await sink.until(lambda: "new 59" in sink.in_flight(SICK))
+        await sink.until(lambda: "new 59" in sink.derived(SICK))
         await sink.until(lambda: scene.broker.committed() == 60)
-    assert new_in(sink.in_flight(SICK)) == new_in(sink.in_flight(WELL)) == new(5, 60)
+    assert new_in(sink.derived(SICK)) == new_in(sink.derived(WELL)) == new(5, 60)
 
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
@@ -216,12 +216,12 @@ async def test_who_fails_with_a_message_that_was_lost_misses_nothing_since() -> 
     async with hosting(scene, sink) as (manager, *_):
         gate = await live_with_its_row(scene, sink, manager, 12)
         scene.publish(*old(12, 20))
-        await sink.until(lambda: "old 19" in sink.in_flight(SICK))
+        await sink.until(lambda: "old 19" in sink.derived(SICK))
         scene.cut(5, *new(5, 9))
-        await sink.until(lambda: "new 8" in sink.in_flight(SICK) and is_caught_up(manager))
+        await sink.until(lambda: "new 8" in sink.derived(SICK) and is_caught_up(manager))
         gate.set()
         await sink.until(lambda: scene.broker.committed() == 9)
         scene.publish(*new(9, 30))
-        await sink.until(lambda: "new 29" in sink.in_flight(SICK))
+        await sink.until(lambda: "new 29" in sink.derived(SICK))
         await sink.until(lambda: scene.broker.committed() == 30)
-    assert new_in(sink.in_flight(SICK)) == new_in(sink.in_flight(WELL)) == new(5, 30)
+    assert new_in(sink.derived(SICK)) == new_in(sink.derived(WELL)) == new(5, 30)

@@ -48,4 +48,4 @@ async def test_room_that_comes_while_the_poll_looks_who_is_slow_is_seen(
         manager.add(scene.specs("0", str(turns)))
         scene.publish(*range(20))
         with anyio.fail_after(10):
-            await sink.until(lambda: sink.in_flight(1) == sink.in_flight(2) == list(range(20)))
+            await sink.until(lambda: sink.derived(1) == sink.derived(2) == list(range(20)))

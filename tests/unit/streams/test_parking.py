@@ -32,10 +32,10 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink):
         scene.publish("a", "b", "c", "d")
-        await sink.until(lambda: sink.in_flight(2) == ["a", "b", "c", "d"])
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d"])
+        await sink.until(lambda: sink.derived(2) == ["a", "b", "c", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         scene.publish("e")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "d", "e"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "d", "e"])
     ((watcher, one, _),) = sink.parked.values()
     assert (watcher, one.data) == (1, b'["in memory","b"]')
     assert one.failures == MAX_DELIVERIES + 1
@@ -51,7 +51,7 @@ async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) 
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink):
         scene.publish("a", *range(30))
-        await sink.until(lambda: len(sink.in_flight(2)) == 31)
+        await sink.until(lambda: len(sink.derived(2)) == 31)
         before = MAX_DELIVERIES + 10 + 5
         await sink.until(lambda: sink.failures.get((1, "0"), 0) > before)
         given = [event for name, event in scene.opened if name == "sick"]
@@ -59,7 +59,7 @@ async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) 
         assert set(given[-5:]) == {0}
         assert not sink.parked
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["a", *range(30)])
+        await sink.until(lambda: sink.derived(1) == ["a", *range(30)])
 
 
 @pytest.mark.rule(
@@ -71,7 +71,7 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
     scene.fails["sick"] = lambda event: event in ("b", "d")
     async with hosting(scene, sink):
         scene.publish("a", "b", "c", "d", "e")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c", "e"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c", "e"])
         await sink.until(lambda: len(sink.parked) == 2)
     assert aside(sink) == [(1, b'["in memory","b"]'), (1, b'["in memory","d"]')]
 
@@ -84,11 +84,11 @@ async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene:
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink):
         scene.publish(*range(95))
-        await sink.until(lambda: len(sink.in_flight(2)) == 10)
+        await sink.until(lambda: len(sink.derived(2)) == 10)
         await sink.until(lambda: sink.failures.get((1, "0"), 0) > MAX_DELIVERIES + 15)
         assert not sink.parked
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == list(range(0, 95, 10)))
+        await sink.until(lambda: sink.derived(1) == list(range(0, 95, 10)))
 
 
 @pytest.mark.rule("18: other messages are tried first")
@@ -102,7 +102,7 @@ async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_trie
         scene.publish("last", lane=0)
         await sink.until(lambda: len(sink.parked) == 1)
     assert aside(sink) == [(1, b'["in memory","last"]')]
-    assert sink.in_flight(1) == ["other"]
+    assert sink.derived(1) == ["other"]
 
 
 @pytest.mark.rule(
@@ -118,7 +118,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
         1, "0", [scene.broker.identity, 1], context(sink).now(), failures=MAX_DELIVERIES
     )
     async with hosting(scene, sink, positions=(row,)):
-        await sink.until(lambda: sink.in_flight(1) == ["c"])
+        await sink.until(lambda: sink.derived(1) == ["c"])
     assert [event for name, event in scene.opened if name == "sick"][:2] == ["c", "b"]
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
@@ -150,12 +150,12 @@ async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene:
     async with hosting(scene, sink):
         sink.refuses = lambda watcher_id, payload: (watcher_id, payload) == (1, "b")
         scene.publish("a", "b", "c")
-        await sink.until(lambda: "c" in sink.in_flight(1) and "c" in sink.in_flight(2))
+        await sink.until(lambda: "c" in sink.derived(1) and "c" in sink.derived(2))
         await sink.until(lambda: scene.broker.committed() == 3 and len(sink.parked) == 1)
     ((watcher, one, _),) = sink.parked.values()
     assert (watcher, one.error) == (1, "too large")
-    assert sink.in_flight(1) == ["a", "c"]
-    assert sink.in_flight(2) == ["a", "b", "c"]
+    assert sink.derived(1) == ["a", "c"]
+    assert sink.derived(2) == ["a", "b", "c"]
 
 
 @pytest.mark.rule(
@@ -170,9 +170,9 @@ async def test_what_the_store_refused_of_a_filter_that_has_failed_since_is_not_l
     async with Manager(context(sink)) as manager:
         scene.publish("a", "b", "c", "d")
         manager.add(scene.specs("sick", "well"))
-        await sink.until(lambda: len(sink.in_flight(2)) == 4)
+        await sink.until(lambda: len(sink.derived(2)) == 4)
         scene.fails.clear()
-        await sink.until(lambda: {"c", "d"} <= set(sink.in_flight(1)))
+        await sink.until(lambda: {"c", "d"} <= set(sink.derived(1)))
         await sink.until(lambda: len(sink.parked) == 1)
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
@@ -185,10 +185,10 @@ async def test_what_is_rejected_while_catching_up_is_set_aside(scene: Scene) -> 
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: len(sink.in_flight(2)) == 3)
+        await sink.until(lambda: len(sink.derived(2)) == 3)
         scene.rejects = lambda event: event == "b"
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c"])
         await sink.until(lambda: len(sink.parked) == 1)
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
@@ -206,7 +206,7 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
         await sink.until(lambda: len(sink.parked) == 1)
         # The broker was advanced meanwhile, so that no row stays.
         await sink.until(lambda: sink.positions[1, "0"] is None)
-    assert sorted(sink.in_flight(1)) == ["a", "c"]
+    assert sorted(sink.derived(1)) == ["a", "c"]
 
 
 async def test_what_follows_in_a_lane_that_stands_is_not_derived_with_each_attempt(
@@ -229,7 +229,7 @@ async def test_what_follows_in_a_lane_that_stands_is_not_derived_with_each_attem
         sink.release_parked()
         await sink.until(lambda: ("sick", "b") in scene.opened[before:])
         sink.is_full_of_parked = False
-        await sink.until(lambda: sorted(sink.in_flight(1)) == ["a", "c"])
+        await sink.until(lambda: sorted(sink.derived(1)) == ["a", "c"])
 
 
 class AnsweringLate(Sink):
@@ -269,7 +269,7 @@ async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_b
     async with hosting(scene, sink, "sick", positions=stands) as (_, sick):
         await sink.until(lambda: bool(sink.unanswered))
         scene.publish("c")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c"])
         assert not sick.catching_up, "it is live"
         for _ in range(3):
             before = len(scene.opened)
@@ -336,7 +336,7 @@ async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink, parked_at_bound="dead_letter"):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c"])
         await sink.until(lambda: sink.positions[1, "0"] is None)
     assert scene.broker.dead_letters == ["b"]
     assert not sink.parked
@@ -348,23 +348,23 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
     scene.fails["sick"] = lambda event: event in ("b", "c")
     async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", "c", "d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "d"])
         await sink.until(lambda: len(sink.parked) == 2)
         scene.fails["sick"] = lambda event: event == "c"
         sink.keep()
         manager.replay_parked(sick, sink.kept_lanes())
         await sink.until(lambda: list(sink.parked) == [2])
-        assert sink.in_flight(1) == ["a", "d", "b"]
+        assert sink.derived(1) == ["a", "d", "b"]
         assert aside(sink) == [(1, b'["in memory","c"]')]
         # A replay of nothing leaves nothing behind it.
         manager.replay_parked(sick, sink.kept_lanes())
         scene.publish("e")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "d", "b", "e"])
+        await sink.until(lambda: sink.derived(1) == ["a", "d", "b", "e"])
         scene.fails.clear()
         sink.keep()
         manager.replay_parked(sick, sink.kept_lanes())
         await sink.until(lambda: not sink.parked)
-    assert sink.in_flight(1) == ["a", "d", "b", "e", "c"]
+    assert sink.derived(1) == ["a", "d", "b", "e", "c"]
 
 
 @pytest.mark.parametrize("trigger", [Alone, Fast])
@@ -380,7 +380,9 @@ async def test_what_is_replayed_for_one_that_reads_no_producer_now_is_set_aside_
     sink.keep()
     source = EventSource((WatcherRef(1, 0),), Fence("another", "me", 1))
     async with Manager(context(sink)) as manager:
-        (sick,) = manager.add([TriggerSpec("sick", trigger, {}, source, kept=sink.kept_lanes())])
+        (sick,) = manager.add(
+            [TriggerSpec("sick", trigger, {}, source, stored_lanes=sink.kept_lanes())]
+        )
         await sink.until(lambda: sick.is_keyed)
         manager.replay_parked(sick, sink.kept_lanes())
         await sink.until(lambda: sink.parked[1][2] is ParkedState.SET_ASIDE)
@@ -396,7 +398,7 @@ async def test_what_fails_for_ever_is_not_in_flight_for_its_siblings(any_scene: 
         manager.add(any_scene.specs("sick", "well"))
         for number in range(200):
             any_scene.publish(number, lane=number % 3)
-        await sink.until(lambda: len(sink.in_flight(2)) == 200)
+        await sink.until(lambda: len(sink.derived(2)) == 200)
         await sink.until(lambda: sum(any_scene.broker.committed(lane) for lane in range(3)) == 200)
     given = [event for name, event in any_scene.opened if name == "well"]
     assert sorted(given) == list(range(200)), "each once"
@@ -411,7 +413,7 @@ async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: len(sink.in_flight(2)) == 3 and (1, "0") in sink.positions)
+        await sink.until(lambda: len(sink.derived(2)) == 3 and (1, "0") in sink.positions)
     position = sink.positions[1, "0"]
     assert position is not None
     failures = sink.failures[1, "0"]
@@ -419,7 +421,7 @@ async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
     row = LanePosition(1, "0", position, context(sink).now(), failures)
     async with hosting(scene, sink, positions=(row,)):
         scene.publish("d")
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c", "d"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d"])
     assert not sink.parked
 
 
@@ -430,10 +432,10 @@ async def test_where_nothing_can_be_set_aside_what_is_rejected_is_passed(scene: 
     async with Manager(without_parked) as manager:
         manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c")
-        await sink.until(lambda: len(sink.in_flight(2)) == 3)
+        await sink.until(lambda: len(sink.derived(2)) == 3)
         scene.rejects = lambda event: event == "b"
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(1) == ["a", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "c"])
 
 
 class ManyLanes(InMemoryProducer):
@@ -463,4 +465,4 @@ async def test_no_message_is_waited_for_in_lanes_that_are_empty() -> None:
     scene.publish("poison", lane=0)
     scene.publish("other", lane=200)
     async with hosting(scene, sink):
-        await sink.until(lambda: sink.in_flight(1) == ["other"] and len(sink.parked) == 1)
+        await sink.until(lambda: sink.derived(1) == ["other"] and len(sink.parked) == 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.streams.scene import Scene, always, in_flight
+from tests.unit.streams.scene import Scene, always, payloads_of
 from triggerer.testing import StreamHarness
 
 BOUND = 4
@@ -34,7 +34,7 @@ async def test_what_is_live_waits_for_no_more_rows_however_many_catch_up(any_sce
             assert waiting <= BOUND
             await streams.persist(1)
             await streams.quiesce()
-        assert [in_flight(one) for one in behind] == [list(range(10))] * 3
+        assert [payloads_of(one) for one in behind] == [list(range(10))] * 3
 
 
 @pytest.mark.rule("7: while catching up counted from the hand-over to the filter")
@@ -56,4 +56,4 @@ async def test_while_the_store_is_away_no_filter_that_catches_up_is_late(any_sce
             await streams.persist()
             await streams.quiesce()
         assert (sick.error, sick.set_aside, sick.behind) == (None, [], {})
-        assert in_flight(sick) == list(range(10))
+        assert payloads_of(sick) == list(range(10))

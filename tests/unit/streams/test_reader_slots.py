@@ -94,11 +94,11 @@ async def test_who_waits_at_the_end_of_a_lane_keeps_no_other_watcher_from_readin
         scene.add_lane(number, f"a{number}", f"b{number}")
     async with member(scene, sink, len(numbers)) as (_, host):
         host(*numbers)
-        await sink.until(lambda: all(sink.in_flight(n) == [f"a{n}", f"b{n}"] for n in numbers))
+        await sink.until(lambda: all(sink.derived(n) == [f"a{n}", f"b{n}"] for n in numbers))
         for number in numbers:
             # Whoever gave its place up is told.
             scene.publish(f"c{number}", lane=number)
-        await sink.until(lambda: all(len(sink.in_flight(n)) == 2 + len(numbers) for n in numbers))
+        await sink.until(lambda: all(len(sink.derived(n)) == 2 + len(numbers) for n in numbers))
     assert len(scene.opened) == len(numbers) * (2 + len(numbers))
 
 
@@ -110,7 +110,7 @@ async def test_a_log_that_answers_late_is_read_all_the_same(scene: SceneWithoutE
         scene.add_lane(number, "a", "b")
     async with member(scene, sink, len(numbers)) as (_, host):
         host(*numbers)
-        await sink.until(lambda: all(sink.in_flight(n) == ["a", "b"] for n in numbers))
+        await sink.until(lambda: all(sink.derived(n) == ["a", "b"] for n in numbers))
 
 
 @pytest.mark.rule("18: a lane that waits holds up no other")
@@ -123,15 +123,15 @@ async def test_a_place_is_had_at_once_where_another_only_waits(
         scene.add_lane(number, "a", "b")
     async with member(scene, sink, 2) as (_, host):
         host(1)
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])
         await anyio.sleep(3 * IDLE_S)
         # From now on its clock does not tick while this test lasts.
         monkeypatch.setattr(backlog_reader, "_IDLE_S", 60)
         await anyio.sleep(3 * IDLE_S)
         host(2)
-        await sink.until(lambda: sink.in_flight(2) == ["a", "b"])
+        await sink.until(lambda: sink.derived(2) == ["a", "b"])
         scene.publish("c", lane=1)
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
 
 
 @pytest.mark.rule("18: a lane that waits holds up no other")
@@ -148,10 +148,10 @@ async def test_who_is_stuck_with_a_message_keeps_no_other_watcher_from_reading(
         host(1)
         await sink.until(lambda: ("w1", 3) in scene.opened)
         host(2)
-        await sink.until(lambda: sink.in_flight(2) == ["a", "b"])
-        assert sink.in_flight(1) == [0, 1, 2]
+        await sink.until(lambda: sink.derived(2) == ["a", "b"])
+        assert sink.derived(1) == [0, 1, 2]
         stuck.set()
-        await sink.until(lambda: len(sink.in_flight(1)) == len(numbers))
+        await sink.until(lambda: len(sink.derived(1)) == len(numbers))
     assert [event for name, event in scene.opened if name == "w1"] == list(numbers)
 
 
@@ -170,11 +170,11 @@ async def test_who_has_given_its_place_up_asks_for_one_after_a_while(
         scene.gates["w1", "b"] = anyio.Event()
     async with member(scene, sink, 2) as (_, host):
         host(2)
-        await sink.until(lambda: sink.in_flight(2) == ["a"])
+        await sink.until(lambda: sink.derived(2) == ["a"])
         host(1)
         await sink.until(lambda: ("w1", "b") in scene.opened)
         scene.publish("b", lane=2)
-        await sink.until(lambda: sink.in_flight(2) == ["a", "b"])
+        await sink.until(lambda: sink.derived(2) == ["a", "b"])
 
 
 async def test_places_are_given_in_order_and_none_is_lost_to_one_who_waits_no_more() -> None:
@@ -211,9 +211,9 @@ async def test_who_waits_at_the_end_of_a_lane_is_given_what_is_replayed(
     scene.rejects = lambda event: event == "poison"
     async with member(scene, sink, 1) as (manager, host):
         (one,) = host(1)
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b"])
         await anyio.sleep(3 * IDLE_S)
         scene.rejects = lambda event: False
         sink.keep()
         manager.replay_parked(one, sink.kept_lanes())
-        await sink.until(lambda: sink.in_flight(1) == ["a", "b", "poison"])
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "poison"])

@@ -65,7 +65,7 @@ class Reading:
                 [None, 0],
                 [None, 0],
                 is_stored=True,
-                kept=StoredLane(),
+                stored_lane=StoredLane(),
             )
             state.backlogs.enter(backlog)
             self.backlogs.append(backlog)
@@ -74,21 +74,21 @@ class Reading:
         self.given: dict[Any, list[Any]] = {lane: [] for lane in lanes}
 
     async def turn(self, backlog: Backlog) -> None:
-        assert backlog.kept is not None
+        assert backlog.stored_lane is not None
         page = await self.reader.read(backlog)
-        pages = [one.kept.page for one in self.backlogs if one.kept is not None]
+        pages = [one.stored_lane.page for one in self.backlogs if one.stored_lane is not None]
         held = sum(len(row.data) for rows in pages for row in rows)
         self.most_bytes = max(self.most_bytes, held)
         for message in page:
             assert message.id is not None
             self.given[backlog.lane].append(message.event)
-            backlog.kept.mark_given(message.id)
+            backlog.stored_lane.mark_given(message.id)
 
     async def turns(self, most: int) -> None:
         for _ in range(most):
             for backlog in self.backlogs:
-                assert backlog.kept is not None
-                if backlog.kept.are_there:
+                assert backlog.stored_lane is not None
+                if backlog.stored_lane.has_unread:
                     await self.turn(backlog)
 
 
@@ -145,8 +145,8 @@ async def test_what_is_kept_meanwhile_is_read_in_order() -> None:
     for number in range(6, 12):
         store.add(f"lane {number % 3}", f"{number} {'x' * 400}")
     for backlog in reading.backlogs:
-        assert backlog.kept is not None
-        backlog.kept.record_more()
+        assert backlog.stored_lane is not None
+        backlog.stored_lane.record_more()
     await reading.turns(10)
     for at, backlog in enumerate(reading.backlogs):
         numbers = [int(event.split()[0]) for event in reading.given[backlog.lane]]

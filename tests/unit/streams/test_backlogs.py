@@ -136,8 +136,8 @@ def test_a_watcher_is_set_back_to_what_comes_again_behind_what_was_pulled_before
     for seq, number in enumerate((11, 12, 8, 9)):
         lanes.append("lane", seq, number, now=0.0)
     state = state_of(lanes, Backlogs(None))
-    assert state.place_in("lane") == ["log", 8]
-    assert state.place_in("other") is None
+    assert state.lowest_outstanding("lane") == ["log", 8]
+    assert state.lowest_outstanding("other") is None
 
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
@@ -156,7 +156,7 @@ def test_one_that_is_set_back_misses_nothing_that_comes_again_behind_what_is_adv
     backlogs.load(WATCHER, FENCE, LanePosition(1, "0", ["log", 11], NOW, rewound_to=["log", 11]))
     state.mark_advanced(lane.take(2, lambda _, outcome: outcome))
     lanes.append(0, 3, 8, now=0.0)
-    state.keep_lane_tail(None, 8, 0)
+    state.append_to_lane_tail(None, 8, 0)
     (backlog,) = backlogs.all()
     assert backlog.position == ["log", 8]
 

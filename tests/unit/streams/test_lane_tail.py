@@ -41,15 +41,15 @@ async def test_what_makes_room_in_memory_while_a_filter_works_is_read_from_the_l
         scene.publish(0)
         await sink.until(lambda: (SICK, "0") in sink.positions)
         scene.publish(*range(1, 41))
-        await sink.until(lambda: len(sink.in_flight(WELL)) == 41)
+        await sink.until(lambda: len(sink.derived(WELL)) == 41)
         gate = scene.gates["sick", 20] = anyio.Event()
         scene.fails.clear()
         await sink.until(lambda: ("sick", 20) in scene.opened)
         scene.publish(*range(41, 3_041))
-        await sink.until(lambda: len(sink.in_flight(WELL)) == 3_041)
+        await sink.until(lambda: len(sink.derived(WELL)) == 3_041)
         gate.set()
         await sink.until(lambda: sink.positions == {(SICK, "0"): None})
-        assert sink.in_flight(SICK) == list(range(3_041))
+        assert sink.derived(SICK) == list(range(3_041))
 
 
 @pytest.mark.rule("18: it goes on live without a gap")
@@ -68,11 +68,11 @@ async def test_however_little_is_in_memory_nothing_is_missed(
             first = len(published)
             published.extend(range(first, first + rng.randint(1, 30)))
             scene.publish(*published[first:])
-            await sink.until(lambda: sink.in_flight(WELL) == published)
+            await sink.until(lambda: sink.derived(WELL) == published)
             scene.fails.clear()
             for gate in rng.sample(list(scene.gates.values()), 3):
                 gate.set()
         for gate in scene.gates.values():
             gate.set()
-        await sink.until(lambda: sink.in_flight(SICK)[-1:] == published[-1:])
-        assert sink.in_flight(SICK) == published
+        await sink.until(lambda: sink.derived(SICK)[-1:] == published[-1:])
+        assert sink.derived(SICK) == published

@@ -49,4 +49,4 @@ async def test_what_stood_in_a_group_that_has_ended_is_forgotten(
         scene.publish("a")
         await sink.until(lambda: one.standing is None)
         scene.is_breaking = False
-        await sink.until(lambda: len(reports) > 1 and sink.in_flight(1) == ["a"])
+        await sink.until(lambda: len(reports) > 1 and sink.derived(1) == ["a"])

@@ -145,7 +145,7 @@ async def test_one_at_the_head_whose_live_filter_is_away_lets_others_run(scene: 
         manager.add(scene.specs("sick", "well"))
         for value in "abc":
             scene.publish(value)
-            await until(lambda value=value: value in scene.sink.in_flight(SICK))  # type: ignore[misc]
+            await until(lambda value=value: value in scene.sink.derived(SICK))  # type: ignore[misc]
         await until(lambda: scene.broker.committed() == 3)
 
 
@@ -157,7 +157,7 @@ async def test_one_at_the_head_of_a_quiet_lane_goes_live_when_its_live_filter_is
     async with Manager(context) as manager:
         sick, _ = manager.add(scene.specs("sick", "well"))
         scene.publish("a")
-        await until(lambda: scene.sink.in_flight(SICK) == ["a"])
+        await until(lambda: scene.sink.derived(SICK) == ["a"])
         assert sick.catching_up
         scene.without_live.clear()
         await until(lambda: not sick.catching_up)
@@ -173,10 +173,10 @@ async def test_one_has_caught_up_where_only_places_without_a_message_are_left(pl
     async with hosting(scene, sink, positions=(row,)) as (_, sick, _):
         assert sick.catching_up
         await sink.until(lambda: not sick.catching_up and sick.state == "running")
-        assert sink.in_flight(SICK) == ["a", "b", "c"][place:]
+        assert sink.derived(SICK) == ["a", "b", "c"][place:]
         scene.publish("d")
-        await sink.until(lambda: sink.in_flight(WELL) == ["d"])
-        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b", "c", "d"][place:])
+        await sink.until(lambda: sink.derived(WELL) == ["d"])
+        await sink.until(lambda: sink.derived(SICK) == ["a", "b", "c", "d"][place:])
 
 
 async def test_a_position_goes_that_lies_behind_places_without_a_message() -> None:
@@ -187,7 +187,7 @@ async def test_a_position_goes_that_lies_behind_places_without_a_message() -> No
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.positions.get((SICK, "0")) is not None)
         scene.fails.clear()
-        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(SICK) == ["a", "b", "c"])
         await sink.until(lambda: sink.positions == {(SICK, "0"): None})
 
 
@@ -199,11 +199,11 @@ async def test_another_owner_drops_a_position_behind_places_without_a_message() 
     scene.broker.seek(3)
     sink.positions[SICK, "0"] = [scene.broker.identity, 2]
     async with hosting(scene, sink, positions=sink.rows()) as (_, sick, _):
-        await sink.until(lambda: sink.in_flight(SICK) == ["c"] and not sick.catching_up)
+        await sink.until(lambda: sink.derived(SICK) == ["c"] and not sick.catching_up)
     # The broker was told of all but the last.
     scene.broker.seek(2)
     async with hosting(scene, sink, positions=sink.rows()):
-        await sink.until(lambda: sink.in_flight(WELL) == ["c"])
+        await sink.until(lambda: sink.derived(WELL) == ["c"])
         await sink.until(lambda: sink.positions == {(SICK, "0"): None})
     assert scene.opened.count(("sick", "c")) == 1
 
@@ -227,14 +227,14 @@ async def test_what_is_made_again_ends_at_places_without_a_message() -> None:
     async with Manager(context) as manager:
         sick, _ = manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b"])
+        await sink.until(lambda: sink.derived(SICK) == ["a", "b"])
         scene.gates["sick", "b"] = anyio.Event()
         manager.rewind(sick, [ReplayRequest(1, SICK, None, reemit=True)])
         await sink.until(lambda: scene.opened.count(("sick", "b")) == 2)
         scene.gates["well", "a"].set()
-        await sink.until(lambda: sink.in_flight(WELL) == ["a", "b", "c"])
+        await sink.until(lambda: sink.derived(WELL) == ["a", "b", "c"])
         scene.gates["sick", "b"].set()
-        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b", "a", "b", "c"])
+        await sink.until(lambda: sink.derived(SICK) == ["a", "b", "a", "b", "c"])
         await sink.until(lambda: not sick.catching_up)
 
 
@@ -255,11 +255,11 @@ async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
         scene.publish("b")
         (stream,) = manager.streams.values()
         await until(lambda: stream.group is not None and stream.group.state.ledger.head == 2)
-        assert scene.sink.in_flight(WELL) == [], "what lies before it comes again"
+        assert scene.sink.derived(WELL) == [], "what lies before it comes again"
         scene.may_fail.set()
         await until(lambda: scene.broker.committed() == 2)
-        await until(lambda: sorted(scene.sink.in_flight(SICK)) == ["a", "b"])
-        assert scene.sink.in_flight(WELL) == ["a", "b"]
+        await until(lambda: sorted(scene.sink.derived(SICK)) == ["a", "b"])
+        assert scene.sink.derived(WELL) == ["a", "b"]
 
 
 def test_what_repeats_something_from_before_does_not_adjoin_what_comes() -> None:
@@ -300,7 +300,7 @@ async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_anoth
             await sink.until(lambda: stream.group not in {before, None})
             scene.is_breaking = False
         scene.fails.clear()
-        await sink.until(lambda: "b" in sink.in_flight(1))
+        await sink.until(lambda: "b" in sink.derived(1))
         await sink.until(lambda: sink.positions[1, "0"] is None)
 
 
@@ -316,7 +316,7 @@ async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_give
     scene.gates["well", "b"] = anyio.Event()
     async with hosting(scene, sink, positions=(scene.row(SICK, 0),)) as (_, sick, _):
         scene.publish("a", "b", "c")
-        await sink.until(lambda: sink.in_flight(SICK) == ["a", "b", "c"] and not sick.catching_up)
+        await sink.until(lambda: sink.derived(SICK) == ["a", "b", "c"] and not sick.catching_up)
         scene.publish("d")
         await sink.until(lambda: ("sick", "d") in scene.opened)
         scene.gates["well", "b"].set()
@@ -338,14 +338,14 @@ async def test_who_has_read_what_comes_again_counts_as_having_it(scene: Lively) 
         scene.may_fail.set()
         await sink.until(lambda: bool(scene.told))
         del scene.fails["sick"]
-        await sink.until(lambda: sink.in_flight(SICK) == ["a"] and not sick.catching_up)
+        await sink.until(lambda: sink.derived(SICK) == ["a"] and not sick.catching_up)
         scene.fails["sick"] = always
         scene.is_quiet = False
         scene.broker.record_change()
         await sink.until(lambda: scene.broker.committed() == 1)
         assert scene.broker.dead_letters == []
         del scene.fails["well"]
-        await sink.until(lambda: sink.in_flight(WELL) == ["a"])
+        await sink.until(lambda: sink.derived(WELL) == ["a"])
 
 
 async def test_nothing_is_kept_in_memory_for_a_watcher_that_was_deleted(scene: Lively) -> None:
@@ -440,12 +440,12 @@ async def test_a_lane_whose_end_nobody_tells_holds_up_no_other() -> None:
     scene.broker.seek(5, lane="led")
     rows = scene.rows("leaderless", "led")
     async with hosting(scene, sink, positions=rows) as (_, sick, _):
-        await sink.until(lambda: sink.in_flight(SICK) == [*range(5)])
+        await sink.until(lambda: sink.derived(SICK) == [*range(5)])
         await sink.until(lambda: "lead" in str(sick.catching_up[SICK]))
         # With what is broadcast next it goes on live there.
         scene.publish(5, lane="led")
         await sink.until(lambda: sink.positions[SICK, '"led"'] is None)
-        assert sink.in_flight(SICK) == [*range(6)]
+        assert sink.derived(SICK) == [*range(6)]
 
 
 async def test_it_is_not_asked_again_and_again_where_a_lane_ends_that_is_gone() -> None:
@@ -464,7 +464,7 @@ async def test_one_that_is_behind_in_a_lane_that_was_made_anew_and_is_empty_has_
         assert sick.catching_up
         await sink.until(lambda: not sick.catching_up)
         scene.publish("first", lane="empty")
-        await sink.until(lambda: sink.in_flight(SICK) == ["first"])
+        await sink.until(lambda: sink.derived(SICK) == ["first"])
 
 
 async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_meanwhile(
@@ -482,7 +482,7 @@ async def test_where_a_lane_ends_is_asked_once_more_if_it_falls_behind_there_mea
         scene.fails.clear()
         scene.publish("first", lane="led")
         await sink.until(lambda: sink.positions.get((SICK, '"led"'), 0) is None)
-        await sink.until(lambda: 1 in sink.in_flight(SICK))
+        await sink.until(lambda: 1 in sink.derived(SICK))
         # From now on it is behind in that lane alone, and its reading does not end.
         before = scene.readings
         with anyio.move_on_after(0.1):
@@ -506,4 +506,4 @@ async def test_a_lane_for_which_no_other_message_can_be_tried_holds_up_no_other(
         sick, _ = manager.add(scene.specs("sick", "well", positions=rows))
         await sink.until(lambda: "nobody leads gone" in str(sick.catching_up[SICK]))
         scene.publish(*range(3), lane="led")
-        await sink.until(lambda: sink.in_flight(SICK) == [*range(3)])
+        await sink.until(lambda: sink.derived(SICK) == [*range(3)])
