@@ -303,7 +303,7 @@ def test_an_hour_of_random_attacks_loses_and_doubles_nothing(attacked: Attacked,
         publisher.join()
     assert time.monotonic() >= ends, "the publisher failed"
     print(dict(attacks.counts))
-    # As docs/operating.md says: a worker that is killed fails its run, and who kills three executors is given up.
+    # docs/reference/failures.md: a killed worker fails its run, and three dead executors end a run.
     scene.check(excused=["signal 9", "SIGKILL", "given up after"])
     for instance in attacked.instances.values():
         assert instance.stop() == 0, instance.tail()

@@ -644,7 +644,7 @@ def test_the_first_dag_of_the_readme_passes_check(shell: Shell) -> None:
     assert promised["promises"] == "effectively_once"
     assert found == {
         "files": ["orders.py"],
-        "dags": ["big_orders"],
+        "dags": ["collect_orders"],
         "errors": [],
         "warnings": [],
     }

@@ -133,7 +133,7 @@ def test_the_comparison_sees_another_key() -> None:
 
 @pytest.mark.skipif(
     not PYTHON,
-    reason="TRIGGERER_AIRFLOW_PYTHON names no Python with Airflow (docs/airflow.md says how to make one)",
+    reason="TRIGGERER_AIRFLOW_PYTHON names no Python with Airflow (see docs/reference/airflow-triggers.md)",
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_fresh_chains_have_the_runs_and_keys_of_airflow(seed: int) -> None:

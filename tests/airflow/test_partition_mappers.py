@@ -104,7 +104,7 @@ def test_recorded_keys_are_mapped_as_by_airflow() -> None:
 
 @pytest.mark.skipif(
     not PYTHON,
-    reason="TRIGGERER_AIRFLOW_PYTHON names no Python with Airflow (docs/airflow.md says how to make one)",
+    reason="TRIGGERER_AIRFLOW_PYTHON names no Python with Airflow (see docs/reference/airflow-triggers.md)",
 )
 def test_fresh_keys_are_mapped_as_by_airflow() -> None:
     assert PYTHON is not None

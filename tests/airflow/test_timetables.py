@@ -18,7 +18,7 @@ from triggerer.timetables import CronTriggerTimetable
 PYTHON = os.environ.get("TRIGGERER_AIRFLOW_PYTHON")
 needs_airflow = pytest.mark.skipif(
     not PYTHON,
-    reason="TRIGGERER_AIRFLOW_PYTHON names no Python with Airflow (docs/airflow.md says how to make one)",
+    reason="TRIGGERER_AIRFLOW_PYTHON names no Python with Airflow (see docs/reference/airflow-triggers.md)",
 )
 
 

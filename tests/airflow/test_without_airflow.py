@@ -34,7 +34,7 @@ def test_a_class_outside_the_provider_packages_is_not_imported() -> None:
 @pytest.mark.skipif(_HAS_AIRFLOW, reason="this is the environment with Airflow")
 @pytest.mark.skipif(
     not _PYTHON,
-    reason="TRIGGERER_AIRFLOW_PYTHON names no Python with Airflow (docs/airflow.md says how to make one)",
+    reason="TRIGGERER_AIRFLOW_PYTHON names no Python with Airflow (see docs/reference/airflow-triggers.md)",
 )
 def test_in_an_environment_with_airflow_its_triggers_run(tmp_path: Path) -> None:
     command = [

@@ -1,6 +1,6 @@
 """Our runtime against Airflow's, in one process each time in turn: `python -m tests.benchmarks.airflow_compare`.
 
-Runs in an environment that holds Airflow (docs/airflow.md says how to make one), from the root of the checkout. What is
+Runs in an environment that holds Airflow (see docs/reference/airflow-triggers.md), from the checkout's root. What is
 compared is the processor's time: both sides keep one thread busy, and what others do on the machine does not count.
 """
 

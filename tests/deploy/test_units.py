@@ -20,7 +20,7 @@ FOLDER = ROOT / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
 CLEANING = FOLDER / "triggerer-clean.service"
 """It runs a command, and ends."""
-DOCS = ROOT / "docs" / "deploying.md"
+DOCS = ROOT / "docs" / "howto" / "systemd.md"
 
 any_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 any_service = pytest.mark.parametrize(

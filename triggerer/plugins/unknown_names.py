@@ -50,8 +50,8 @@ def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | N
     names = _imported_at(file, line)
     meant = import_hint(names or _USUAL)
     if meant is None:
-        return "install Airflow beside triggerer, see docs/airflow.md"
-    return f"{meant}; Airflow's own triggers need Airflow, see docs/airflow.md"
+        return "install Airflow beside triggerer, see docs/howto/moving-from-airflow.md"
+    return f"{meant}; Airflow's own triggers need Airflow, see docs/howto/moving-from-airflow.md"
 
 
 def explain_unknown_import(error: ImportError) -> str | None:

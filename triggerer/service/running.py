@@ -107,7 +107,7 @@ def run(
         _log.error("code of a plugin has ended the event loop", error=repr(error), exc_info=error)
         raise PluginError(
             f"code of a plugin, in a task or a callback that it has started, raised {error!r}, which ends the service",
-            hint="the log shows where; run its trigger in a process of its own (docs/operating.md, isolation)",
+            hint="the log shows where; run its trigger in a process of its own (docs/howto/blocking-watcher.md)",
         ) from error
 
 

@@ -176,7 +176,7 @@ def test_a_call_that_nobody_can_explain_keeps_pythons_words(tmp_path: Path) -> N
         ),
         (
             "from airflow.providers.apache.kafka.triggers.await_message import AwaitMessageTrigger",
-            "install Airflow beside triggerer, see docs/airflow.md)",
+            "install Airflow beside triggerer, see docs/howto/moving-from-airflow.md)",
         ),
     ],
 )
