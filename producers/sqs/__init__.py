@@ -1,9 +1,9 @@
-"""Amazon SQS, and what speaks its API.
+"""Amazon SQS, and services that speak its API.
 
-`producer` has the shared stream's producer; the other modules are its parts. In an open `stream`, `receiving` polls
-(by the names of `attempts`), `in_flight` knows what is held, `visibility` keeps it and gives it back, `deletions` and
-`dead_letter` end it, and `settler` decides which; `batching` makes their requests. Neither this package nor its
-producer imports the SDK before a stream opens, since that takes longer than to read a DAG file.
+`producer` has the shared stream's producer. In an open `stream`, `receiving` polls the queue, `in_flight` has the
+messages, and `visibility` keeps them invisible to others and gives them back. `settle` decides which messages
+`deletions` deletes and which `dead_letter` sends on; `batching` joins their requests. Nothing imports the SDK before a
+stream opens: the import takes longer than reading a DAG file.
 """
 
 from importlib.util import find_spec

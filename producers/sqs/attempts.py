@@ -1,4 +1,4 @@
-"""Names polls of a FIFO queue, so that one whose answer was lost can be asked again for the same messages."""
+"""Names polls of a FIFO queue, so that a poll whose answer was lost can be repeated for the same messages."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from producers.sqs.errors import code_of
 from triggerer.errors import BrokerUnavailable
 
 _REPEATABLE_FOR_S: Final = 240.0
-"""The service knows an attempt for five minutes."""
+"""The service remembers an attempt for five minutes."""
 
 
 class Attempts:
-    """The ids of polls. Without them, what a lost answer had in it would block its groups until its time is over."""
+    """The ids of polls. Without them, the messages of a lost answer would block their groups until they time out."""
 
     def __init__(self) -> None:
         self._lost: list[tuple[str, float]] = []
 
     @contextmanager
     def attempt(self) -> Iterator[str]:
-        """The id of a poll: that of one whose answer was lost, or a new one. Tells from the error whether it was."""
+        """Give a poll its id: a new one, or the id of a poll whose answer was lost, as its error tells."""
         now = anyio.current_time()
         self._lost = [one for one in self._lost if one[1] > now]
         identity, until = (
@@ -34,7 +34,7 @@ class Attempts:
             yield identity
         except BrokerUnavailable as error:
             if error.__cause__ is None or not code_of(error.__cause__):
-                # There was no answer. One with an error in it had no messages.
+                # There was no answer. An error answer would have contained no messages.
                 self._lost.append((identity, until))
             raise
         except anyio.get_cancelled_exc_class():

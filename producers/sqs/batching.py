@@ -1,4 +1,4 @@
-"""Requests of several entries: what is asked for at the same time is sent together, and each has its own answer."""
+"""Joins entries into requests: entries that are added at the same time share one, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What the service says of an entry that it refused."""
+    """The service's reason for refusing an entry."""
 
     code: str
     text: str
@@ -32,12 +32,12 @@ class Failure:
 
 
 Answer: TypeAlias = Failure | BrokerError | None
-"""To one entry. None: it is done; an error: its whole request failed."""
+"""The answer to one entry. None: it succeeded; a `BrokerError`: its whole request failed."""
 NoteAnswers: TypeAlias = Callable[[Sequence[tuple[T, Answer]]], None]
 
 
 class _Waiter(Generic[T]):
-    """Somebody who waits for the answers to all that he has added."""
+    """A caller that waits for the answers to all its entries."""
 
     __slots__ = ("_record_answers", "done", "left")
 
@@ -47,7 +47,7 @@ class _Waiter(Generic[T]):
         self._record_answers = record_answers
 
     def mark_done(self, pending: Sequence[_Pending[T]]) -> None:
-        """These are answered, too."""
+        """Record that these entries are answered."""
         self.left -= len(pending)
         if self._record_answers is not None:
             self._record_answers([(one.entry, one.answer) for one in pending])
@@ -71,8 +71,8 @@ def _waiter_of(pending: _Pending[T]) -> _Waiter[T]:
 class Batches(Generic[T]):
     """Sends entries in requests of up to ten.
 
-    A request that is not full is sent as soon as no other is under way; what comes meanwhile waits for the next. So
-    one entry at a time is sent at once, and the more there are, the fuller are the requests. No clock is involved.
+    A request that is not full is sent as soon as no other is under way; later entries wait for the next request. So a
+    lone entry is sent at once, and with more entries the requests are fuller. No clock is involved.
 
     Args:
         send: Makes one request, whose entries have their indices as ids; returns the service's answer.
@@ -92,11 +92,11 @@ class Batches(Generic[T]):
         self._has_changed = anyio.Event()
 
     async def add(self, entry: T) -> Failure | None:
-        """Send an entry with others; None: it is done.
+        """Send an entry together with others; return None if it succeeded.
 
         Raises:
             BrokerError: The whole request failed.
-        Cancellation: It may be sent all the same.
+        Cancellation: The entry may be sent anyway.
         """
         (answer,) = await self.add_all([entry])
         if isinstance(answer, BrokerError):
@@ -109,9 +109,10 @@ class Batches(Generic[T]):
         """Send entries with others, in as many requests as it takes.
 
         Args:
-            note_answers: Called with entries of one request and their answers, as soon as these are there.
-        Returns: For each its answer: None, it is done; an error where its whole request failed.
-        Cancellation: They may be sent all the same.
+            record_answers: Called with the entries of one request and their answers, as soon as the request is
+            answered.
+            Returns: The answers in the order of the entries; see `Answer`.
+            Cancellation: The entries may be sent anyway.
         """
         if not entries:
             return []
@@ -123,12 +124,12 @@ class Batches(Generic[T]):
         return [one.answer for one in pending]
 
     async def run(self) -> None:
-        """Send what was added, until cancelled; requests under way are finished then, within seconds."""
+        """Send the added entries until cancelled; requests under way are then finished, within seconds."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._has_changed.wait()
                 self._has_changed = anyio.Event()
-                # What others add in the same turn of the loop comes along.
+                # Entries that others add in the same tick of the loop share the request.
                 await checkpoint()
                 while self._may_send:
                     count = min(BATCH, len(self._waiting))
@@ -146,7 +147,8 @@ class Batches(Generic[T]):
     async def _request(self, batch: Sequence[_Pending[T]]) -> None:
         error: BrokerError = BrokerUnavailable("the request was given up at the end of the stream")
         try:
-            # What was cut off may have been done or not; what is done need not be repeated.
+            # A request that is cut off may have succeeded or not; with the shield its answer is known, and nothing is
+            # repeated.
             with anyio.move_on_after(_REQUEST_TIMEOUT_S, shield=True) as scope:
                 try:
                     answer = await self._send([pending.entry for pending in batch])

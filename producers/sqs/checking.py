@@ -1,4 +1,4 @@
-"""Checks that a queue is there and may be read, without receiving; for `triggerer check`."""
+"""Checks that a queue exists and may be read, without receiving; for `triggerer check`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def check_queue(settings: SqsSettings, queue: str) -> None:
-    """Look the queue up, and its place for dead letters. Has no deadline of its own.
+    """Look up the queue and its dead-letter queue. Has no deadline of its own.
 
     Raises:
         BrokerRefused: The credentials are refused, or there is no such queue, or this identity may not look at it.
@@ -27,7 +27,7 @@ async def check_queue(settings: SqsSettings, queue: str) -> None:
 
 
 async def describe_delivery(settings: SqsSettings, queue: str, *, ask: bool) -> DeliveryFacts:
-    """What becomes of a message; the queue is asked for its attributes only if `ask`.
+    """Return how messages are delivered; the queue is asked for its attributes only if `ask`.
 
     Raises:
         BrokerRefused, BrokerUnavailable: As `check_queue`, if `ask`.
@@ -56,7 +56,7 @@ def _facts(settings: SqsSettings, queue: Queue | None) -> DeliveryFacts:
         redelivers_after=None if queue is None else timedelta(seconds=queue.lease_s),
         is_renewed=True,
         renewed_for=timedelta(seconds=LONGEST_VISIBILITY_S),
-        # Without a place for it, it is delivered again for as long as it is kept.
+        # Without a dead-letter queue, a message is delivered again until its retention ends.
         drops_after=min(limits) if limits and has_dead_letters else None,
         has_dead_letters=has_dead_letters,
         dead_letter_setting="dead_letter_queue",

@@ -29,12 +29,12 @@ _REGION_OF_URL: Final = re.compile(
     r"https?://(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com"
 )
 _SPARE_CONNECTIONS: Final = 16
-"""Beside one for each receiver: deletes, renewals and dead letters at the same time."""
+"""The connections for concurrent deletions, renewals and dead letters; each receiver has one more."""
 
 
 @asynccontextmanager
 async def open_client(settings: SqsSettings, queue: str) -> AsyncIterator[Any]:
-    """A client for the queue's service; no request is made for it, unless the credentials need one.
+    """Open a client for the queue's service; it makes no request unless the credentials need one.
 
     Raises:
         BrokerRefused: There is no such profile, or the region is not known.
@@ -62,7 +62,7 @@ async def find_queue(client: Any, queue: str, settings: SqsSettings) -> Queue:
     """Look a queue up by its name or URL.
 
     Raises:
-        BrokerRefused: There is none, or this identity may not look.
+        BrokerRefused: There is no such queue, or this identity may not look it up.
         BrokerUnavailable: Nobody answers.
     """
     url = await find_url(client, queue, account=settings.account)
@@ -72,7 +72,7 @@ async def find_queue(client: Any, queue: str, settings: SqsSettings) -> Queue:
 
 
 async def find_url(client: Any, queue: str, *, account: str | None = None) -> str:
-    """The URL of a queue; `account` is its owner's, where that is another.
+    """Return the URL of a queue; `account` is the owner's, if that differs from the credentials' account.
 
     Raises:
         BrokerRefused, BrokerUnavailable: As `find_queue`.
@@ -88,14 +88,14 @@ async def find_url(client: Any, queue: str, *, account: str | None = None) -> st
 
 @functools.cache
 def _loader() -> Any:
-    # What it has read is the same for all clients.
+    # All clients share the API description that it has read.
     return AioSession().get_component("data_loader")
 
 
 def _arguments(settings: SqsSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "config": AioConfig(
-            # We repeat what is worth it, with delays that grow and with what is newest at that time.
+            # The callers repeat requests, with growing delays and with the newest receipt handles.
             retries={"mode": "standard", "total_max_attempts": 1},
             connect_timeout=settings.connect_timeout_s,
             read_timeout=settings.receive_wait_s + settings.request_timeout_s,
@@ -120,7 +120,7 @@ def _keys(settings: SqsSettings) -> dict[str, Any]:
 
 
 async def _assume_role(session: AioSession, settings: SqsSettings, region: str | None) -> None:
-    """Let the session's credentials be those of the role; they are got at the first request, and renewed in time."""
+    """Make the session use the role's credentials, which are fetched at the first request and renewed in time."""
     if settings.access_key_id is not None:
         session.set_credentials(
             settings.access_key_id, settings.secret_access_key, settings.session_token
@@ -135,7 +135,7 @@ async def _assume_role(session: AioSession, settings: SqsSettings, region: str |
         role_arn=settings.role_arn,
         extra_args=extra,
     )
-    session._credentials = AioDeferredRefreshableCredentials(  # noqa: SLF001  (it has no public way)
+    session._credentials = AioDeferredRefreshableCredentials(  # noqa: SLF001  (there is no public way)
         refresh_using=fetcher.fetch_credentials, method="assume-role"
     )
 

@@ -1,4 +1,4 @@
-"""Sends messages that cannot be used to a dead-letter queue."""
+"""Sends unusable messages to a dead-letter queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_REASON: Final = 1_000
 
 
 class DeadLetters:
-    """The place of a queue for what cannot be used: the connection's, or that of the queue's redrive policy."""
+    """The dead-letter queue of a queue: the connection names it, or the queue's redrive policy does."""
 
     def __init__(self, client: Any, queue: Queue, settings: SqsSettings) -> None:
         self._client = client
@@ -36,17 +36,17 @@ class DeadLetters:
 
     @property
     def exist(self) -> bool:
-        """Whether there is such a place."""
+        """Whether there is a dead-letter queue."""
         return self._stated is not None or self._queue.redrive is not None
 
     @property
     def take(self) -> bool:
-        """Whether there is such a place, and it has not refused a message of late."""
+        """Whether there is a dead-letter queue that has not refused a message recently."""
         return self.exist and not self._refused.has("")
 
     @property
     def limit(self) -> int | None:
-        """The service itself moves what was received more often than this; None: it moves nothing."""
+        """The number of deliveries after which the service itself moves a message; None: it moves none."""
         return None if self._queue.redrive is None else self._queue.redrive.max_receive_count
 
     async def write(
@@ -55,17 +55,18 @@ class DeadLetters:
         evidence: Mapping[str, object],
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send the message there, with its own attributes, and `triggerer.dead-letter.*` beside them.
+        """Send a message to the dead-letter queue, with its own attributes and `triggerer.dead-letter.*`.
 
-        They say what `evidence` does (a `reason` at least), and where it comes from, as far as there is room: a message
-        has at most ten attributes. One that is sent again, after a crash before its deletion, has the same
-        `message-id` there; a FIFO queue drops it.
+        Our attributes contain `evidence` (a `reason` at least) and the message's origin, as far as there is room: a
+        message has at most ten attributes. After a crash before its deletion, a message is sent again with the same
+        `message-id`, and a FIFO queue drops it.
 
         Args:
-            attributes: The message's own as the service gave them, with their types. None: of the message, as texts.
+            attributes: The message's own attributes with their types, as the service sent them. None: the attributes of
+            `message`, as texts.
         Raises:
-            BrokerRefused: There is no such place, or it does not take the message.
-            BrokerUnavailable: It cannot be reached.
+            BrokerRefused: There is no dead-letter queue, or it refuses the message.
+            BrokerUnavailable: The dead-letter queue cannot be reached.
         """
         what = f"sending message {message.position.get('message_id')} to the dead-letter queue"
         if not self.exist:
@@ -108,17 +109,17 @@ class DeadLetters:
         except BrokerRefused as refused:
             if len(shown) == len(own):
                 raise
-            # With our attributes it may be too long.
+            # With our attributes the message may be too long.
             try:
                 await asked(self._client.send_message(**request, MessageAttributes=own), what)
             except BrokerRefused:
                 raise refused from None
 
     async def check(self) -> None:
-        """Look whether the place is there that the connection, or the queue, names.
+        """Check that the dead-letter queue exists, if one is named.
 
         Raises:
-            BrokerRefused, BrokerUnavailable: It is not, or cannot be asked for.
+            BrokerRefused, BrokerUnavailable: It does not exist, or cannot be looked up.
         """
         if self.exist:
             await self._find()
@@ -134,7 +135,7 @@ class DeadLetters:
         if canonical(self._url) == canonical(self._queue.url):
             raise BrokerRefused(
                 f"the dead-letter queue of queue {self._queue.name!r} is that queue itself",
-                hint="what was dead-lettered would come again at once: name another dead_letter_queue",
+                hint="a dead letter would come again at once: name another dead_letter_queue",
             )
         return self._url
 
@@ -162,7 +163,7 @@ class DeadLetters:
 
 
 def _typed(attributes: Mapping[str, str | bytes]) -> dict[str, Any]:
-    """Attributes as the service takes them; it takes none that is empty."""
+    """Return attributes in the service's form, without empty ones, which it refuses."""
     return {
         name: (
             {"DataType": "Binary", "BinaryValue": value}

@@ -1,4 +1,4 @@
-"""Deletes messages that are done, in batches, and remembers those that could not be deleted."""
+"""Deletes finished messages in batches, and remembers the ones that could not be deleted."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _RETRY_LONGEST_S: Final = 2.0
 
 
 class _Left:
-    """What an attempt has left over.
+    """The messages that an attempt did not delete.
 
     Attributes:
-        error: Why some are to be tried later: a refusal before all, and that the service throttles before it is away.
+        error: Why some must be tried later: a refusal comes first, then throttling, then an unreachable service.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ def _rank(error: BrokerError) -> int:
 
 
 def _nothing(messages: Sequence[Delivery]) -> None:
-    """Nobody wants to know before all are."""
+    """Ignore the messages: the caller waits for all of them."""
 
 
 class Deletions:
-    """Deletes with the newest receipt handle; what fails is repeated, or made up for when the message returns."""
+    """Deletes with the newest receipt handle. A failed deletion is repeated, now or when the message comes again."""
 
     def __init__(
         self, client: Any, queue: Queue, in_flight: InFlight, *, unavailable_after_s: float
@@ -62,7 +62,7 @@ class Deletions:
         self._batches: Batches[Delivery] = Batches(self._send, concurrency=_CONCURRENCY)
 
     async def run(self) -> None:
-        """Send what is to be deleted, until cancelled."""
+        """Send deletions until cancelled."""
         await self._batches.run()
 
     async def delete(
@@ -70,16 +70,16 @@ class Deletions:
         messages: Sequence[Delivery],
         mark_gone: Callable[[Sequence[Delivery]], None] = _nothing,
     ) -> None:
-        """Delete messages; they are kept invisible meanwhile. Returns when each is deleted, or cannot be.
+        """Delete messages, which stay invisible meanwhile. Returns when each is deleted or cannot be.
 
-        A message whose handle is void (it was not renewed in time) cannot be deleted now. It is when it comes again,
-        and nobody is given it then.
+        A message with a void handle (it was not renewed in time) cannot be deleted now. When it comes again, it is
+        deleted and given to no watcher.
 
         Args:
-            note_gone: Called with those of which that is so, as the requests are answered.
+            mark_gone: Called after each answer with the messages that are deleted, or cannot be.
         Raises:
-            BrokerUnavailable: One could not be deleted in `unavailable_after_s`, for reasons that may pass.
-            BrokerRefused: This identity may not.
+            BrokerUnavailable: A message could not be deleted in `unavailable_after_s`, for reasons that may pass.
+            BrokerRefused: This identity may not delete messages.
         """
         began = anyio.current_time()
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
@@ -110,11 +110,11 @@ class Deletions:
             await anyio.sleep(backoff.next_delay())
 
     def _take_answer(self, delivery: Delivery, answer: Answer, left: _Left) -> bool:
-        """Return whether it is deleted, or cannot be now; else it is among those that are left."""
+        """Return whether the message is deleted or cannot be now; otherwise add it to `left`."""
         if isinstance(answer, BrokerError):
             left.add(delivery, answer)
         elif delivery.handle != delivery.asked_with:
-            # It was delivered again meanwhile; the service may have taken the old handle, to no effect.
+            # The message was delivered again meanwhile; the service may have accepted the old handle, without effect.
             left.at_once.append(delivery)
         elif answer is None:
             self._in_flight.forget_done(delivery)
@@ -126,14 +126,14 @@ class Deletions:
         else:
             error = BrokerUnavailable(
                 f"{delivery!r} could not be deleted: {answer.text}",
-                hint="it is done, and would be delivered again",
+                hint="its events are stored, and it would be delivered again",
             )
             left.add(delivery, error)
         return False
 
     def _mark_void(self, delivery: Delivery, failure: Failure) -> None:
         logger.warning(
-            "%r cannot be deleted now, but is if it comes again: %s", delivery, failure.text
+            "%r cannot be deleted now, and will be when it comes again: %s", delivery, failure.text
         )
         self._in_flight.mark_done(delivery)
 
@@ -143,7 +143,7 @@ class Deletions:
         answer: Mapping[str, Any] = await asked(
             self._client.delete_message_batch(
                 QueueUrl=self._queue.url,
-                # The ids are places, not the messages': no two may be equal.
+                # The ids are indices, because no two entries may have the same id.
                 Entries=[
                     {"Id": str(index), "ReceiptHandle": delivery.handle}
                     for index, delivery in enumerate(batch)

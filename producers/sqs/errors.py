@@ -30,7 +30,7 @@ _REFUSED: Final[Mapping[str, str | None]] = {
     "UnrecognizedClientException": _KEYS,
     "SignatureDoesNotMatch": _KEYS,
     "MissingAuthenticationToken": _KEYS,
-    "ExpiredToken": "the session_token has expired; a role_arn or a profile is renewed by itself",
+    "ExpiredToken": "the session_token has expired; a role_arn or a profile is renewed automatically",
     "ExpiredTokenException": "the session_token has expired; a role_arn or a profile is renewed by itself",
     "RequestExpired": "is this machine's clock right?",
     "OptInRequired": "the account is not enabled for this region",
@@ -38,7 +38,7 @@ _REFUSED: Final[Mapping[str, str | None]] = {
     "KmsDisabled": "the queue's key is disabled",
     "KmsNotFound": "the queue's key is gone",
     "KmsInvalidState": "the queue's key cannot be used: is it about to be deleted?",
-    "KmsInvalidKeyUsage": "the queue's key is none to encrypt with",
+    "KmsInvalidKeyUsage": "the queue's key cannot encrypt",
     "KmsOptInRequired": "the account may not use the key management service",
     "InvalidAddress": "check the queue's URL, and that the connection's region is the one in it",
     "InvalidParameterValue": None,
@@ -61,28 +61,27 @@ _THROTTLED: Final = frozenset(
         "RequestLimitExceeded",
         "SlowDown",
         "KmsThrottled",
-        # So many messages are in flight that no more are given.
+        # Too many messages are in flight; the service delivers none until some are deleted.
         "OverLimit",
     }
 )
 
 CAUGHT: Final = (sdk.BotoCoreError, sdk.ClientError, OSError, TimeoutError)
-"""What the SDK raises for reasons of its own, or the transport's."""
+"""The errors that the SDK raises for its own reasons, or the transport's."""
 
 
 class Throttled(BrokerUnavailable):
-    """The service is there, and asks to be asked less often."""
+    """The service answers, and demands fewer requests."""
 
 
 def code_of(error: BaseException) -> str:
-    """The service's code of an error, without what stands before it; "" where it is none of the service's."""
+    """Return the service's error code without its prefix; empty if the service did not send the error."""
     if not isinstance(error, sdk.ClientError):
         return ""
     code = str(error.response.get("Error", {}).get("Code", ""))
     space, _, name = code.rpartition("#")[2].rpartition(".")
     if space == "KMS":
-        # By their older names, which the service sends beside the newer ones and the SDK prefers: they must not be
-        # taken for refusals of the queue's.
+        # The service sends an older name too, and the SDK prefers it. The queue's own refusals have the same names.
         return (
             "KmsThrottled"
             if name == "ThrottlingException"
@@ -92,14 +91,14 @@ def code_of(error: BaseException) -> str:
 
 
 def translate(error: BaseException, what: str) -> BrokerError:
-    """Return the project's error for one of the SDK's; to be raised `from` the original."""
+    """Return the project's error for an SDK error; the caller raises it `from` the original."""
     if isinstance(error, sdk.ClientError):
         return _of_service(error, what)
     text = str(error) or type(error).__name__
     if isinstance(error, sdk.NoCredentialsError | sdk.PartialCredentialsError):
         return BrokerRefused(
             f"{what}: there are no credentials",
-            hint="give access_key_id and secret_access_key, a profile, or let the environment have some",
+            hint="give access_key_id and secret_access_key, or a profile, or set them in the environment",
         )
     if isinstance(error, sdk.NoRegionError):
         return BrokerRefused(f"{what}: the region is not known", hint="give region")
@@ -121,7 +120,7 @@ def _of_service(error: sdk.ClientError, what: str) -> BrokerError:
     code = code_of(error)
     answer = error.response.get("Error", {})
     said = str(answer.get("Message") or code)
-    # The services' own texts begin in capitals, end in full stops, and some are the code itself.
+    # The service's texts begin with a capital and end with a full stop, and some are just the code.
     text = f"{what}: {said.rstrip('.')}" + (f" ({code})" if code and code not in said else "")
     if code in _THROTTLED:
         return Throttled(text)
@@ -138,7 +137,7 @@ async def asked(call: Awaitable[T], what: str) -> T:
     """Await a call into the SDK.
 
     Args:
-        what: What is being done, and where: "receiving from queue q".
+        what: The action and its place: "receiving from queue q".
     Raises:
         BrokerUnavailable, BrokerRefused: See `translate`, and `triggerer.pluginkit.guarding.guarded`.
     """
@@ -146,5 +145,5 @@ async def asked(call: Awaitable[T], what: str) -> T:
 
 
 def describe_failure(entry: Mapping[str, Any]) -> str:
-    """One failed entry of a batch, for a log line."""
+    """Describe one failed entry of a batch, for a log line."""
     return f"{entry.get('Message') or ''} ({entry.get('Code')})".strip()

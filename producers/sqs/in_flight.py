@@ -1,4 +1,4 @@
-"""Which messages we hold, and what is to become of each. Synchronous, without I/O or a clock of its own."""
+"""The messages in flight of one queue, and their renewals. Synchronous, without I/O or a clock of its own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from producers.sqs.message import Delivery, State
 from producers.sqs.queue import LONGEST_VISIBILITY_S, Queue
 
 _REMEMBERED: Final = 10_000
-"""Message ids of which something is remembered: enough for what can be in flight several times over."""
+"""The number of message ids to remember: several times the messages that can be in flight."""
 _RENEWALS_PER_PERIOD: Final = 2
 
 
 class InFlight:
-    """The messages of one queue that are received, and neither deleted nor given back.
+    """The messages that were received, and neither deleted nor given back.
 
-    One entry for each message, whatever number of times it was received meanwhile.
+    Each message has one entry, even if it was received several times.
     """
 
     def __init__(self, queue: Queue, *, on_removed: Callable[[], None]) -> None:
@@ -40,7 +40,7 @@ class InFlight:
     def take(
         self, raws: Iterable[Mapping[str, Any]], now: float
     ) -> tuple[list[Delivery], list[Delivery]]:
-        """Note what was received; return what is new, in order, and what only has to be deleted."""
+        """Record received messages; return the new ones, in order, and the ones that only have to be deleted."""
         new, done = [], []
         for raw in raws:
             delivery = self._by_id.get(raw["MessageId"])
@@ -48,7 +48,7 @@ class InFlight:
                 delivery = Delivery(raw, self._queue, now)
                 self._by_id[delivery.id] = delivery
                 if delivery.id in self._done:
-                    # All that derives from it is durable; it could not be deleted when it was time to.
+                    # Its events are stored; the message could not be deleted in time.
                     delivery.state = State.OUT
                     done.append(delivery)
                 else:
@@ -61,10 +61,10 @@ class InFlight:
             self._extend(delivery, now, self._queue.lease_s)
         return new, done
 
-    # Keeping invisible
+    # Renewals
 
     def due(self, now: float) -> list[Delivery]:
-        """What is to be renewed now, the most urgent first, and with it what would be soon."""
+        """Return the messages to renew now, the most urgent first, with the ones that are due soon."""
         soon = now + self._queue.visibility_s / 8
         if not any(delivery.renew_at <= now for delivery in self._by_id.values()):
             return []
@@ -72,24 +72,24 @@ class InFlight:
         return sorted(due, key=_by_expiry)
 
     def next_due(self) -> float:
-        """When the next one is to be renewed; infinity where none is."""
+        """Return when the next renewal is due; infinity if none is."""
         return min((delivery.renew_at for delivery in self._by_id.values()), default=math.inf)
 
     def extension(self, delivery: Delivery, now: float) -> int:
-        """For how many seconds from now a message can be kept; 0: no longer."""
+        """Return for how many seconds from now a message can stay invisible; 0: its time is over."""
         left = delivery.received_at + LONGEST_VISIBILITY_S - now
         return max(0, min(self._queue.lease_s, int(left) - 1))
 
     def mark_renewed(self, delivery: Delivery, sent_at: float, seconds: int) -> None:
-        """It was renewed by a request that was sent at `sent_at`."""
+        """Record a renewal by a request that was sent at `sent_at`."""
         self._extend(delivery, sent_at, seconds)
 
     def mark_not_renewed(self, delivery: Delivery, now: float) -> None:
-        """It could not be asked for: try again soon."""
+        """Record that a renewal failed: it is due again soon."""
         delivery.renew_at = now + self._queue.visibility_s / 8
 
     def mark_lost(self, delivery: Delivery) -> None:
-        """Others can see it again, or nobody has it any more: there is nothing to renew."""
+        """Record that the message is visible to others or deleted: it needs no renewal."""
         delivery.is_lost = True
         delivery.renew_at = math.inf
 
@@ -97,13 +97,13 @@ class InFlight:
         delivery.expires_at = since + seconds
         delivery.renew_at = since + min(seconds, self._queue.visibility_s) / _RENEWALS_PER_PERIOD
 
-    # What becomes of it
+    # The end of a delivery
 
     def has(self, delivery: Delivery) -> bool:
         return self._by_id.get(delivery.id) is delivery
 
     def remove(self, delivery: Delivery) -> None:
-        """It was deleted, or is given back."""
+        """Remove a message that was deleted or is given back."""
         if self._by_id.get(delivery.id) is delivery:
             del self._by_id[delivery.id]
         if (group := self._by_group.get(delivery.lane)) is not None:
@@ -114,14 +114,14 @@ class InFlight:
         self._on_removed()
 
     def behind(self, delivery: Delivery) -> Sequence[Delivery]:
-        """What came after it in its message group, in order."""
+        """Return the later messages of its group, in order."""
         group = list(self._by_group.get(delivery.lane, ()))
         return group[group.index(delivery) + 1 :] if delivery in group else ()
 
     def repeat(self, delivery: Delivery) -> list[Delivery]:
-        """Make new payloads of a message and of what came after it in its group, in order.
+        """Replace the deliveries of a message and of the later ones of its group; return the new ones, in order.
 
-        What is told of the former ones means nothing any more. All stay invisible to others, and the service counts no
+        Outcomes of the old deliveries are ignored. All messages stay invisible to others, and the service counts no
         delivery.
         """
         again = {one: one.repeated() for one in (delivery, *self.behind(delivery))}
@@ -133,7 +133,7 @@ class InFlight:
         return list(again.values())
 
     def mark_done(self, delivery: Delivery) -> None:
-        """It is done, and could not be deleted: when it comes again, it only has to be deleted."""
+        """Remember a finished message that could not be deleted: when it comes again, it only has to be deleted."""
         _remember(self._done, delivery.id, None)
         self.remove(delivery)
 
@@ -143,11 +143,11 @@ class InFlight:
     # Counting
 
     def spare(self, delivery: Delivery) -> None:
-        """This delivery is no failure of the message."""
+        """Do not count this delivery as a failure of the message."""
         _remember(self._spared, delivery.id, self._spared.pop(delivery.id, 0) + 1)
 
     def failures(self, delivery: Delivery) -> int:
-        """How often the message has failed, now included, by the service's count of deliveries."""
+        """Return how often the message has failed, this time included, by the service's count of deliveries."""
         return max(1, delivery.deliveries - self._spared.get(delivery.id, 0))
 
 

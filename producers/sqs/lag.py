@@ -1,4 +1,4 @@
-"""How many messages wait in a queue, as the service says; for `triggerer watchers … --lag`."""
+"""Asks the service how many messages a queue has; for `triggerer watchers … --lag`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DELAYED: Final = "ApproximateNumberOfMessagesDelayed"
 
 
 async def measure_lag(settings: SqsSettings, queue: str) -> SourceLag:
-    """What waits, is in flight or delayed. The service's figures are approximate, and those of some seconds ago.
+    """Return the numbers of waiting, in-flight and delayed messages: approximate figures, some seconds old.
 
     Raises:
         BrokerRefused: There is no such queue, or this identity may not look at it.

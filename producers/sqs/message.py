@@ -1,4 +1,4 @@
-"""A received message, as filters see it and as the producer holds it."""
+"""A received message, as filters see it and as the producer tracks it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ SYSTEM_ATTRIBUTES = [
     "MessageDeduplicationId",
     "SequenceNumber",
 ]
-"""What is asked for with each message."""
+"""The attributes to request with each message."""
 
 
 class State(Enum):
-    """Where a message that was received is."""
+    """The stages of a delivery."""
 
     WAITING = "waiting"
-    """Not given to the runtime yet."""
+    """Received, and not yielded yet."""
     OUT = "out"
-    """Given to it, and not advanced."""
+    """Yielded to the runtime, and not advanced."""
     GONE = "gone"
-    """Deleted, or given back: what is still told of it means nothing."""
+    """Deleted or given back: later outcomes are ignored."""
 
 
 class Delivery:
     """One message that the service keeps invisible for us; the broker payload.
 
-    Told apart by identity: one that was given back and came again is another.
+    Deliveries compare by identity: a message that was given back and came again has another one.
     """
 
     __slots__ = (
@@ -61,14 +61,14 @@ class Delivery:
         system = raw.get("Attributes", {})
         self.id: str = raw["MessageId"]
         self.attributes: Mapping[str, Any] = raw.get("MessageAttributes", {})
-        """As they came: with the types that a dead letter is to have too."""
+        """The attributes as received, with the types that a dead letter must have too."""
         self.deliveries = int(system.get("ApproximateReceiveCount", 1))
         self.handle: str = raw["ReceiptHandle"]
         self.asked_with = ""
         """The handle in the last request to delete it."""
         self.message = _message(raw, system, queue)
         group = system.get("MessageGroupId") if queue.is_fifo else None
-        # A message of no group is a lane of its own.
+        # A message without a group has its own lane.
         self.lane: str = self.id if group is None else group
         self.size = _size(raw["Body"], self.attributes)
         self.state = State.WAITING
@@ -81,16 +81,16 @@ class Delivery:
         """Whether its handle is known to be void: it is visible to others again."""
 
     def record_redelivery(self, raw: Mapping[str, Any]) -> None:
-        """It came again while we have it: only the newest handle counts."""
+        """Record that the message came again while it is in flight: only the newest handle is valid."""
         self.handle = raw["ReceiptHandle"]
         self.deliveries = int(raw.get("Attributes", {}).get("ApproximateReceiveCount", 1))
         self.is_lost = False
 
     def repeated(self) -> Delivery:
-        """The same delivery as another payload, to be given to the watchers once more."""
+        """Return a copy of the delivery, to be yielded again."""
         other = copy.copy(self)
         other.state = State.WAITING
-        # Who waits for that request waits for it by this payload.
+        # The old delivery keeps the event of its open request.
         other.renewing = None
         return other
 

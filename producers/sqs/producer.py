@@ -1,4 +1,4 @@
-"""A shared stream's producer on an SQS queue."""
+"""The producer of a shared stream that reads an SQS queue."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _GIVE_BACK_TIMEOUT_S: Final = 5.0
 
 
 class SqsSharedStreamProducer(SharedStreamProducer):
-    """Reads a queue. A lane is a message group of a FIFO queue, and each message of another queue.
+    """Reads a queue. A lane is a message group of a FIFO queue; in other queues each message is a lane.
 
-    - `run` has the receivers and the renewals: a message stays invisible to others until it is advanced, however long
-      that takes (the service's limit is 12 hours).
-    - `advance` deletes what is done, in requests for all lanes that advance at the same time. A failed message becomes
-      visible again after a growing delay, and with it what was received behind it in its group: order is kept, and
-      other groups go on. The service counts deliveries, so counts survive restarts.
-    - After `max_deliveries` failures, or as many as the queue's redrive policy allows, it goes to the dead-letter
-      queue, with the reason in its attributes. So does what is rejected; where there is no such queue it is logged.
-    - At the end, polls that are open are waited for, and then everything that is held is given back.
+    - `run` receives and renews: a message stays invisible to others until it is advanced, up to the service's limit of
+    12 hours.
+    - `advance` deletes finished messages, in requests for all lanes that advance at the same time. A failed message
+    becomes visible again after a growing delay, together with the later messages of its group, so that their order
+    stays. Other groups continue. The service counts deliveries, so counts survive restarts.
+    - After `max_deliveries` failures, or as many as the queue's redrive policy allows, a message goes to the
+    dead-letter queue, with the reason in its attributes. Rejected messages go there too; without a dead-letter queue
+    they are logged.
+    - At the end, the producer waits for open polls, and then gives all messages in flight back.
     """
 
     lanes_advance_side_by_side: ClassVar[bool] = True
@@ -66,12 +67,12 @@ class SqsSharedStreamProducer(SharedStreamProducer):
             yield delivery.message, delivery
 
     async def run(self) -> None:
-        """Receive and renew.
+        """Receive and renew, until cancelled.
 
         Raises:
             BrokerUnavailable: The service has not answered for `unavailable_after_s`.
-            BrokerRefused: The queue is gone, or this identity may not receive from it.
-        Cancellation: Takes effect when the polls that are open are answered, which may take `receive_wait_s`.
+            BrokerRefused: The queue was deleted, or this identity may not receive from it.
+            Cancellation: Takes effect when the open polls are answered, which may take `receive_wait_s`.
         """
         await self._is_open.wait()
         assert self._open is not None
@@ -84,15 +85,15 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
     ) -> None:
-        """Delete messages, or have those that failed delivered again. Returns when the service has answered.
+        """Delete finished messages and redeliver failed ones. Returns when the service has answered.
 
-        Lanes whose requests are answered are reported while others' are not, or have to be repeated.
+        Each lane is reported as soon as its own requests are answered.
 
         Raises:
-            BrokerUnavailable: One could not be deleted for `unavailable_after_s`.
-            BrokerRefused: This identity may delete nothing.
+            BrokerUnavailable: A message could not be deleted for `unavailable_after_s`.
+            BrokerRefused: This identity may not delete messages.
 
-        Cancellation: What is to be deleted may be or not; what is not comes again, under the same key.
+            Cancellation: A message may be deleted or not; if not, it comes again under the same key.
         """
         if self._open is not None:
             await self._open.settler.advance(batches, report)
@@ -103,27 +104,28 @@ class SqsSharedStreamProducer(SharedStreamProducer):
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
         """`<queue>/<message id>`.
 
-        The service makes the ids, and gives none twice: a queue that is deleted and made again has others. What is sent
-        twice has two, unless a FIFO queue drops the second (its deduplication looks five minutes back).
+        The service creates the ids and never repeats one, also not for a queue that is deleted and created again. A
+        message that is sent twice has two ids, unless a FIFO queue drops the second one (its deduplication looks five
+        minutes back).
         """
         return f"{name_of(self._name)}/{broker_payload.id}"
 
     def dead_letters_rejected(self, broker_payload: Delivery) -> bool:
-        """Whether the connection or the queue's redrive policy names a dead-letter queue, and it takes messages."""
+        """Whether there is a dead-letter queue that has not refused a message recently."""
         return self._open is not None and self._open.dead_letters.take
 
     def get_size(self, broker_payload: Delivery) -> int:
-        """The length of body and attributes."""
+        """Return the length of body and attributes."""
         return broker_payload.size
 
     def dump_event(self, event: BrokerMessage) -> bytes:
         return dump_message(event)
 
     def load_event(self, data: bytes) -> BrokerMessage:
-        """The message again.
+        """Return the message.
 
         Raises:
-            ValueError: These are no bytes of `dump_event`.
+            ValueError: `dump_event` did not write these bytes.
         """
         return load_message(data)
 
@@ -131,15 +133,15 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         """Send a message to the dead-letter queue, with the reason in its attributes.
 
         Raises:
-            BrokerRefused: There is none, or it does not take the message.
-            BrokerUnavailable: It cannot be reached.
+            BrokerRefused: There is no dead-letter queue, or it refuses the message.
+            BrokerUnavailable: The dead-letter queue cannot be reached.
         """
         if self._open is None:
             raise BrokerUnavailable(f"the stream of queue {name_of(self._name)!r} is not open")
         await self._open.dead_letters.write(event, {"reason": reason})
 
     async def pause(self) -> None:
-        """Begin no further poll, and yield nothing; what is held stays so."""
+        """Begin no further poll, and yield nothing; messages in flight stay invisible to others."""
         self._received.pause()
         if self._open is not None:
             self._open.receiving.pause()
@@ -150,14 +152,14 @@ class SqsSharedStreamProducer(SharedStreamProducer):
             self._open.receiving.resume()
 
     async def pause_lane(self, lane: Hashable) -> None:
-        """Yield nothing more of a group. The service gives no more of it while some of it is held."""
+        """Stop yielding messages of a group. The service delivers none while some are in flight."""
         self._received.pause_lane(lane)
 
     async def resume_lane(self, lane: Hashable) -> None:
         self._received.resume_lane(lane)
 
     async def aclose(self) -> None:
-        """Give back what is held, and close the connections."""
+        """Give the messages in flight back, and close the connections."""
         try:
             if self._open is not None:
                 with anyio.move_on_after(_GIVE_BACK_TIMEOUT_S):

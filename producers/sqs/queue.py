@@ -1,4 +1,4 @@
-"""What is known of a queue. Synchronous, without I/O."""
+"""The names and attributes of a queue. Synchronous, without I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 logger = logging.getLogger(__name__)
 
 LONGEST_VISIBILITY_S: Final = 12 * 60 * 60
-"""The service renews a message's visibility timeout for at most this long after it was received."""
+"""The service keeps a message invisible for at most this long after its receipt."""
 _WITHOUT_VISIBILITY_S: Final = 30
 _USUAL_PORTS: Final = {"https": 443, "http": 80}
 _ROLE: Final = re.compile(r"arn:[^:]*:iam::(\d+):role/")
@@ -21,7 +21,7 @@ _ROLE: Final = re.compile(r"arn:[^:]*:iam::(\d+):role/")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterQueue:
-    """Where a queue's redrive policy sends what was received too often."""
+    """The queue to which a redrive policy sends messages that were received too often."""
 
     name: str
     account: str
@@ -33,9 +33,9 @@ class Queue:
     """A queue as its attributes describe it.
 
     Attributes:
-        visibility_s: How long a message is kept invisible to others: the period that is renewed.
+        visibility_s: How long a message stays invisible to others without a renewal.
         redrive: The queue's own redrive policy; None: it has none.
-        retention_s: How long it keeps a message; None: the service does not say.
+        retention_s: How long the queue stores a message; None: the service does not say.
     """
 
     url: str
@@ -47,22 +47,22 @@ class Queue:
 
     @property
     def lease_s(self) -> int:
-        """For how long messages are taken, and renewed: two periods, so that one without a renewal loses none."""
+        """How long a receipt or a renewal lasts: two periods, so that one missed renewal loses no message."""
         return min(2 * self.visibility_s, LONGEST_VISIBILITY_S)
 
 
 def is_url(queue: str) -> bool:
-    """Whether a queue is given by its URL."""
+    """Whether the text is a URL, and not a queue's name."""
     return "://" in queue
 
 
 def name_of(queue: str) -> str:
-    """The name of a queue that is given by its name or its URL."""
+    """Return the name of a queue from its name or URL."""
     return queue.rstrip("/").rpartition("/")[2] if is_url(queue) else queue
 
 
 def canonical(queue: str) -> str:
-    """A queue's name as it is, and one spelling of all that its URL may have: two URLs of a queue are equal then.
+    """Return a queue's name unchanged, or its URL in one spelling, so that two URLs of a queue are equal.
 
     Source: the service's older endpoints, `queue.amazonaws.com` and `<region>.queue.amazonaws.com`, name the same
     queues as `sqs.<region>.amazonaws.com`.
@@ -83,11 +83,11 @@ def canonical(queue: str) -> str:
 
 
 def identity(queue: str, connection: Mapping[str, Any]) -> str:
-    """What a queue is known by among all ways to name it, as far as the connection's settings say.
+    """Return one identity for all ways to name a queue, as far as the connection's settings tell.
 
-    The name alone for the URL of a queue in the account, and in the region or at the endpoint, whose names the
-    connection looks up; of any other URL its one spelling. A connection that states no account, or neither region nor
-    endpoint, leaves that to credentials and environment: then a name and a URL are two.
+    A URL becomes the queue's name if its account, and its region or endpoint, are the ones of the connection. Any other
+    URL becomes `canonical`. If the connection states no account, or neither region nor endpoint, a name and a URL have
+    different identities.
 
     Args:
         connection: The section's keys and values.
@@ -105,7 +105,7 @@ def identity(queue: str, connection: Mapping[str, Any]) -> str:
 
 
 def account_of(connection: Mapping[str, Any]) -> str | None:
-    """The account in which a connection looks names up, as far as its settings say: `account`, or that of its role."""
+    """Return the account for queues given by name: `account`, or the account of `role_arn`; None if unknown."""
     if account := connection.get("account"):
         return str(account)
     role = _ROLE.match(str(connection.get("role_arn") or ""))
@@ -113,19 +113,19 @@ def account_of(connection: Mapping[str, Any]) -> str | None:
 
 
 def describe(url: str, attributes: Mapping[str, str], visibility_timeout_s: int | None) -> Queue:
-    """A queue, from what the service says of it.
+    """Make a queue from the attributes that the service returned.
 
     Args:
-        visibility_timeout_s: The connection's setting, which is preferred to the queue's own.
+        visibility_timeout_s: The connection's setting, which overrides the queue's own.
     """
     name = name_of(url)
-    # A queue whose messages stay visible would give each to several receivers.
+    # A queue with a timeout of 0 would deliver each message to several receivers.
     own = int(attributes.get("VisibilityTimeout", 0)) or _WITHOUT_VISIBILITY_S
     retention = attributes.get("MessageRetentionPeriod")
     return Queue(
         url,
         name,
-        # Not all services tell.
+        # Some compatible services do not send the attribute.
         attributes.get("FifoQueue") == "true" or name.endswith(".fifo"),
         min(visibility_timeout_s or own, LONGEST_VISIBILITY_S),
         _redrive(name, attributes.get("RedrivePolicy")),

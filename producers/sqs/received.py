@@ -1,4 +1,4 @@
-"""Messages that were received and that nobody has pulled yet, in order, and which of them may be pulled."""
+"""The messages that were received and not yielded yet, in order, with pauses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from producers.sqs.message import Delivery, State
 
 
 class ReceivedMessages:
-    """A queue with a pause, as a whole and by lane. It is bounded by whoever fills it."""
+    """A queue that can be paused as a whole and by lane. The receivers bound it."""
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
         self._stashed: dict[Hashable, list[Delivery]] = {}
-        """By paused lane, what has come of it, in order."""
+        """The messages of each paused lane, in order."""
         self._later: deque[tuple[float, list[Delivery]]] = deque()
-        """What waits for a time, by the event loop's clock; the earliest need not be first."""
+        """Messages to yield at a later time (event loop's clock), in no order."""
         self._is_paused = False
         self._has_changed = anyio.Event()
 
@@ -32,12 +32,12 @@ class ReceivedMessages:
         self._has_changed.set()
 
     def put_later(self, messages: list[Delivery], at: float) -> None:
-        """Put messages at a time."""
+        """Yield messages at a later time."""
         self._later.append((at, messages))
         self._has_changed.set()
 
     async def get(self) -> Delivery:
-        """The next message, which is out then; waits until there is one."""
+        """Return the next message as yielded; waits until there is one."""
         while True:
             next_at = self._put_due() if self._later else math.inf
             if not self._is_paused and (delivery := self._next()) is not None:
@@ -48,7 +48,7 @@ class ReceivedMessages:
                 await self._has_changed.wait()
 
     def _put_due(self) -> float:
-        """Put what is due; when the next one is."""
+        """Put the messages that are due into the queue; return when the next ones are."""
         now = anyio.current_time()
         later, self._later = self._later, deque()
         for at, messages in later:
@@ -80,6 +80,6 @@ class ReceivedMessages:
         self._stashed.setdefault(lane, [])
 
     def resume_lane(self, lane: Hashable) -> None:
-        # What has come of the lane since then is behind it in the queue.
+        # Later messages of the lane stand behind these in the queue.
         self._waiting.extendleft(reversed(self._stashed.pop(lane, [])))
         self._has_changed.set()

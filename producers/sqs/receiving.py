@@ -1,4 +1,4 @@
-"""Polls the queue: one poll always, and others beside it while there is a backlog."""
+"""Polls the queue: always with one poll, and with more while the queue has many messages."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_S: Final = 0.2
 _RETRY_LONGEST_S: Final = 5.0
 _HELPERS_WAIT_S: Final = 1
-"""A poll that does not wait asks only some of the service's servers, and may find nothing in spite of a backlog."""
+"""A poll that does not wait asks only some of the service's servers, and may miss waiting messages."""
 
 
 class Receiving:
-    """Several receivers that feed one backlog, as long as there is room for what they bring.
+    """Several receivers that fill one queue of received messages while there is room.
 
     Args:
-        on_received: Called with what is new, in order, and with what is only to be deleted.
+        on_received: Called with the new messages, in order, and the finished ones that only have to be deleted.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Receiving:
         return f"receiving from queue {self._queue.name!r}"
 
     def signal_room(self) -> None:
-        """Something is no longer in flight."""
+        """A message is no longer in flight: receivers may continue."""
         self._has_changed.set()
 
     def pause(self) -> None:
@@ -74,11 +74,11 @@ class Receiving:
         self._has_changed.set()
 
     async def run(self) -> None:
-        """Receive, until cancelled; polls that are open then are waited for, since the service may have answered them.
+        """Receive until cancelled, and then wait for open polls, because the service may have answered them.
 
         Raises:
             BrokerUnavailable: The service has not answered for `unavailable_after_s`.
-            BrokerRefused: The queue is gone, or this identity may not receive from it.
+            BrokerRefused: The queue was deleted, or this identity may not receive from it.
         """
         async with anyio.create_task_group() as tasks:
             backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
@@ -105,13 +105,13 @@ class Receiving:
                     tasks.start_soon(self._help)
 
     async def _help(self) -> None:
-        """Receive beside the others while there are more messages than one poll brings."""
+        """Receive while there are more messages than one poll returns."""
         try:
             while self._room > 0 and not self._is_paused:
                 if not await self._receive(_HELPERS_WAIT_S):
                     return
         except BrokerUnavailable as error:
-            # The poll that is always open finds out whether that lasts.
+            # The permanent poll finds out whether the failure lasts.
             logger.info("%s", error)
         finally:
             self._helpers -= 1
@@ -126,7 +126,7 @@ class Receiving:
             await self._has_changed.wait()
 
     async def _receive(self, wait_s: int) -> bool:
-        """Poll once; return whether it brought all that it could."""
+        """Poll once; return whether the answer was full."""
         # A cancellation takes effect here, between the polls.
         await checkpoint()
         count = min(BATCH, self._room)
@@ -134,7 +134,7 @@ class Receiving:
             return False
         self._reserved += count
         try:
-            # A poll that is cut off takes messages with it: they would be invisible until their time is over.
+            # A cancelled poll would lose its messages: they would be invisible until their timeout.
             deadline_s = wait_s + self._settings.request_timeout_s
             with anyio.move_on_after(deadline_s, shield=True):
                 raws = await self._poll(count, min(wait_s, self._settings.receive_wait_s))

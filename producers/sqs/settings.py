@@ -1,4 +1,4 @@
-"""The settings of a connection to Amazon SQS, or to what speaks its API.
+"""The settings of a connection to Amazon SQS, or to a service that speaks its API.
 
 Imported when a connection is opened, not with the watchers: see `triggerer.pluginkit.connections`.
 """
@@ -22,9 +22,9 @@ from triggerer.pluginkit.connections import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqsSettings(DeliverySettings):
-    """`[connections.<id>]` of an account. Every field is a key of that section, and none is needed.
+    """`[connections.<id>]` of an account. Every field is an optional key of that section.
 
-    Without keys, a profile or a role the SDK looks in the places that all AWS tools look in.
+    Without keys, a profile or a role, the SDK searches the usual places of AWS tools.
     """
 
     optional: ClassVar[str | None] = "sqs"
@@ -34,42 +34,41 @@ class SqsSettings(DeliverySettings):
     }
 
     region: OptionalText = None
-    """None: as the queue's URL has it, or as the profile or the environment says."""
+    """None: the region in the queue's URL, or of the profile or the environment."""
     endpoint_url: OptionalText = None
     """None: Amazon's own."""
     account: OptionalText = None
-    """The id of the account that has the queues which are given by their names. With it, a queue's name and its URL are
-    one stream, and a queue of another account may be read by its name. None: that of the credentials; where they are
-    those of `role_arn`, it is known too."""
+    """The id of the account that owns the queues which are given by name. With it, a queue's name and its URL are one
+    stream, and queues of another account can be read by name. None: the account of `role_arn` or of the credentials."""
     access_key_id: OptionalText = None
     secret_access_key: OptionalText = field(default=None, repr=False)
     session_token: OptionalText = field(default=None, repr=False)
     profile: OptionalText = None
-    """Of the SDK's configuration files."""
+    """A profile in the SDK's configuration files."""
     role_arn: OptionalText = None
     """A role to assume with the credentials above."""
     external_id: OptionalText = field(default=None, repr=False)
     role_session_name: str = "triggerer"
 
     receivers: Positive = 4
-    """The most polls at the same time. One is open always; the others only while there is a backlog."""
+    """The most polls at the same time. One is always open; the others only while the queue has many messages."""
     receive_wait_s: Annotated[int, Field(gt=0, le=20)] = 10
-    """How long a poll waits for messages. A poll that is open when the stream stops is waited for: what it brings would
-    be invisible to others else. So stopping takes up to this long."""
+    """How long a poll waits for messages. A stream that stops waits for its open polls, because their messages would be
+    invisible to others otherwise. So stopping takes up to this long."""
     max_in_flight: Positive = 1_000
     """Messages that are received and neither deleted nor given back. Each of them is kept invisible to others."""
     visibility_timeout_s: Positive | None = None
-    """What is renewed, in seconds; None: the queue's own. A message is received, and kept, for twice as long, so that
-    one such period without a renewal loses none. After a crash, messages come again after up to twice this long."""
+    """The visibility timeout in seconds; None: the queue's own. Receipts and renewals last twice as long, so that one
+    missed renewal loses no message. After a crash, messages come again after up to twice this time."""
     dead_letter_queue: OptionalText = None
-    """Name or URL. None: that of the queue's redrive policy."""
+    """Name or URL of the dead-letter queue. None: the queue of the redrive policy."""
     connect_timeout_s: PositiveSeconds = 5.0
     request_timeout_s: PositiveSeconds = 10.0
     unavailable_after_s: PositiveSeconds = 30.0
-    """A service that has not answered for this long ends the stream, which is then opened anew."""
+    """If the service does not answer for this long, the stream ends and is opened again."""
 
     def check(self, where: str) -> None:
-        """Refuse half of a pair of keys, and an account that is none.
+        """Refuse half of a pair of keys, an account that is no number, and other contradictions.
 
         Raises:
             ConfigurationError: They do not go together.

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BEHIND_S: Final = 1
-"""How much later than a failed message those behind it in its group become visible: it is delivered alone, and they
-spend no delivery, where the service has it so. Where it keeps a group back while some is held, all come together."""
+"""How much later than a failed message the later ones of its group become visible. On services that allow it, the
+failed message is delivered alone then, and the others lose no delivery."""
 
 
 class _Progress:
-    """What has become of one call.
+    """The progress of one call of `advance`.
 
     Attributes:
-        to_delete: What is only to be deleted.
-        done: The places of other lanes that are done, and were not told.
+        to_delete: The messages of lanes that only need deletions.
+        done: The indices of other lanes that are finished and not reported yet.
     """
 
     __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")
@@ -51,11 +51,11 @@ class _Progress:
         self._gone += messages
 
     def take_done(self) -> list[int]:
-        """The places of the lanes of which nothing is left to do, each once."""
+        """Return the indices of newly finished lanes, each once."""
         done, self.done = self.done, []
         gone, self._gone = self._gone, []
         if self._places is None:
-            # Only now: most calls are over before they are asked.
+            # Computed late: most calls end before anybody asks.
             together = set(self.to_delete)
             self._places = {
                 delivery: place
@@ -73,7 +73,7 @@ class _Progress:
 
 
 class Settler:
-    """Deletes what is done, and has what failed delivered again. Different lanes may advance side by side."""
+    """Deletes finished messages and redelivers failed ones. Different lanes may advance concurrently."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Settler:
     async def _advance_all(
         self, batches: Sequence[Sequence[AdvanceItem]], others: Sequence[int], progress: _Progress
     ) -> None:
-        """Those at `others` one by one, and beside them what is to be deleted."""
+        """Advance the lanes at the indices `others` one by one, and delete `progress.to_delete` meanwhile."""
         errors: list[BrokerError] = []
 
         async def record_error(advance: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -137,12 +137,12 @@ class Settler:
             raise errors[0]
 
     async def _advance_one_by_one(self, batch: Sequence[AdvanceItem]) -> None:
-        """Of one lane, in order."""
+        """Advance one lane, message by message."""
         done: list[Delivery] = []
         stale = 0
         for delivery, outcome in batch:
             if delivery.state is State.GONE:
-                # It was given back, with one before it in its group that failed.
+                # The message was given back together with an earlier one of its group that failed.
                 stale += 1
                 continue
             judgement = judge(outcome)
@@ -154,17 +154,17 @@ class Settler:
                 await self._redeliver(delivery, outcome)
         await self._deletions.delete(done)
         if stale:
-            logger.info("%d messages come again, behind one of their group that failed", stale)
+            logger.info("%d messages come again after a failed one of their group", stale)
 
     async def _is_set_aside(
         self, delivery: Delivery, outcome: AdvanceOutcome, judgement: Judgement
     ) -> bool:
-        """Whether the message may be deleted, since it was rejected, or is where dead letters are kept."""
+        """Return whether the message may be deleted, because it went to the dead-letter queue or is skipped."""
         failures = self._in_flight.failures(delivery)
         if judgement is Judgement.REJECT:
             if not self._dead_letters.exist:
-                # The runtime cannot set it aside either.
-                logger.warning("message rejected by a watcher, and passed: %r", delivery)
+                # The runtime could not set the message aside.
+                logger.warning("message rejected by a watcher, and skipped: %r", delivery)
                 return True
             reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"
         elif outcome.blames_event and self._is_exhausted(failures):
@@ -183,8 +183,8 @@ class Settler:
         try:
             await self._dead_letters.write(delivery.message, evidence, delivery.attributes)
         except BrokerError as error:
-            # It stays in its queue, and is delivered again. The others go on.
-            logger.error("message stays where it is, since it cannot be set aside: %s", error)
+            # The message stays in its queue and is delivered again. The others continue.
+            logger.error("message cannot be set aside and stays where it is: %s", error)
             return False
         return True
 
@@ -193,17 +193,17 @@ class Settler:
         return self._policy.is_exhausted(failures) or (limit is not None and failures >= limit)
 
     async def _redeliver(self, delivery: Delivery, outcome: AdvanceOutcome) -> None:
-        """Have it come again after a delay, and what is behind it in its group after it."""
+        """Redeliver a message after a delay, and the later messages of its group after it."""
         in_flight = self._in_flight
         if outcome.failed and not outcome.blames_event and not delivery.is_lost:
-            # Its watchers failed at another one, and have not looked at it. To give it back would cost a delivery, and
-            # after some of these the queue's redrive policy takes it away.
+            # Its watchers failed at another message and have not processed this one. Giving it back would count a
+            # delivery, and the queue's redrive policy removes a message after too many.
             self._give_again(in_flight.repeat(delivery), self._policy.delay(1))
             return
         failures = in_flight.failures(delivery)
         delay_s = round(self._policy.delay(failures))
         if not outcome.blames_event:
-            # Nobody has seen it, or it was rejected and could not be set aside.
+            # No watcher processed the message, or it was rejected and could not be set aside.
             in_flight.spare(delivery)
         behind = in_flight.behind(delivery)
         logger.warning(
@@ -211,7 +211,7 @@ class Settler:
             failures,
             self._policy.max_deliveries or "any number of",
             delay_s,
-            f" before {len(behind)} others of its group" if behind else "",
+            f" before {len(behind)} later ones of its group" if behind else "",
             delivery,
         )
         for other in behind:

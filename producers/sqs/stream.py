@@ -1,4 +1,4 @@
-"""An open stream: the parts of a producer whose queue was found. Imported when a stream opens, with the SDK."""
+"""The parts of a producer whose queue was found. Imported when a stream opens, with the SDK."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _streams: Final[Counter[str]] = Counter()
-"""How many streams of this process read a queue, by its URL."""
+"""The number of streams in this process that read a queue, by its URL."""
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def open_queue(
 
 @contextmanager
 def _reading(queue: Queue) -> Iterator[None]:
-    """Warn if another stream of this process reads the queue: by its name where this one has its URL, perhaps."""
+    """Warn if another stream of this process reads the queue, for instance by name while this one has the URL."""
     url = canonical(queue.url)
     if _streams[url]:
         logger.warning(
@@ -63,7 +63,7 @@ def _reading(queue: Queue) -> Iterator[None]:
 
 
 class OpenStream:
-    """Receives into a backlog, and keeps, deletes and gives back what is in flight."""
+    """Receives messages, keeps them invisible to others, deletes them and gives them back."""
 
     def __init__(
         self, client: Any, queue: Queue, settings: SqsSettings, received: ReceivedMessages

@@ -1,4 +1,4 @@
-"""Keeps messages invisible to others while they are in flight, and gives them back."""
+"""Keeps messages in flight invisible to others, and gives messages back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Entry = tuple[Delivery, int]
 
 
 class Visibility:
-    """Renews what is held in time, from the queue's own visibility timeout, and gives back what is not wanted."""
+    """Renews messages in flight in time, by the queue's visibility timeout, and gives messages back."""
 
     def __init__(self, client: Any, queue: Queue, in_flight: InFlight) -> None:
         self._client = client
@@ -35,10 +35,10 @@ class Visibility:
         self._batches: Batches[Entry] = Batches(self._send, concurrency=_CONCURRENCY)
         self._has_received = anyio.Event()
         self._failures = 0
-        """How often a message could not be kept since one could."""
+        """Failed renewals since the last one that succeeded."""
 
     def mark_received(self) -> None:
-        """Something was received: there may have been nothing to renew before."""
+        """Wake `run`: a message was received, and there may have been nothing to renew before."""
         self._has_received.set()
 
     async def run(self) -> None:
@@ -48,7 +48,7 @@ class Visibility:
             while True:
                 now = anyio.current_time()
                 for delivery in self._in_flight.due(now):
-                    # Until that is answered it is not due.
+                    # It is not due again until the request is answered.
                     self._in_flight.mark_not_renewed(delivery, now)
                     if delivery.renewing is None:
                         delivery.renewing = anyio.Event()
@@ -58,7 +58,7 @@ class Visibility:
                     self._has_received = anyio.Event()
                     await self._has_received.wait()
                 else:
-                    # What is received meanwhile is due later than all that is held.
+                    # Messages that arrive meanwhile are due later than all present ones.
                     await anyio.sleep(max(_SHORTEST_WAIT_S, next_due - now))
 
     async def _renew(self, delivery: Delivery) -> None:
@@ -67,7 +67,7 @@ class Visibility:
         seconds = in_flight.extension(delivery, sent_at)
         try:
             if not seconds:
-                logger.warning("%r cannot be kept any longer: it comes again", delivery)
+                logger.warning("%r cannot stay invisible any longer: it comes again", delivery)
                 in_flight.mark_lost(delivery)
                 return
             failure = await self._batches.add((delivery, seconds))
@@ -77,7 +77,7 @@ class Visibility:
             elif failure.is_ours:
                 if in_flight.has(delivery):
                     logger.warning(
-                        "%r was not kept in time, and comes again: %s", delivery, failure.text
+                        "%r was not renewed in time, and comes again: %s", delivery, failure.text
                     )
                 in_flight.mark_lost(delivery)
             else:
@@ -85,20 +85,20 @@ class Visibility:
         except BrokerError as error:
             in_flight.mark_not_renewed(delivery, anyio.current_time())
             if in_flight.has(delivery) and anyio.current_time() > delivery.expires_at:
-                # Each message of each attempt would be a line.
+                # Otherwise each attempt would log a line for each message.
                 self._failures += 1
                 say = logger.warning if is_worth_a_line(self._failures) else logger.debug
-                say("%r could not be kept, and may come again: %s", delivery, error)
+                say("%r could not be renewed, and may come again: %s", delivery, error)
         finally:
             assert delivery.renewing is not None
             delivery.renewing.set()
             delivery.renewing = None
 
     async def give_back(self, delivery: Delivery, delay_s: int) -> None:
-        """Let a message come again after a delay, to whoever polls then. It is not held from the start of the call."""
+        """Make a message visible to all receivers after a delay. It stops being in flight when the call begins."""
         self._in_flight.remove(delivery)
         if delivery.renewing is not None:
-            # Or the renewal might be the last that the service hears of.
+            # Otherwise the renewal might reach the service after this request.
             await delivery.renewing.wait()
         if delivery.is_lost:
             return
@@ -108,12 +108,14 @@ class Visibility:
             logger.info("%r comes again later than it should: %s", delivery, error)
             return
         if failure is not None:
-            logger.info("%r comes again when it is its time: %s", delivery, failure.text)
+            logger.info(
+                "%r comes again only after its visibility timeout: %s", delivery, failure.text
+            )
 
     async def give_back_all(self) -> None:
-        """Give back all that is held, without `run`; for the end of the stream, when nobody polls any more."""
+        """Give all messages in flight back, without `run`; for the end of the stream, when no poll is open."""
         now = anyio.current_time()
-        # What others may have received meanwhile is theirs.
+        # Other receivers may have the lost and expired ones by now.
         left = [
             delivery
             for delivery in self._in_flight

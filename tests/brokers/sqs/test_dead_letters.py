@@ -142,7 +142,7 @@ async def test_where_the_place_takes_nothing_the_message_stays_and_others_go_on(
         await driver.until(lambda: driver.values.count("junk") >= 2, "it comes again")
         await driver.until(lambda: "good" in acked(driver), "the other is done")
     assert sum(await asyncio.to_thread(queue.counts)) == 1
-    assert "message stays where it is, since it cannot be set aside" in caplog.text
+    assert "message cannot be set aside and stays where it is" in caplog.text
     assert "SendMessage on its dead-letter queue" in caplog.text
 
 
