@@ -182,7 +182,7 @@ def test_a_filter_that_raises_is_named_by_its_error_instead_of_a_broken_promise(
     (tmp_path / f"raising_{number}.py").write_text(RAISING.format(number=number, reads=reads))
     code, told = simulate(tmp_path, "--seeds", "40", "--steps", "200", "--jobs", "1")
     assert code == 1, told
-    assert "has no verdict, because a filter of yours raises" in told
+    assert "has no verdict, because one of your filters raises" in told
     assert "the filter of watcher raised/careless raised " in told
     assert error in told
     assert share in told

@@ -134,7 +134,7 @@ class _Sink:
         ordinal: int,
     ) -> None:
         if not source.watchers:
-            # The watcher was rewound after the raw event had been sent to its filter.
+            # The watcher was rewound after the raw event had been sent to its filter, so the event is dropped.
             event.complete(None)
             return
         view = self._views[source.watchers[0].watcher_id]

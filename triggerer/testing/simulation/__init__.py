@@ -1,7 +1,7 @@
 """The real runtime, recorder and scheduler on virtual time, against models of broker, store and clock with faults.
 
 `python -m triggerer.testing.simulation --seeds N` looks for a seed that breaks a promise; `--replay SEED` shows how.
-`docs/notes/simulation.md` says what is simulated and what is checked.
+`docs/notes/simulation.md` describes the models and the checks.
 """
 
 from triggerer.testing.simulation.checks.checker import Violation

@@ -1,4 +1,4 @@
-"""The command line of the simulation: many seeds side by side, or one with its trace."""
+"""The simulation's command line: runs many seeds side by side, or one seed with its trace."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def search(
 
 def _verdict(outcome: Outcome) -> str:
     if outcome.is_spoilt:
-        return (
-            " has no verdict, because a filter of yours raises: its stream is not read to its end"
-        )
+        return " has no verdict, because one of your filters raises and its stream is not read to the end"
     return f": {outcome.violation}"
 
 
@@ -118,7 +116,7 @@ def _chunk(seeds: range, *, steps: int, prepare: Prepare | None) -> list[Outcome
 
 
 def replay(seed: int, *, steps: int, prepare: Prepare | None = None) -> int:
-    """Print what a seed stands for and what happens in it; returns the exit code."""
+    """Print the scenario of a seed and its trace; returns the exit code."""
 
     def trace(now: float, step: int, line: str) -> None:
         _say(f"{now:10.3f} s {step:6d}  {line}")

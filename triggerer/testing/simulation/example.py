@@ -15,12 +15,15 @@ from triggerer.abc import (
 
 
 class ExampleTrigger(BaseEventTrigger):
-    """Skips, rejects, yields, or yields what the store refuses; which of them depends on message and kind alone."""
+    """Skips a message, rejects it, yields events, or yields an event that the store refuses.
+
+    The choice depends only on the message and on the trigger's `kind`.
+    """
 
     kind: ClassVar[int] = 0
-    """Set where it is hosted."""
+    """The simulated host sets it."""
     acting_percent: ClassVar[int] = 60
-    """From how many of a hundred messages something derives, or which it rejects."""
+    """The percentage of messages that the filter rejects or yields events for."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{type(self).__module__}.{type(self).__qualname__}", {}
@@ -29,13 +32,13 @@ class ExampleTrigger(BaseEventTrigger):
         return "simulated"
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Half of them select two of three kinds of events."""
+        """Half of the triggers select two of the three kinds of events."""
         wanted = _wanted_by(self.kind)
         return None if wanted is None else SharedStreamSelector("kind", _kind, wanted)
 
     @classmethod
     def derives(cls, kind: int, event: str) -> bool:
-        """Whether something derives from an event, or it is rejected."""
+        """Whether the filter rejects an event or yields events for it."""
         wanted = _wanted_by(kind)
         is_wanted = wanted is None or _kind(event) in wanted
         return is_wanted and _draw(kind, event) < cls.acting_percent
@@ -59,7 +62,7 @@ class ExampleTrigger(BaseEventTrigger):
 
 
 class SparingTrigger(ExampleTrigger):
-    """Takes little, so that most messages are done with in a few turns of the loop."""
+    """Skips most messages, so that their delivery ends within a few turns of the loop."""
 
     acting_percent: ClassVar[int] = 12
 

@@ -1,4 +1,4 @@
-"""Errors that users' filters raise of their own accord: the simulation must not take them for broken promises."""
+"""Errors that users' own filters raise. The simulation must not report them as broken promises."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 _SPOILT_BY_FILTERS: Final = frozenset({"L1", "L2", "L3", "L5", "L6"})
-"""Promises that something happens in the end: a filter that raises for ever keeps its lane from moving."""
+"""Promises that something happens in the end. A filter that raises for ever stops its lane, and so breaks them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailingFilter:
-    """A watcher whose filter raised, and on how many of the distinct messages that it was given."""
+    """A watcher whose filter raised, with the number of distinct messages that it got and raised on."""
 
     watcher: str
     error: str
@@ -51,11 +51,11 @@ def may_explain(rule: str) -> bool:
 
 
 class FilterErrors:
-    """Counts, by the watcher's name in its DAG file, which messages filters were given and which made them raise."""
+    """Records which messages each watcher's filter got and which made it raise, by the watcher's name in its file."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
-        """By the number of a watcher; the simulation's own watchers have no name, and are not counted."""
+        """Names by watcher id. The simulation's own watchers have no name and are not counted."""
         self._given: dict[str, set[str]] = {}
         self._raised: dict[str, dict[str, str]] = {}
 

@@ -1,4 +1,4 @@
-"""Runs processes, one after the other, until nothing is left to do; says whether every promise was kept."""
+"""Runs the processes of a seed, one after the other, and reports the first broken promise."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.group import Group
 
 _STEPS_AFTER_FAULTS = 400_000
-"""In 1,200 s of virtual time."""
+"""The most steps that a seed may need in 1,200 s of virtual time."""
 _COLLECT_EVERY = 1000
-"""Steps."""
+"""The number of steps between two garbage collections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a seed; `violation` is None where every promise was kept."""
+    """The result of a seed; `violation` is None if every promise was kept."""
 
     scenario: Scenario
     violation: Violation | None
@@ -53,17 +53,17 @@ class Outcome:
     events: int
     runs: int
     failing: tuple[FailingFilter, ...] = ()
-    """The users' filters that raised of their own accord."""
+    """The users' filters that raised errors of their own."""
 
     @property
     def is_spoilt(self) -> bool:
-        """True if filters that raise may be why a promise looks broken: the seed then says nothing of the product."""
+        """True if a raising filter may explain the violation, so that the seed proves nothing about the product."""
         violation = self.violation
         return violation is not None and bool(self.failing) and may_explain(violation.rule)
 
 
 class Supervisor:
-    """Runs a world: `steps` steps with faults, then as many as it takes until nothing is left to do."""
+    """Runs a world: `steps` steps with faults, then until no work is left."""
 
     def __init__(self, world: World, *, steps: int) -> None:
         self.world = world
@@ -79,7 +79,7 @@ class Supervisor:
     def run(self) -> Outcome:
         world = self.world
         gc.collect()
-        # For users' filters that draw from it.
+        # Users' filters may draw from the global generator.
         random.seed(world.scenario.seed)
         try:
             while self._run_process():
@@ -103,7 +103,7 @@ class Supervisor:
         )
 
     def _run_process(self) -> bool:
-        """Run a process until it ends or crashes; False once nothing is left to do."""
+        """Run a process until it ends or crashes; False once no work is left."""
         world = self.world
         world.processes += 1
         loop = VirtualLoop(world.faults.random, self._now, self._step)
@@ -123,7 +123,7 @@ class Supervisor:
             reason = self._unfinished()
             rule = "L1" if reason is not None else "L5"
             reason = reason or self._left(process)
-            raise Violation(rule, f"nothing moves any more: {reason}") from None
+            raise Violation(rule, f"no task can continue: {reason}") from None
         except Violation:
             raise
         except Exception as error:
@@ -141,7 +141,7 @@ class Supervisor:
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         process = self._process
         if process is not None and process.is_alive:
-            self.world.checker.fail("S8", f"nobody handled {context.get('exception') or context}")
+            self.world.checker.fail("S8", f"unhandled: {context.get('exception') or context}")
 
     def _step(self) -> None:
         world = self.world
@@ -187,8 +187,8 @@ class Supervisor:
         self._faults_ended_at = process.loop.now
         self._openings_before = self._openings()
         self._claims_before = self._claims()
-        # A dead instance leaves its leases, and its registration, by which it counts as one that has room. Both last
-        # longer if the database's clock was set back.
+        # A dead instance leaves leases and a registration, which makes it look like an instance with room. Both expire
+        # later if the database's clock was set back.
         owners = world.store.owners
         expiries = [*owners.expiries.values(), *owners.instances.values()]
         now = world.store.now()
@@ -218,8 +218,8 @@ class Supervisor:
             1200.0 + 6 * scenario.ack_timeout + 10 * scenario.restart_longest + self._longest_lease
         )
         if not (scenario.overflow_grace or (catching_up.is_on and catching_up.falls_behind)):
-            # Who is too slow for one turn of the loop fails, and what it has failed comes again to all, who may be too
-            # slow for that: it may take until the broker gives it up.
+            # Without a grace, a subscriber that is too slow for one turn of the loop fails. Its messages come again to
+            # all subscribers, which may fail in turn, until the delivery limit of the broker.
             bound += scenario.delivery_limit * scenario.restart_longest
         if process.loop.now > self._faults_ended_at + bound:
             raise Violation(rule, f"{bound:.0f} s after the last fault: {reason}")
@@ -228,42 +228,42 @@ class Supervisor:
             raise Violation("L3", f"streams are opened again and again: {reason}")
         if self._claims() > self._claims_before + often:
             raise Violation("L3", f"streams are claimed again and again: {reason}")
-        # A lease lasts longer if the database's clock was set back, and lanes that stand are tried again meanwhile.
+        # A lease lasts longer if the database's clock was set back, and blocked lanes are tried again meanwhile.
         most = round(_STEPS_AFTER_FAULTS * bound / 1200.0)
         if self.world.steps > self._limit + most:
             raise Violation("L3", f"{most} steps after the last fault: {reason}")
 
     def _check_stored(self, process: Process) -> None:
-        """What a filter yielded under a lease that holds is stored, or was refused."""
+        """Check that the store has stored or refused each event that was yielded under a current lease."""
         held = {one.fence for instance in process.instances for one in instance.under_lease()}
         for timestamp, fence in self.world.store.derived_under.items():
             if fence in held and timestamp not in self.world.store.answered:
                 raise Violation(
-                    "L1", f"what was yielded under {fence} at {timestamp} is not stored"
+                    "L1", f"the event that was yielded under {fence} at {timestamp} is not stored"
                 )
 
     def _unfinished(self) -> str | None:
-        """What is left to do; None if nothing is."""
+        """The work that is left; None if there is none."""
         world = self.world
         process = self._process
         assert process is not None
         if world.files is not None and world.files.is_busy:
             return "DAG files are being read or replaced, or a stream waits for them"
         for stream in world.streams:
-            # Without a watcher nobody has to read it.
+            # A stream without watchers need not be read.
             if stream.watchers and (reason := self._unread(process, stream)) is not None:
                 return reason
         for instance in process.instances:
             if instance.recorder.unsettled:
                 return f"{instance.recorder.unsettled} events are not settled"
             if instance.recorder.unsettled_bytes or instance.recorder.is_full:
-                return f"{instance.recorder.unsettled_bytes} bytes of no events are not settled"
+                return f"{instance.recorder.unsettled_bytes} bytes are not settled, but no events"
         if world.store.pending_commits:
             return "a commit has not arrived"
         return world.store.idle_reason()
 
     def _left(self, process: Process) -> str | None:
-        """What is left of what is dealt with; None if nothing is."""
+        """A record that remains although its work is done; None if there is none."""
         for stream in self.world.streams:
             hosting = process.hosting(stream)
             if hosting is None:
@@ -275,31 +275,31 @@ class Supervisor:
         return None
 
     def _unread(self, process: Process, stream: Stream) -> str | None:
-        """What is left to do for a stream with watchers; None if nothing is."""
+        """The work that is left for a stream with watchers; None if there is none."""
         owners = self.world.store.owners
         if owners.is_free(stream.key, self.world.store.now()):
-            # A stream is hosted whole. If not all fit, it is left open which are hosted: only no instance may have room
-            # for one of the others.
+            # An instance hosts all triggers of a stream or none. If not all streams fit, any of them may be left out,
+            # but then no instance may have room for it.
             if len(stream.triggers) > max(map(self._room, process.instances)):
                 return None
-            return f"{stream.key} fits into an instance, and nobody hosts it"
+            return f"{stream.key} fits into an instance, but no instance hosts it"
         owner, epoch = owners.leases[stream.key]
         assert owner is not None
         fence = Fence(stream.key, owner, epoch)
         hosted = process.hosted_under(fence)
         if hosted != stream.watchers.keys():
-            return f"of {sorted(stream.watchers)} under {fence} only {sorted(hosted)} are hosted"
+            return f"{fence} hosts the watchers {sorted(hosted)}, not {sorted(stream.watchers)}"
         if not stream.broker.is_finished:
             return f"{stream.key} is not read to its end"
         if (unread := self.world.checker.catching_up.find_unread(stream.key)) is not None:
             return unread
         session = stream.broker.session
         if session is not None and session.lane_checker is not None and session.lane_checker.paused:
-            return f"{stream.key} was never told to resume its lanes {session.lane_checker.paused}"
+            return f"{stream.key} still has the paused lanes {session.lane_checker.paused}"
         return None
 
     def _room(self, instance: Instance) -> int:
-        """How many more triggers it has room for, by what the store shows."""
+        """The number of further triggers that the instance has room for, according to the store."""
         owners, now = self.world.store.owners, self.world.store.now()
         return self.world.capacity - sum(
             len(stream.triggers)
@@ -315,17 +315,17 @@ def simulate(
     trace: Trace | None = None,
     prepare: Callable[[World], None] | None = None,
 ) -> Outcome:
-    """Run one seed inside a `sandbox`: `steps` steps with faults, then as many as it takes until nothing is left to do.
+    """Run one seed inside a `sandbox`: `steps` steps with faults, then until no work is left.
 
     Args:
-        trace: Called with (virtual seconds, step, line) for all that happens to the process.
-        prepare: May replace the world's DAGs, streams and watchers before anything runs.
+        trace: Called with (virtual seconds, step, line) for each traced action.
+        prepare: May replace the world's DAGs, streams and watchers before the first step.
     """
     world = World(draw_scenario(seed), trace=trace)
     if prepare is not None:
         prepare(world)
     outcome = Supervisor(world, steps=steps).run()
-    # Where somebody else says what there is, no task runs.
+    # With a prepared world no task runs, so executors and timetables have nothing to do.
     if prepare is None and outcome.violation is None and has_executors(seed):
         outcome = _with_executors(outcome, trace)
     if prepare is None and outcome.violation is None and has_timetables(seed):
@@ -336,7 +336,7 @@ def simulate(
 
 
 def _with_executors(outcome: Outcome, trace: Trace | None) -> Outcome:
-    """The seed's second part, at a time of its own."""
+    """Run the seed's second part, executors, in a world of its own."""
     executors = ExecutorWorld(outcome.scenario.seed, first_step=outcome.steps, trace=trace)
     violation = None
     try:
@@ -347,7 +347,7 @@ def _with_executors(outcome: Outcome, trace: Trace | None) -> Outcome:
 
 
 def _with_schedulers(kind: type[TimedWorld], outcome: Outcome, trace: Trace | None) -> Outcome:
-    """The third and the fourth, likewise."""
+    """Run the seed's third or fourth part, timetables or partition keys, in a world of its own."""
     timed = kind(outcome.scenario, first_step=outcome.steps, trace=trace)
     violation = None
     try:

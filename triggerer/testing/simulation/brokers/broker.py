@@ -1,4 +1,4 @@
-"""A model of a broker: its lanes, what it delivers to whom, and what was committed or acknowledged."""
+"""A model of a broker: its lanes, deliveries, committed positions and acknowledgements."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 _MARKED: Final = 0.5
-"""Of the messages of a log with transactions, behind how many is the mark that ends one."""
+"""The share of a log's messages that a transaction marker follows, if the log has transactions."""
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
 class Lane:
-    """A partition, or an ordering key; it outlives every process."""
+    """A partition or an ordering key. It outlives every process."""
 
     messages: list[Message] = field(default_factory=list)
     published: list[datetime] = field(default_factory=list)
-    """When each was, by the clock of the database."""
+    """The time of each publication, by the database's clock."""
     starts: list[int] = field(default_factory=lambda: [0])
-    """Where each incarnation begins, of which only the last is still there. Offsets go on from one to the next."""
+    """The first offset of each incarnation. Offsets continue across incarnations; only the last incarnation exists."""
     numbers: list[int] = field(default_factory=list)
-    """By offset the number of each message in its incarnation: some hold no message."""
+    """The number of each message in its incarnation, by offset. Some numbers have no message."""
     end: int = 0
-    """The number behind all of them."""
+    """The next number of the incarnation."""
     position: int = 0
     """A log's committed position: the broker delivers nothing before it again."""
     acked: set[int] = field(default_factory=set)
@@ -47,13 +47,13 @@ class Lane:
     deliveries: dict[int, int] = field(default_factory=dict)
     generation: int = 0
     consumer: Session | None = None
-    """To whom it is assigned, if it is to anybody."""
+    """The session to which the lane is assigned, if any."""
 
     def is_done(self, offset: int) -> bool:
         return offset < self.position or offset in self.acked
 
     def find(self, start: datetime) -> int:
-        """The offset of the first message that was published then or later."""
+        """The offset of the first message that was published at `start` or later."""
         found = (
             offset
             for offset, at in enumerate(self.published)
@@ -62,11 +62,11 @@ class Lane:
         return next(found, len(self.messages))
 
     def incarnation_of(self, offset: int) -> int:
-        """The number of the incarnation that has, or had, this offset."""
+        """The number of the incarnation to which an offset belongs or belonged."""
         return bisect_right(self.starts, offset) - 1
 
     def number_of(self, offset: int) -> int:
-        """The number of a message, or of what comes next."""
+        """The number of a message, or the next number if the offset is the end."""
         return self.numbers[offset] if offset < len(self.numbers) else self.end
 
     @property
@@ -75,7 +75,7 @@ class Lane:
 
 
 class Broker:
-    """One topic with its lanes; it outlives every process."""
+    """One topic with its lanes. It outlives every process."""
 
     def __init__(
         self, topic: str, scenario: Scenario, faults: FaultInjector, checker: Checker
@@ -86,19 +86,19 @@ class Broker:
         self.checker = checker
         self._sizes = sizes_of(scenario.seed, topic)
         self.refusing = Random(f"{scenario.seed}/{topic}/refusing")
-        """Which messages cannot be written as bytes now, or not read."""
+        """Draws which messages cannot be dumped or loaded now."""
         self.marking = Random(f"{scenario.seed}/{topic}/marks") if has_marks(scenario) else None
-        """Behind which messages of a log a place holds none; None: behind none."""
+        """Draws which messages of a log a number without a message follows; None if there are no such numbers."""
         self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.is_shared = scenario.is_log and is_shared(scenario.seed, topic)
         self.session: Session | None = None
-        """Who consumes. A new session takes over all lanes, or, where they are shared, those that fall to it."""
+        """The newest session. It takes over all lanes, or its share of them if the sessions share lanes."""
         self.delivered = 0
         self.sessions = 0
         self.readers: dict[AutoResetEvent, None] = {}
-        """Set when something is published: of those who read a lane again."""
+        """The events of the readers beside the stream. A publication sets them."""
         self.now: Callable[[], datetime] = lambda: _LONG_AGO
-        """When a message is published."""
+        """The time of a publication."""
         self._members: list[Session] = []
         self._by_event: dict[int, Message] = {}
 
@@ -129,7 +129,7 @@ class Broker:
         return self._by_event[id(event)]
 
     def connect(self, owner: Owner) -> Session:
-        """Consume lanes from their committed positions, in place of the session before or beside it."""
+        """Consume lanes from their committed positions, instead of the former session or beside it."""
         self.sessions += 1
         session = Session(self, owner, self.sessions)
         self._members.append(session)
@@ -137,7 +137,7 @@ class Broker:
         return session
 
     def disconnect(self, session: Session) -> None:
-        """Give its lanes to another session that is connected, if any."""
+        """Give the session's lanes to another connected session, if any."""
         if session in self._members:
             self._members.remove(session)
             if session is self.session or self.is_shared:
@@ -153,12 +153,12 @@ class Broker:
             self._assign(number)
 
     def rebalance(self, lane: int) -> None:
-        """Take a lane from its consumer and give it back, from the committed position."""
+        """Assign a lane to its consumer again, from the committed position."""
         if self.scenario.is_log:
             self._assign(lane)
 
     def recreate(self) -> None:
-        """Delete a log and make it anew: what was in it is gone, and whoever is connected has to connect again."""
+        """Delete a log and create it again, empty. Every session has to connect again."""
         for number, lane in enumerate(self.lanes):
             lane.starts.append(len(lane.messages))
             lane.end = 0
@@ -180,7 +180,7 @@ class Broker:
     # Called by consumers
 
     def commit(self, delivery: Delivery, position: int) -> None:
-        """Move a log's position; ignored if the lane was assigned anew since."""
+        """Move a log's position; ignored if the lane has been assigned again since the delivery."""
         lane = self.lanes[delivery.message.lane]
         if delivery.generation == lane.generation and delivery.consumer.is_alive:
             for message in lane.messages[lane.position : position]:
@@ -209,33 +209,33 @@ class Pause:
     """A lane that its consumer has paused."""
 
     fetched: int
-    """How many of its messages had been fetched: they are delivered all the same."""
+    """The number of messages that were fetched before the pause. They are still delivered."""
     due: list[tuple[float, int, int, int]] = field(default_factory=list)
-    """Redeliveries that fell due meanwhile."""
+    """Redeliveries that became due during the pause."""
 
 
 class Session(Consumer):
-    """A consumer's connection: what was delivered to it, and what is next."""
+    """A consumer's connection: its next offsets, redeliveries and pauses."""
 
     def __init__(self, broker: Broker, owner: Owner, number: int) -> None:
         super().__init__(owner, number)
         self.broker = broker
         self.lane_checker: LaneChecker | None = None
         self.is_void = False
-        """Whether what it reads is gone."""
+        """Whether the topic was deleted."""
         self._pauses: dict[int, Pause] = {}
         self._next = [0] * len(broker.lanes)
         self._generations = [0] * len(broker.lanes)
         self._redeliveries: list[tuple[float, int, int, int]] = []
         self._rewound: dict[int, float] = {}
-        """By lane when it goes on that was set back to a message which had failed."""
+        """The time at which a lane that was set back to a failed message continues, by lane."""
         self._again_to: dict[int, int] = {}
-        """By lane that was set back how far it had been delivered: that comes again, whatever is committed."""
+        """By lane that was set back: the offset up to which all messages come again, even committed ones."""
         self._arrived = AutoResetEvent()
 
     def start_lane(self, lane: int) -> None:
         model = self.broker.lanes[lane]
-        # An assignment ends a pause, also if the lane stays with the same session.
+        # An assignment ends a pause, even if the lane stays with the same session.
         self._pauses.pop(lane, None)
         self._next[lane] = model.position
         self._rewound.pop(lane, None)
@@ -248,24 +248,24 @@ class Session(Consumer):
         self._arrived.set()
 
     def pause_lane(self, lane: int) -> None:
-        """Deliver nothing more of it, apart from what had been fetched."""
+        """Deliver only the messages of the lane that were already fetched."""
         if lane not in self._pauses:
             self._pauses[lane] = Pause(self.broker.faults.random.choice((0, 0, 1, 3)))
 
     def resume_lane(self, lane: int) -> None:
-        """Deliver its messages again; does nothing if it is not paused, say since a rebalance."""
+        """End the pause of a lane. Does nothing if the lane is not paused, for example after a rebalance."""
         pause = self._pauses.pop(lane, None)
         if pause is not None:
             for item in pause.due:
                 heapq.heappush(self._redeliveries, item)
             self.wake()
 
-    def _is_held(self, lane: int) -> bool:
+    def _is_paused(self, lane: int) -> bool:
         pause = self._pauses.get(lane)
         return pause is not None and not pause.fetched
 
     def redeliver_later(self, delivery: Delivery) -> None:
-        """Deliver the message once more, after the delay; a lane that was assigned anew is read again anyway."""
+        """Deliver the message again after the delay, unless a new assignment reads the lane again anyway."""
         message = delivery.message
         if delivery.generation == self.broker.lanes[message.lane].generation:
             delay = self.broker.scenario.redelivery_delay * self.broker.faults.random.uniform(
@@ -279,7 +279,7 @@ class Session(Consumer):
             self.wake()
 
     def rewind(self, delivery: Delivery) -> None:
-        """Deliver the message once more, after the delay, and then what lies behind it, as a log does."""
+        """Deliver the message and its successors in the lane again after the delay, as a log does."""
         lane, offset = delivery.message.lane, delivery.message.offset
         if delivery.generation != self.broker.lanes[lane].generation:
             return
@@ -293,17 +293,17 @@ class Session(Consumer):
         self.wake()
 
     def take(self) -> Delivery | None:
-        """The next message that is due, from a lane drawn at random; None if there is none."""
+        """The next due message, from a lane drawn at random; None if no message is due."""
         lanes = self.broker.lanes
         faults = self.broker.faults
         now = asyncio.get_running_loop().time()
         while self._redeliveries and self._redeliveries[0][0] <= now:
             item = heapq.heappop(self._redeliveries)
             _, _, lane, offset = item
-            if not self._is_held(lane):
+            if not self._is_paused(lane):
                 return None if lanes[lane].is_done(offset) else self._deliver(lane, offset)
             self._pauses[lane].due.append(item)
-        candidates = self._backlog()
+        candidates = self._lanes_with_messages()
         if not candidates:
             return None
         lane = faults.random.choice(candidates)
@@ -312,7 +312,7 @@ class Session(Consumer):
         if lanes[lane].is_done(offset) and offset >= self._again_to.get(lane, 0):
             return None
         if faults.occur(self.broker.scenario.broker_fault_rate):
-            # A duplicate: delivered now, and once more later.
+            # A duplicate: delivered now, and again later.
             heapq.heappush(
                 self._redeliveries, (now + faults.random.uniform(0.0, 2.0), -1, lane, offset)
             )
@@ -325,25 +325,25 @@ class Session(Consumer):
         if lane in self._pauses:
             self._pauses[lane].fetched -= 1
         message = model.messages[offset]
-        # A consumer whose lane was assigned to another may not know it yet, and goes on in its own generation.
+        # A consumer that has lost the lane may not know it yet, and continues in its own generation.
         return Delivery(message, self, self._generations[lane])
 
-    def _backlog(self) -> list[int]:
-        """The lanes that have more to deliver."""
+    def _lanes_with_messages(self) -> list[int]:
+        """The lanes that have messages to deliver."""
         now = asyncio.get_running_loop().time()
         return [
             at
             for at, lane in enumerate(self.broker.lanes)
             if self._next[at] < len(lane.messages)
-            and not self._is_held(at)
+            and not self._is_paused(at)
             and self._rewound.get(at, now) <= now
-            # A consumer that is replaced may not know it yet; one of a group is told.
+            # A replaced consumer may not know it yet, but a member of a consumer group learns it.
             and (lane.consumer is self or not self.broker.is_shared)
         ]
 
     async def wait(self) -> None:
-        """Return when something may be due."""
-        if self._backlog() or self.is_void:
+        """Return when a message may be due."""
+        if self._lanes_with_messages() or self.is_void:
             return
         self._arrived.clear()
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Producers of queues that are told of several lanes in one call, as those of the product's queues are."""
+"""Producers of queues that advance several lanes in one call, like the product's producers of queues."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery
 
 _MOST_ANSWERS: Final = 4
-"""Of a call."""
+"""The most requests to the broker that one call makes."""
 
 
 class JointlyAdvanced(SimulatedProducer):
-    """The broker is asked for some lanes after the others, in any order; what it has answered is reported, or not."""
+    """Asks the broker for some lanes after the others, in any order, and reports some answers before the call ends."""
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         self._broker.checker.fail("S5", f"{batch} is advanced alone")
@@ -30,15 +30,15 @@ class JointlyAdvanced(SimulatedProducer):
         random = self._broker.faults.random
         for batch in batches:
             self._begin_advance(batch)
-        places = list(range(len(batches)))
-        random.shuffle(places)
-        answers = min(random.randint(1, _MOST_ANSWERS), len(places))
+        numbers = list(range(len(batches)))
+        random.shuffle(numbers)
+        answers = min(random.randint(1, _MOST_ANSWERS), len(numbers))
         unreported = list[int]()
-        for number in range(answers):
+        for answer in range(answers):
             await self._wait_for_broker()
-            for place in places[number::answers]:
-                self._apply(batches[place])
-                unreported.append(place)
+            for number in numbers[answer::answers]:
+                self._apply(batches[number])
+                unreported.append(number)
             if random.random() < 0.5:
                 self._end_advances(self.lane_checker.mark_reported, batches, unreported)
                 report(unreported)
@@ -48,16 +48,16 @@ class JointlyAdvanced(SimulatedProducer):
 
     def _end_advances(
         self,
-        note: Callable[[Hashable, list[Delivery]], None],
+        record: Callable[[Hashable, list[Delivery]], None],
         batches: Sequence[Sequence[AdvanceItem]],
-        places: Iterable[int],
+        numbers: Iterable[int],
     ) -> None:
-        for place in places:
-            payloads = [item.broker_payload for item in batches[place]]
+        for number in numbers:
+            payloads = [item.broker_payload for item in batches[number]]
             lane = self.lane_of(payloads[0].message)
-            note(lane, payloads)
+            record(lane, payloads)
             self._advancing.discard(lane)
 
 
 class SimulatedJointQueue(JointlyAdvanced, SimulatedQueue):
-    """What somebody misses of it is stored."""
+    """A producer of a queue that stores messages and advances several lanes in one call."""

@@ -22,7 +22,7 @@ _READERS: Final = 8
 
 
 class SimulatedLog(SimulatedProducer):
-    """Its lanes can be read from any position, which tells the broker nothing."""
+    """A producer whose lanes can be read from any position, without any effect on the broker."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SimulatedLog(SimulatedProducer):
         await super().advance(batch)
         for item in batch:
             self._log.checker.catching_up.mark_advanced(item.broker_payload)
-        # Where one has failed, the broker is advanced to it.
+        # The broker advances only to the first failed message.
         clean = list(takewhile(lambda item: not item.outcome.failed, batch))
         if clean:
             last = clean[-1].broker_payload
@@ -90,7 +90,7 @@ class SimulatedLog(SimulatedProducer):
             await self._ask()
             while True:
                 if len(starts) > incarnations:
-                    raise BrokerUnavailable("the topic was made anew")
+                    raise BrokerUnavailable("the topic was created again")
                 if offset >= len(messages):
                     if log.marking is not None:
                         report(position_in(log.lanes[lane], log.topic, offset))
@@ -107,7 +107,7 @@ class SimulatedLog(SimulatedProducer):
             del log.readers[arrived]
 
     async def _ask(self) -> None:
-        """Ask the broker: it is slow, raises, or answers only after a long time."""
+        """Ask the broker, which may be slow, raise, or answer after a long time."""
         faults = self._log.faults
         await faults.delay()
         if faults.occur(self._log.scenario.broker_fault_rate):

@@ -1,4 +1,4 @@
-"""The producer that a careful plugin author would write for the model's broker, and a stream for the fast path."""
+"""A correct producer for the model of the broker, and a stream for the fast path."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Del
                 delivery.number = number
                 broker.checker.on_broadcast(delivery)
                 yield delivery
-                # The runtime asks for the next, so it has broadcast this one.
+                # The runtime pulls again, so it has broadcast this delivery.
                 broker.checker.check_lease(delivery, "broadcasts")
     finally:
         broker.disconnect(session)
 
 
 class SimulatedProducer(SharedStreamProducer):
-    """Commits a log's lane up to its first message that is not done; redelivers failed ones."""
+    """Commits a log's lane up to its first message that is not done, and redelivers failed messages."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class SimulatedProducer(SharedStreamProducer):
             await faults.delay()
             _fail_sometimes(faults, rate / 4)
             if session.is_void:
-                raise BrokerUnavailable("the topic was made anew")
+                raise BrokerUnavailable("the topic was created again")
             delivery = session.take()
             if delivery is not None:
                 delivery.confirm_broadcast = self.lane_checker.record_broadcast
@@ -113,10 +113,10 @@ class SimulatedProducer(SharedStreamProducer):
                 await session.wait()
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
-        """Called at the broadcast, so those who have to answer are noted here.
+        """The lane of a delivery. The runtime asks at the broadcast, so this records the delivery's cohort.
 
-        If the lane is at its bound, it was called once before; what was noted then is overwritten. The runtime may call
-        it for what it has broadcast, too.
+        If the lane was at its bound, the runtime asked before, and the record is overwritten. The runtime may also ask
+        again after the broadcast.
         """
         lane = self.lane_of(broker_payload.message)
         if broker_payload.is_broadcast:
@@ -131,7 +131,7 @@ class SimulatedProducer(SharedStreamProducer):
         return lane
 
     def lane_of(self, message: Message) -> Hashable:
-        """By default its lane as the broker has it."""
+        """By default the lane of the broker."""
         return message.lane
 
     def get_size(self, broker_payload: Delivery | Reread) -> int:
@@ -151,7 +151,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._advancing.discard(lane)
 
     def _begin_advance(self, batch: Sequence[AdvanceItem]) -> Hashable:
-        """Check that this may be advanced now; the lane."""
+        """Check that the batch may be advanced now; returns its lane."""
         lane = self.lane_of(batch[0].broker_payload.message)
         self._record_order(lane, batch)
         self._broker.checker.check_lease(batch[0].broker_payload, "advances")
@@ -164,7 +164,7 @@ class SimulatedProducer(SharedStreamProducer):
         await _fail_or_hang(faults, self._broker.scenario.broker_fault_rate)
 
     def _apply(self, batch: Sequence[AdvanceItem]) -> None:
-        """The broker is told of a batch."""
+        """Report a batch to the broker."""
         for item in batch:
             self.lane_checker.record_broadcast(item.broker_payload)
             self._broker.checker.on_advance(item.broker_payload, item.outcome)
@@ -185,7 +185,7 @@ class SimulatedProducer(SharedStreamProducer):
             checker.fail("S6", "advance after aclose")
 
     def _apply_outcomes(self, batch: Sequence[AdvanceItem]) -> None:
-        """Commit or acknowledge what has not failed; redeliver what has, or dead-letter it at the limit."""
+        """Commit or acknowledge messages that did not fail; redeliver the others, or dead-letter them at the limit."""
         for delivery, outcome in batch:
             if outcome.is_clean or (outcome.rejected and not outcome.failed):
                 self._mark_done(delivery)
@@ -200,7 +200,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._broker.commit(last, self._position(last))
 
     def redeliver(self, session: Session, delivery: Delivery) -> None:
-        """Have the broker deliver a message once more that has failed."""
+        """Let the broker deliver a failed message again."""
         session.redeliver_later(delivery)
 
     def _is_at_limit(self, delivery: Delivery) -> bool:
@@ -215,7 +215,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._broker.acknowledge(delivery)
 
     def _position(self, delivery: Delivery) -> int:
-        """The first offset of the lane that is not done, in the generation that is advanced."""
+        """The first offset of the lane that is not done in this delivery's generation."""
         done = self._done.get((delivery.message.lane, delivery.generation), set())
         position = self._broker.lanes[delivery.message.lane].position
         while position in done:
@@ -264,4 +264,4 @@ class SimulatedProducer(SharedStreamProducer):
         faults = self._broker.faults
         await faults.delay()
         if faults.occur(self._broker.scenario.broker_fault_rate):
-            raise BrokerUnavailable("it is gone already")
+            raise BrokerUnavailable("the connection is gone already")

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class SimulatedQueue(StoresMessages):
-    """What somebody misses of it is stored.
+    """A producer of a queue whose messages are stored for watchers that fall behind.
 
     Args:
-        is_unordered: Each message is a lane of its own, as it is with a queue that keeps no order.
+        is_unordered: True if each message is a lane of its own, as in a queue without order.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from triggerer.testing.simulation.brokers.producer import SimulatedProducer
 
 
 class StoresMessages(SimulatedProducer):
-    """A message is stored as its key: the broker's model keeps for ever what was published."""
+    """Stores a message as its key, because the model of the broker never deletes a message."""
 
     def dump_event(self, event: Any) -> bytes:
         return self._broker.message_of(event).key.encode()
@@ -27,7 +27,7 @@ class StoresMessages(SimulatedProducer):
         watchers = [int(number) for number in re.findall(r"watcher (\d+)", named)]
         assert watchers
         if len(watchers) > 1:
-            # It names all that share a trigger.
+            # The reason names all watchers that share a trigger.
             watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
         if reason.startswith("no more messages can be kept"):
             catching_up.check_not_parked(watchers[0], message)
@@ -38,7 +38,7 @@ class StoresMessages(SimulatedProducer):
 
 
 class SettingAsideLog(StoresMessages, SimulatedLog):
-    """A log of which messages are set aside. Some cannot be written or read for a while, as after a deployment."""
+    """A log with parking. At times a message cannot be dumped or loaded, as after a deployment."""
 
     def dump_event(self, event: Any) -> bytes:
         if self._is_refused():

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WatcherTemplate:
-    """The class and arguments that watchers of a stream are declared with; `asset_id` None: of any asset."""
+    """The class and arguments that declare watchers of a stream; with `asset_id` None, for any asset."""
 
     cls: type[BaseEventTrigger]
     kwargs: dict[str, Any]
     asset_id: int | None = None
     name: str | None = None
-    """How the user's file calls the watcher; None: the simulation made the watcher up."""
+    """The watcher's name in the user's file; None for a watcher of the simulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Stream:
     next_event: Callable[[int, int, int], Any]
     """Makes the raw event of a message from its number, its lane, and its offset there."""
     watchers: dict[int, TriggerRow] = field(default_factory=dict)
-    """The row of each that is stored, by watcher."""
+    """The trigger row of each stored watcher, by watcher id."""
 
     @property
     def triggers(self) -> dict[int, TriggerRow]:
-        """The rows by trigger: some serve several watchers."""
+        """The trigger rows by trigger id. A trigger may serve several watchers."""
         return {row.trigger_id: row for row in self.watchers.values()}

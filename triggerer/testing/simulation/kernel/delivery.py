@@ -1,4 +1,4 @@
-"""Messages, and what became of each delivery of one: values that the models fill in and the checker reads."""
+"""Messages, deliveries and rows: values that the models fill in and the checkers read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 _AGAIN: Final = "#"
-"""Comes before what a key has where events are made again."""
+"""Separates a message's key from the suffix of re-emitted events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A published message, which the broker keeps for ever."""
+    """A published message. The model of the broker never deletes it."""
 
     topic: str
     lane: int
@@ -37,15 +37,15 @@ class Message:
 
 
 class LaneOfBroker(Protocol):
-    """A lane as the broker has it."""
+    """A lane in the model of the broker."""
 
     messages: list[Message]
     position: int
     starts: list[int]
-    """Where each incarnation begins; what lies before the last is gone."""
+    """The offset at which each incarnation begins. Messages of earlier incarnations are gone."""
 
     numbers: list[int]
-    """By offset the number of each message in its incarnation: some hold no message."""
+    """The number of each message in its incarnation, by offset. Some numbers have no message."""
 
     def incarnation_of(self, offset: int) -> int: ...
 
@@ -55,13 +55,13 @@ class LaneOfBroker(Protocol):
 
 
 def position_in(lane: LaneOfBroker, topic: str, offset: int) -> Position:
-    """How a producer tells a place of the lane: each incarnation begins with 0."""
+    """The position of an offset, as a producer gives it. Each incarnation begins with number 0."""
     incarnation = lane.incarnation_of(offset)
     return [f"{topic}+{incarnation}", lane.number_of(offset)]
 
 
 def offset_of(lane: LaneOfBroker, position: Position) -> int:
-    """The offset that such a place means: of the message there, or else of the first after it."""
+    """The offset of the first message at a position or after it."""
     _, text = position[0].rsplit("+", 1)
     incarnation = int(text)
     ends = [*lane.starts[1:], len(lane.messages)]
@@ -70,31 +70,31 @@ def offset_of(lane: LaneOfBroker, position: Position) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """A message that was read again beside the stream; the producer's broker payload."""
+    """The producer's broker payload for a message that catch-up reads beside the stream."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class PositionRow:
-    """Where a watcher stands in a lane in which it is behind."""
+    """The stored position of a watcher with a backlog in a lane."""
 
     topic: str
-    """Also the digest of the stream."""
+    """The topic, which is also the digest of the stream."""
     lane: int
     offset: int
     position: Position
     since: datetime
     failures: int = 0
-    """How often it has failed with that message open."""
+    """How often the watcher has failed with the message at this position open."""
     reemit: Reemission | None = None
-    """What it makes again, if somebody has asked for that."""
+    """The range whose events the watcher re-emits, if a replay asked for that."""
     rewound_to: Position | None = None
-    """To where it was set back, while the broker is perhaps not advanced to there."""
+    """The position to which the watcher was rewound, until the broker has advanced to it."""
 
 
 def plain_key(key: str) -> str:
-    """The key of the message itself, where its events are made again under another."""
+    """The key of the message, without the suffix of re-emitted events."""
     return key.partition(_AGAIN)[0]
 
 
@@ -102,21 +102,21 @@ class ParkedBody(NamedTuple):
     """The bytes of a parked message."""
 
     digest: str
-    """Of its stream."""
+    """The digest of the message's stream."""
     key: str
-    """Under which it is parked."""
+    """The key under which the message is parked."""
     data: str
-    """Its own key: what it is stored as."""
+    """The message's own key, which stands for its bytes."""
 
 
 def size_of_bodies(bodies: Iterable[ParkedBody]) -> int:
-    """How many bytes they have."""
+    """The total size of the bodies in bytes."""
     return sum(len(body.data) for body in bodies)
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedRow:
-    """A message of a watcher."""
+    """A message that is stored or parked for a watcher."""
 
     id: int
     watcher: int
@@ -127,16 +127,16 @@ class ParkedRow:
     failures: int
     parked_at: datetime
     was_set_aside: bool = False
-    """Whether it is, or was, set aside: then it is kept because somebody replays it."""
+    """Whether the message is or was parked. If it is in state `kept`, an operator replays it."""
 
     @property
     def message(self) -> str:
-        """The key of the message itself."""
+        """The message's own key."""
         return self.body.data
 
     @property
     def is_reemitted(self) -> bool:
-        """Whether what derives from it is to be made again, under another key."""
+        """Whether the message's events are re-emitted, under another key."""
         return _AGAIN in self.key
 
     @property
@@ -145,7 +145,7 @@ class ParkedRow:
 
 
 class ParkedBounds(Protocol):
-    """What may be parked."""
+    """The bounds of parked messages."""
 
     @property
     def max_messages(self) -> int: ...
@@ -166,37 +166,37 @@ class Answer:
 
 
 class Owner(Protocol):
-    """Whose connection it is: a stream in one instance, under one lease."""
+    """The owner of a connection: a stream in one instance, under one lease."""
 
     @property
     def fence(self) -> Fence: ...
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process is alive."""
+        """Whether the owner's process is alive."""
 
     @property
     def is_over(self) -> bool:
-        """Whether its instance knows that the lease is over."""
+        """Whether the owner's instance knows that the lease is over."""
 
 
 class Cohort(NamedTuple):
-    """The watchers that have to answer for a message when it is broadcast."""
+    """The watchers that must resolve a message when it is broadcast."""
 
     watchers: dict[int, Subscriber | None]
-    """None for one that is absent."""
+    """The subscriber by watcher; None for an absent watcher."""
     triggers: tuple[frozenset[int], ...]
-    """The watchers that each trigger serves: it answers once for all of them."""
+    """The watchers of each trigger. A trigger answers once for all its watchers."""
 
 
 class Consumer:
-    """A connection to a broker: the part of it that deliveries refer to."""
+    """The part of a broker connection that deliveries refer to."""
 
     def __init__(self, owner: Owner, number: int) -> None:
         self.owner = owner
         self.number = number
         self.duplicated: set[tuple[int, int]] = set()
-        """Lane and offset of the messages that the broker delivers twice of its own accord."""
+        """Lane and offset of the messages that the broker delivers twice without a failure."""
 
     @property
     def is_alive(self) -> bool:
@@ -209,35 +209,35 @@ def _ignore(_: Delivery) -> None:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One delivery of a message; the producer's broker payload. What follows its generation is for the checker."""
+    """One delivery of a message; the producer's broker payload. The fields after `generation` are for the checkers."""
 
     message: Message
     consumer: Consumer
     generation: int
     number: int = -1
-    """Its place in the group's order of broadcasts."""
+    """The delivery's number in the group's order of broadcasts."""
     cohort: dict[int, Subscriber | None] = field(default_factory=dict)
-    """The watchers that had to answer when it was broadcast; None for one that was absent."""
+    """The watchers that had to resolve the message when it was broadcast; None for an absent watcher."""
     triggers: tuple[frozenset[int], ...] = ()
-    """Of these, those that each trigger served."""
+    """The watchers in the cohort that each trigger served."""
     is_under_lease: bool = True
-    """Whether its owner did not know that its lease is over when it was broadcast."""
+    """False if the owner knew at the broadcast that its lease was over."""
     confirm_broadcast: Callable[[Delivery], None] = _ignore
-    """Call it with proof that it was broadcast."""
+    """Called once there is proof that the message was broadcast."""
     is_broadcast: bool = False
     was_behind_failed: bool = False
-    """Whether the poll held it when a message before it in its lane failed for all."""
+    """Whether an earlier message of the lane failed for all while the poll had pulled this one."""
     opened: set[int] = field(default_factory=set)
     caught_up: set[int] = field(default_factory=set)
-    """The watchers that have passed the message beside the group since it was broadcast."""
+    """The watchers whose catch-up has passed the message since it was broadcast."""
     answers: dict[int, Answer] = field(default_factory=dict)
 
     @property
     def cohort_names(self) -> str:
-        """The watchers that had to answer; in parentheses those that were absent."""
+        """The watchers of the cohort, with absent ones in parentheses."""
         return ",".join(f"{one}" if there else f"({one})" for one, there in self.cohort.items())
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the broker delivers this message twice of its own accord."""
+        """Whether the broker delivers this message twice without a failure."""
         return (self.message.lane, self.message.offset) in self.consumer.duplicated

@@ -27,7 +27,7 @@ _ONE_STREAM: Final[Mapping[str, Any]] = {
     "capacity": AMPLE,
     "has_files": False,
 }
-"""There is one stream, and all its watchers are there: what seeds that are given to one thing have in common."""
+"""The common part of the scenarios that have one main kind of fault: one stream, with all its watchers."""
 _AMPLE_ROOM: Final[Mapping[str, Any]] = {
     "max_outstanding_per_lane": 10_000,
     "max_outstanding_bytes": AMPLE_BYTES,
@@ -36,7 +36,7 @@ _AMPLE_ROOM: Final[Mapping[str, Any]] = {
 
 
 def draw_scenario(seed: int) -> Scenario:
-    """Draw the scenario of a seed. Many seeds leave some kinds of faults out, so that others get further."""
+    """Draw the scenario of a seed. Many seeds leave out some kinds of faults, so that other faults get further."""
     rng = random.Random(seed)
     sizes = sizes_of(seed, "bounds")
 
@@ -85,13 +85,13 @@ def draw_scenario(seed: int) -> Scenario:
     for is_so, with_it in _WITH_LITTLE_ELSE:
         if is_so(scenario):
             return _with_sharing(with_it(scenario))
-    # With a limited capacity there are several streams, so that the hosts can divide them.
+    # With a limited capacity there are several streams, which the hosts can divide.
     has_room = scenario.capacity == AMPLE
     return _with_sharing(scenario if has_room else replace(scenario, streams=pick((3, 4))))
 
 
 def _with_sharing(scenario: Scenario) -> Scenario:
-    """Where triggers are shared there are some more watchers."""
+    """Add watchers if triggers are shared."""
     if not has_shared_triggers(scenario):
         return scenario
     return replace(scenario, watchers=max(scenario.watchers + 1, 3))
@@ -206,4 +206,4 @@ _WITH_LITTLE_ELSE: Final[
     (has_relapses, _with_relapses),
     (has_instant_answers, _with_instant_answers),
 )
-"""What a seed may give its steps to, and the scenario that it has then."""
+"""The kinds of seeds with one main kind of fault, each with the function that adapts its scenario."""

@@ -7,25 +7,25 @@ import random
 
 
 class FaultInjector:
-    """Draws whether a fault occurs, and how long I/O takes. Once the faults are over, none occurs any more."""
+    """Draws whether a fault occurs and how long I/O takes. No fault occurs once `are_over` is true."""
 
     def __init__(
         self, seed: int, *, latency: float, slow_rate: float, is_instant: bool = False
     ) -> None:
-        # With another text every seed would mean something else.
+        # Another text would change the meaning of every seed.
         self.random = random.Random(f"chance {seed}")
         self.are_over = False
         self._latency = latency
         self._slow_rate = slow_rate
         self.is_instant = is_instant
-        """Whether I/O takes a turn of the loop at most."""
+        """Whether I/O takes one turn of the loop or none."""
 
     def occur(self, rate: float) -> bool:
         """Whether a fault occurs now, given its rate."""
         return rate > 0 and not self.are_over and self.random.random() < rate
 
     async def delay(self) -> None:
-        """Wait as long as I/O takes: often not at all, mostly a little, sometimes much too long."""
+        """Wait for I/O: often not at all, mostly for a short time, sometimes much too long."""
         drawn = self.random.random()
         if drawn < 0.4:
             return

@@ -1,4 +1,4 @@
-"""The hosts' clocks, by which timetables read the time: virtual, and wrong by as much as a seed draws."""
+"""The clocks of the hosts on which timetables run. They show virtual time, with an error that the seed draws."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Host:
     """A machine on which a scheduler runs."""
 
     skew: timedelta = field(default_factory=timedelta)
-    """How far its clock is ahead."""
+    """How far the machine's clock is ahead."""
 
     @contextmanager
     def as_here(self) -> Iterator[None]:
-        """Inside the block timetables are asked on this host."""
+        """Inside the block timetables read this host's clock."""
         before = on_host.set(self)
         try:
             yield
@@ -30,14 +30,14 @@ class Host:
 
 
 on_host: ContextVar[Host | None] = ContextVar("on_host", default=None)
-"""In the tasks of a scheduler: where it runs."""
+"""The host of the scheduler that runs in the current task."""
 
 
 @contextmanager
 def host_clocks(true_time: Callable[[], datetime]) -> Iterator[None]:
-    """Inside the block timetables read the clock of the host they are asked on; put back at the end.
+    """Inside the block timetables read the clock of the current task's host.
 
-    `triggerer.domain.timetables.clock.now` reads it through `datetime.now`: so that it can be set.
+    This replaces the `datetime` that `triggerer.domain.timetables.clock.now` reads, and restores it at the end.
     """
 
     class HostTime:

@@ -1,4 +1,4 @@
-"""An asyncio event loop with virtual time, in which a seed makes every choice. No I/O, no threads."""
+"""An asyncio event loop with virtual time. The seed makes every choice. There is no I/O and no thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 _Ts = TypeVarTuple("_Ts")
 
 _CPU_TIME = 0.002
-"""The most seconds that pass in a turn of the loop, so that timers also fall due while there is work."""
+"""The most seconds that pass in a turn of the loop, so that timers become due while there is work."""
 
 
 class Deadlock(Exception):
@@ -23,7 +23,7 @@ class Deadlock(Exception):
 
 
 class _Task(asyncio.Task[Any]):
-    """Hashed by its number: anyio keeps tasks in sets, and cancels them in the order of iteration."""
+    """Hashed by its number, because anyio has tasks in sets and cancels them in the order of iteration."""
 
     def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:
         self._number = number
@@ -34,26 +34,26 @@ class _Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs ready callbacks in the order in which they were made ready, as asyncio promises.
+    """Runs ready callbacks in the order that asyncio promises: the first to become ready runs first.
 
-    What asyncio leaves open is drawn: the order of timers that fall due together, and how much time passes while
+    The seed draws what asyncio leaves open: the order of timers with equal deadlines, and the time that passes while
     callbacks run. `on_step` is called before each callback and may raise, which stops the loop at that point.
     """
 
     def __init__(self, rng: random.Random, now: float, on_step: Callable[[], None]) -> None:
-        # The constructor of the base class asks for it.
+        # The constructor of the base class reads it.
         self._is_running = False
         super().__init__()
         self.now = now
         self.passed = 0.0
-        """Seconds of this in which nothing ran, see `pass_time`."""
+        """The seconds that `pass_time` added to `now`."""
         self.on_step: Callable[[], None] | None = on_step
         self._rng = rng
         self._callbacks: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._is_stopping = False
-        # Ordered, so that those left over are closed in the same order in every process.
+        # In order of their start, so that every process closes the open generators in the same order.
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
         self.set_task_factory(cast("Any", self._make_task))
 
@@ -65,7 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.now
 
     def pass_time(self, seconds: float) -> None:
-        """Nothing runs meanwhile: what falls due is late."""
+        """Let time pass while nothing runs, so that timers run late."""
         self.now += seconds
         self.passed += seconds
 
@@ -94,7 +94,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def next_due(self) -> float | None:
-        """When something is to run next; None: not before somebody outside calls."""
+        """The time of the next callback; None if only a call from outside can schedule one."""
         if self._callbacks:
             return self.now
         while self._timers and self._timers[0][3].cancelled():
@@ -108,14 +108,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._is_stopping = True
 
     def run_forever(self) -> None:
-        """Take turns until one has called `stop`, or a step raises.
+        """Take turns until a callback has called `stop`, or a step raises.
 
         Raises:
-            Deadlock: Nothing can happen any more.
+            Deadlock: No callback is ready, and there is no timer.
         """
         hooks = sys.get_asyncgen_hooks()
         self._is_running = True
-        asyncio._set_running_loop(self)  # noqa: SLF001  (exported for whoever writes an event loop)
+        asyncio._set_running_loop(self)  # noqa: SLF001  (exported for authors of event loops)
         sys.set_asyncgen_hooks(firstiter=self._record_generator, finalizer=self._finalize_generator)
         try:
             while True:
@@ -136,15 +136,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.call_soon(self.create_task, generator.aclose())
 
     async def shutdown_asyncgens(self) -> None:
-        """Close the generators that were left open, in the order in which they began."""
+        """Close the open generators, in the order of their start."""
         generators = list(self._generators)
         self._generators.clear()
         if generators:
-            # They belong to a process that has ended: what they raise cannot matter any more.
+            # They belong to a process that has ended, so their errors do not matter.
             await asyncio.gather(*[one.aclose() for one in generators], return_exceptions=True)
 
     def _turn(self) -> None:
-        """Run what fell due, then everything that was ready before; cancelled timers are dropped as they fall due."""
+        """Run the callbacks that are ready at the start of the turn, and the timers that are due."""
         timers, callbacks = self._timers, self._callbacks
         while timers and timers[0][3].cancelled():
             heapq.heappop(timers)
@@ -161,7 +161,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if self.on_step is not None:
                     self.on_step()
                 callbacks.popleft()
-                handle._run()  # noqa: SLF001  (this is what an event loop does)
+                handle._run()  # noqa: SLF001  (only an event loop may call it)
             else:
                 callbacks.popleft()
 

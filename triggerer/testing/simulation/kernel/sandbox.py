@@ -1,4 +1,4 @@
-"""Global state of the interpreter and of libraries that has to be set for a seed to decide everything."""
+"""Sets global state of the interpreter and of libraries, so that the seed decides everything."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def _same_for_all(_: object) -> int:
 
 @contextmanager
 def sandbox(*processors: Any) -> Iterator[None]:
-    """Inside the block everything depends on seeds alone; logs go through `processors`, or are dropped.
+    """Inside the block everything depends on seeds alone. Logs go through `processors`, or are dropped.
 
-    All that is changed is put back at the end.
+    The end of the block restores all global state.
     """
     scope = anyio.run(_scope_class)
     hash_before = scope.__hash__
     configured, state = structlog.get_config(), random.getstate()
     disabled = logging.root.manager.disable
-    # Async generators and tasks in reference cycles end when the collector finds them: `Supervisor` says when it runs.
+    # Async generators and tasks in reference cycles end when the collector finds them, so `Supervisor` runs it.
     is_collecting = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        # anyio keeps scopes in sets and cancels them in the order of iteration, which goes by their addresses.
+        # anyio has scopes in sets and cancels them in the order of iteration, which depends on their addresses.
         scope.__hash__ = _same_for_all  # type: ignore[method-assign,assignment]
         if not processors:
             logging.disable()
