@@ -197,7 +197,7 @@ def test_what_is_doubtful_is_shown_with_the_dag(standalone: Standalone) -> None:
     shown = standalone.run("dags", "show", "from_nowhere")
     assert f"warning: doubtful.py:4: DAG 'from_nowhere': {reason}" in shown.stderr
     assert reason in standalone.json("dags", "show", "from_nowhere")["file_warnings"][0]["reason"]
-    assert "a start_date has to say" in standalone.run("why-not", "from_nowhere").stdout
+    assert "catchup=True needs a start_date" in standalone.run("why-not", "from_nowhere").stdout
 
 
 def test_a_second_standalone_is_refused_with_the_first_ones_process(

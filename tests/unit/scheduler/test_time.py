@@ -405,7 +405,7 @@ def test_who_catches_up_from_nowhere_is_told_that_a_start_is_missing(
         (hold,) = Dag(host, OnTime(HOURLY), **columns).at(MIDNIGHT).holds
         return hold.reason
 
-    assert "a start_date has to say where to begin" in told(catchup=True)
+    assert "catchup=True needs a start_date to begin at" in told(catchup=True)
     over = told(catchup=True, start=MIDNIGHT - DAY, end=MIDNIGHT - DAY - HOUR)
     assert over == "its timetable asks for no further run"
 
