@@ -28,7 +28,7 @@ from triggerer.executor.lease_guard_process import LeaseGuard
 from triggerer.executor.registration import Registration
 from triggerer.executor.worker_process import open_worker
 from triggerer.processes.own_lease import boottime
-from triggerer.store.runs.results import HeldRun
+from triggerer.store.runs.results import RunClaim
 from triggerer.store.schema.models import Instance
 
 EXPIRY = timedelta(seconds=6)
@@ -304,7 +304,7 @@ async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_a
         await _begun(log)
         sweep, counted = executor._claims.sweep, list[set[int]]()
 
-        async def sweep_slowly(known: Set[int]) -> dict[int, HeldRun]:
+        async def sweep_slowly(known: Set[int]) -> dict[int, RunClaim]:
             counted.append(set(known))
             found = await sweep(known)
             with anyio.fail_after(30):

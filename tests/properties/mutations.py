@@ -16,7 +16,7 @@ from triggerer.scheduler import dividing
 from triggerer.store.dags.snapshots import DagRow
 from triggerer.store.database.script import Script
 from triggerer.store.partitions import keys as partitions
-from triggerer.store.partitions.keys import KnownKey, NotedKey
+from triggerer.store.partitions.keys import KeyRecord, KnownKey
 
 BUGS: dict[str, Mutation] = {}
 """By name, the bugs that the plays of a seed find."""
@@ -44,22 +44,22 @@ def a_deadline_counts_from_before_the_clock_was_set_back() -> Replacements:
 @_found_by_plays(seed=0, quick=True)
 def a_key_loses_its_place() -> Replacements:
     """A key that was due and is held back goes behind the others as soon as something more comes for it."""
-    right = dividing.noted_key
+    right = dividing.key_record
 
-    def noted_key(
+    def key_record(
         partitioner: Partitioner,
         key: str,
         parts: Sequence[Part],
         newest_at: datetime,
         known: KnownKey | None,
         **options: Any,
-    ) -> NotedKey:
+    ) -> KeyRecord:
         noted = right(partitioner, key, parts, newest_at, known, **options)
         if known is None or known.due_at is None or noted.due_at != known.due_at:
             return noted
         return right(partitioner, key, parts, newest_at, replace(known, due_at=None), **options)
 
-    yield right, noted_key
+    yield right, key_record
 
 
 @_found_by_plays(seed=1, quick=True)

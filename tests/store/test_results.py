@@ -24,7 +24,7 @@ from triggerer.store.database.wakeups.listening import listen
 from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.runs.new_run import CreateRun, EventSelection
 from triggerer.store.runs.new_runs import CreateRuns, PlannedDag, PlannedRun
-from triggerer.store.runs.results import AttemptUpdate, SaveResults, held_runs
+from triggerer.store.runs.results import AttemptUpdate, SaveResults, run_claims
 from triggerer.store.runs.transitions import claim_runs, claimed_runs
 from triggerer.store.schema.models import DagRun, TaskRun
 
@@ -139,7 +139,7 @@ async def test_results_are_written_and_the_next_runs_claimed_together(database: 
         ]
     )
     # As it was before.
-    assert held_runs(held)[first].state is RunState.RUNNING
+    assert run_claims(held)[first].state is RunState.RUNNING
     assert [run.run_pk for run in claimed_runs(claimed, log_home="/home")] == [second]
     stored = {run.id: run for run in await runs_of(database, "d")}
     assert (stored[first].state, stored[first].ended_at) == ("success", THEN)
@@ -195,7 +195,7 @@ async def test_nothing_is_written_of_a_run_that_is_not_held_any_more(
             )
         ]
     )
-    held = held_runs(rows)
+    held = run_claims(rows)
     assert (lost in held) == (change != "executor = 'other'")
     stored = {run.id: run for run in await runs_of(database, "d")}
     assert stored[lost].state == ("success" if "success" in change else "running")

@@ -19,7 +19,7 @@ from triggerer.store.runs.pooled_claims import (
     any_run_may_use_pools,
     claim_with_pools,
 )
-from triggerer.store.runs.results import HeldRun
+from triggerer.store.runs.results import RunClaim
 
 _log = structlog.get_logger(__name__)
 
@@ -90,7 +90,7 @@ class Claims:
             ours = await queries.running_of(session, executor=self._executor)
         return [pk for pk, run in ours.items() if run.cancel_requested]
 
-    async def sweep(self, known: Set[int]) -> dict[int, HeldRun]:
+    async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
         """Find what no announcement tells of; return the runs that the store shows as running here.
 
         Runs of dead executors are queued again. So are runs of ours that are not in `known`: they were

@@ -30,9 +30,9 @@ from triggerer.store.runs.callbacks import mark_due
 from triggerer.store.runs.held import hold_attempt
 from triggerer.store.runs.results import (
     AttemptUpdate,
-    HeldRun,
+    RunClaim,
     SaveResults,
-    held_runs,
+    run_claims,
 )
 from triggerer.store.runs.transitions import begin_run, record_wait
 from triggerer.synchronization import Notifier
@@ -198,12 +198,12 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         if not calls_back and not any(task.events for update in group for task in update.tasks):
             rows, *answers = await self._database.perform_steps([save, *waits, *steps])
             answers = answers[len(waits) :]
-            held = held_runs(rows)
+            held = run_claims(rows)
             for update in group:
                 self._is_ours(update, held)
         else:
             async with self._database.transaction() as session:
-                held = held_runs(await perform(session, single_step(save)))
+                held = run_claims(await perform(session, single_step(save)))
                 ours = [update for update in group if self._is_ours(update, held)]
                 await record_emitted(session, ours)
                 if calls_back:
@@ -293,7 +293,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return replace(update, end=replace(end, state=RunState.FAILED, error=refused))
 
     async def _announce_ends(
-        self, group: Sequence[AttemptUpdate], held: Mapping[int, HeldRun]
+        self, group: Sequence[AttemptUpdate], held: Mapping[int, RunClaim]
     ) -> None:
         # Also if the end was written before, perhaps by a commit whose outcome was unknown.
         ends = [
@@ -304,7 +304,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         if ended := {update.order.dag_id for update in ends}:
             await self._database.announce_here({Signal.RUNS_ENDED: ended})
 
-    def _is_ours(self, update: AttemptUpdate, held: Mapping[int, HeldRun]) -> bool:
+    def _is_ours(self, update: AttemptUpdate, held: Mapping[int, RunClaim]) -> bool:
         if _is_held(update.order, held):
             # Ended already: by this very update, whose first commit had an unknown outcome.
             return held[update.order.run_pk].state is RunState.RUNNING
@@ -321,7 +321,7 @@ def _attempt(order: RunOrder) -> tuple[int, int]:
     return order.run_pk, order.attempt
 
 
-def _is_held(order: RunOrder, held: Mapping[int, HeldRun]) -> bool:
+def _is_held(order: RunOrder, held: Mapping[int, RunClaim]) -> bool:
     run = held.get(order.run_pk)
     return run is not None and run.attempt == order.attempt
 

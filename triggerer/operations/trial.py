@@ -27,7 +27,7 @@ from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.events.listing import list_asset_events
 from triggerer.store.listing.views import AssetEventView, RunView, TaskRunView
 from triggerer.store.runs.listing import find_run, list_runs, list_task_runs
-from triggerer.store.runs.triggering_events import give_events
+from triggerer.store.runs.triggering_events import assign_events
 from triggerer.store.schema.migrate import upgrade
 
 _LOOK_EVERY: Final = timedelta(milliseconds=50)
@@ -136,7 +136,7 @@ async def _prepare(trial: Trial, database: Database) -> str:
         )
         run_pk = await find_run(session, trial.dag_id, run_id)
         assert run_pk is not None
-        await give_events(session, run_pk, [event["id"] for event in events])
+        await assign_events(session, run_pk, [event["id"] for event in events])
     return run_id
 
 

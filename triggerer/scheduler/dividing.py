@@ -21,11 +21,11 @@ from triggerer.scheduler.looks import PartitionQueue
 from triggerer.store.dags.snapshots import CLOCK_STEP, DagRow
 from triggerer.store.database.script import Script
 from triggerer.store.partitions.keys import (
+    KeyRecord,
     KnownKey,
-    NotedKey,
     begin_parts,
     due_keys,
-    keys_noted_after,
+    keys_computed_after,
     known_keys,
     leave_queue,
     parts_of,
@@ -102,7 +102,7 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         division = partitioner.divide(events, most=_MOST_SHARES)
         added = yield from store_shares(dag_id, division.shares)
         yield from leave_queue(dag_id, divided=division.divided, refused=division.refused)
-        yield from _note(row, partitioner, added)
+        yield from _record_added(row, partitioner, added)
         _report(dag_id, division.refused)
         if (
             len(division.divided) + len(division.refused) < len(events)
@@ -141,7 +141,7 @@ def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQue
     )
 
 
-def _note(row: DagRow, partitioner: Partitioner, added: Sequence[Share]) -> Script[None]:
+def _record_added(row: DagRow, partitioner: Partitioner, added: Sequence[Share]) -> Script[None]:
     times: dict[str, list[datetime]] = {}
     for share in added:
         times.setdefault(share.partition_key, []).append(share.event.timestamp)
@@ -157,7 +157,7 @@ def _restart_count(row: DagRow, partitioner: Partitioner) -> Script[int]:
     Otherwise they would wait until the clock has caught up.
     """
     soon = row.now + CLOCK_STEP
-    keys = yield from keys_noted_after(row.dag_id, soon, limit=MOST_EVENTS)
+    keys = yield from keys_computed_after(row.dag_id, soon, limit=MOST_EVENTS)
     if keys:
         known = yield from known_keys(row.dag_id, keys)
         newest = {key: one.newest_at for key, one in known.items()}
@@ -178,8 +178,8 @@ def _record_keys(
     if ahead:
         # Store the new start. Otherwise each later event would restart the deadlines of these parts.
         yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
-    noted = [
-        noted_key(
+    records = [
+        key_record(
             partitioner,
             key,
             parts.get(key, []),
@@ -190,7 +190,7 @@ def _record_keys(
         )
         for key, at in newest.items()
     ]
-    yield from record_keys(row.dag_id, noted, now=row.now)
+    yield from record_keys(row.dag_id, records, now=row.now)
 
 
 def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:
@@ -209,7 +209,7 @@ def begun_by(now: datetime, parts: Iterable[Part]) -> list[Part]:
     return [replace(one, first_at=now) if one.first_at > soon else one for one in parts]
 
 
-def noted_key(
+def key_record(
     partitioner: Partitioner,
     key: str,
     parts: Sequence[Part],
@@ -218,7 +218,7 @@ def noted_key(
     *,
     now: datetime,
     quiet_period: timedelta | None,
-) -> NotedKey:
+) -> KeyRecord:
     """Return the record to store for a key that received events, or whose deadlines restart.
 
     Args:
@@ -237,7 +237,7 @@ def noted_key(
         # Further events never move the key back in the order.
         at = min(at, known.due_at)
     # The quiet period of an event that lies ahead cannot be measured. Later events count again.
-    return NotedKey(key, at, counted or now)
+    return KeyRecord(key, at, counted or now)
 
 
 def _latest_by(now: datetime, times: Iterable[datetime]) -> datetime | None:

@@ -13,8 +13,8 @@ from triggerer.domain.schedules import OnPartitions, schedule_from_text
 from triggerer.scheduler.dividing import (
     MOST_EVENTS,
     begun_by,
+    key_record,
     newest_at,
-    noted_key,
     partitioner_of,
     queue_at,
     quiet_period_of,
@@ -27,7 +27,7 @@ from triggerer.store.database.script import Script
 from triggerer.store.partitions.keys import (
     alias_names,
     due_keys,
-    keys_noted_after,
+    keys_computed_after,
     known_keys,
     newest_events,
     parts_of,
@@ -99,7 +99,7 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
     past = yield from past_of(dag_id, shares)
     fresh = _parts(aliases, past.without_taken(shares))
     soon = row.now + CLOCK_STEP
-    restarted = set((yield from keys_noted_after(dag_id, soon, limit=MOST_EVENTS)))
+    restarted = set((yield from keys_computed_after(dag_id, soon, limit=MOST_EVENTS)))
     keys = sorted({*fresh, *restarted, *(yield from waiting_keys(dag_id, limit=_MOST_KEYS))})
     stored = yield from parts_of(dag_id, keys, has_aliases=has_aliases)
     known = yield from known_keys(dag_id, keys)
@@ -111,7 +111,7 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
         if key in fresh or key in restarted:
             came = [part.first_at for part in fresh.get(key, ())]
             newest = newest_at(row.now, came or [known[key].newest_at])
-            noted = noted_key(
+            record = key_record(
                 partitioner,
                 key,
                 parts,
@@ -120,7 +120,7 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
                 now=row.now,
                 quiet_period=quiet_period_of(row),
             )
-            at = noted.due_at
+            at = record.due_at
             if at is not None:
                 due[key] = at
         else:

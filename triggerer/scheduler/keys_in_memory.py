@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import aliases_of
 from triggerer.domain.partitions.dividing import KeyedEvent, Part, Partitioner, Share
-from triggerer.scheduler.dividing import begun_by, newest_at, noted_key, queue_at
+from triggerer.scheduler.dividing import begun_by, key_record, newest_at, queue_at
 from triggerer.scheduler.explaining_partitions import NOTHING_TAKEN, KeyedPast
 from triggerer.scheduler.looks import PartitionQueue
 from triggerer.store.partitions.keys import KnownKey
@@ -64,7 +64,7 @@ class KeysInMemory:
             newest = newest_at(now, (share.event.timestamp for share in shares))
             parts = begun_by(now, key.parts.values())
             key.parts = dict(zip(key.parts, parts, strict=True))
-            noted = noted_key(
+            record = key_record(
                 self.partitioner,
                 name,
                 parts,
@@ -73,7 +73,7 @@ class KeysInMemory:
                 now=now,
                 quiet_period=self.quiet_period,
             )
-            key.due_at, key.newest_at = noted.due_at, noted.newest_at
+            key.due_at, key.newest_at = record.due_at, record.newest_at
 
     def record_run(self, name: str, at: datetime) -> None:
         """Count a run of the key."""

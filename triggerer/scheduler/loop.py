@@ -98,7 +98,7 @@ class Scheduler:
             task_status.started()
             sweep_at = -math.inf
             while True:
-                self._note(subscription.take_nowait())
+                self._mark_ready(subscription.take_nowait())
                 now = anyio.current_time()
                 self._ready.add(self._alarms.take_due(now), by_clock=True)
                 if now >= sweep_at:
@@ -107,7 +107,9 @@ class Scheduler:
                     sweep_at = now + self._sweep_interval.total_seconds()
                 elif not self._ready:
                     until = min(sweep_at, self._alarms.next)
-                    self._note(await subscription.wait(timedelta(seconds=max(until - now, 0))))
+                    self._mark_ready(
+                        await subscription.wait(timedelta(seconds=max(until - now, 0)))
+                    )
                     continue
                 await self._turn()
 
@@ -123,7 +125,7 @@ class Scheduler:
             await self._work()
         return self.runs_created - before
 
-    def _note(self, woken: Announced) -> None:
+    def _mark_ready(self, woken: Announced) -> None:
         for signal, dag_ids in woken.items():
             if ALL in dag_ids:
                 self._sweep_due = True

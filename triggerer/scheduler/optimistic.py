@@ -8,7 +8,14 @@ from dataclasses import replace
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
 from triggerer.scheduler.looks import Look, NewRun
-from triggerer.scheduler.plan import BOUND, Plan, evaluate, is_noted, plan_locked, selection_of
+from triggerer.scheduler.plan import (
+    BOUND,
+    Plan,
+    evaluate,
+    is_next_run_stored,
+    plan_locked,
+    selection_of,
+)
 from triggerer.store.dags.snapshots import DagRow, ReadDags, dag_rows
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Announced, Signal
@@ -46,9 +53,9 @@ class OptimisticPlanner:
             return plan
         (found,) = plan.looks
         if not found.runs:
-            return plan if is_noted(found, rows[0]) else None
+            return plan if is_next_run_stored(found, rows[0]) else None
         run = found.runs[0]
-        if len(found.runs) > 1 or run.info is not None or not is_noted(found, rows[0]):
+        if len(found.runs) > 1 or run.info is not None or not is_next_run_stored(found, rows[0]):
             return None
         return replace(plan, runs_created=1) if await self._make(run, rows[0]) else None
 
@@ -130,7 +137,7 @@ class OptimisticPlanner:
 
 def _planned(found: Look, row: DagRow) -> PlannedDag | None:
     """Return the change to make to a DAG, or None."""
-    is_shown = is_noted(found, row)
+    is_shown = is_next_run_stored(found, row)
     if is_shown and not found.runs:
         return None
     assert row.version is not None

@@ -14,11 +14,11 @@ from triggerer.scheduler.dividing import NOTHING_DIVIDED, Divided, divide_all
 from triggerer.scheduler.looks import Look, NewRun
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
 from triggerer.store.dags.candidates import create_run, lock_and_read
-from triggerer.store.dags.due_moments import NoteNext
+from triggerer.store.dags.due_moments import StoreNextRun
 from triggerer.store.dags.snapshots import DagRow
 from triggerer.store.database.script import Announcement, Script
 from triggerer.store.database.wakeups.signals import Signal
-from triggerer.store.partitions.keys import NotePartitions, TakePartition
+from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.new_run import CreateRun, EventSelection
 
 # Counting of an asset's queued events stops here. A DAG with more is planned again.
@@ -132,7 +132,7 @@ def selection_of(run: NewRun) -> EventSelection | None:
     return EventSelection(each, () if each is None else run.asset_ids)
 
 
-def is_noted(found: Look, row: DagRow) -> bool:
+def is_next_run_stored(found: Look, row: DagRow) -> bool:
     """True if the DAG's row shows the run that its timetable asks for next."""
     info = found.next_info
     shown = (row.next_interval_start, row.next_interval_end)
@@ -164,9 +164,9 @@ def _carry_out(found: Look, row: DagRow) -> Script[int]:
         least = made.run_after + _TICK
         created += 1
     has_scheduled = any(run.run_type is RunType.SCHEDULED for run in found.runs)
-    if has_scheduled or not is_noted(found, row):
+    if has_scheduled or not is_next_run_stored(found, row):
         info = found.next_info
-        yield NoteNext(
+        yield StoreNextRun(
             found.dag_id,
             None if info is None else info.run_after,
             None if info is None else info.data_interval,
@@ -188,7 +188,7 @@ def _carry_out_partitions(found: Look, row: DagRow) -> Script[int]:
         )
         least = made.run_after + _TICK
         yield TakePartition(run.dag_id, run.partition_key, made.pk)
-    yield NotePartitions(found.dag_id, has_run=bool(found.runs))
+    yield StoreNextKey(found.dag_id, has_run=bool(found.runs))
     return len(found.runs)
 
 

@@ -19,7 +19,7 @@ from triggerer.store.dags import candidates
 from triggerer.store.dags.snapshots import CLOCK_STEP, DagRow, read_dags
 from triggerer.store.database.script import Script
 from triggerer.store.partitions import keys as partitions
-from triggerer.store.partitions.keys import KnownKey, NotedKey
+from triggerer.store.partitions.keys import KeyRecord, KnownKey
 from triggerer.store.runs.new_runs import PlannedDag
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
@@ -52,20 +52,20 @@ def a_deadline_wakes_nobody() -> Replacements:
 @mutation(rules="L2", seed=13)
 def a_key_that_has_run_waits_for_all_its_parts_again() -> Replacements:
     """A key that has had its run waits for all of its parts again, so a corrected part starts no run."""
-    right = dividing.noted_key
+    right = dividing.key_record
 
-    def noted_key(
+    def key_record(
         partitioner: Partitioner,
         key: str,
         parts: Sequence[Part],
         newest_at: datetime,
         known: KnownKey | None,
         **options: Any,
-    ) -> NotedKey:
+    ) -> KeyRecord:
         without_runs = None if known is None else replace(known, runs=0)
         return right(partitioner, key, parts, newest_at, without_runs, **options)
 
-    yield right, noted_key
+    yield right, key_record
 
 
 @mutation(rules="P4", seed=1, quick=True)
@@ -113,20 +113,20 @@ def keys_are_divided_without_a_lock() -> Replacements:
 @mutation(rules="L2", seed=0)
 def parts_of_the_last_look_are_forgotten() -> Replacements:
     """A roll-up counts only what has come since the last look."""
-    right = dividing.noted_key
+    right = dividing.key_record
 
-    def noted_key(
+    def key_record(
         partitioner: Partitioner,
         key: str,
         parts: Sequence[Part],
         newest_at: datetime,
         known: KnownKey | None,
         **options: Any,
-    ) -> NotedKey:
+    ) -> KeyRecord:
         lane_tail = [one for one in parts if one.first_at >= newest_at]
         return right(partitioner, key, lane_tail, newest_at, known, **options)
 
-    yield right, noted_key
+    yield right, key_record
 
 
 @mutation(rules="T6", seed=6, quick=True)

@@ -16,7 +16,7 @@ from triggerer.scheduler.loop import Scheduler
 from triggerer.scheduler.plan import BOUND, Plan, evaluate
 from triggerer.store.dags import candidates
 from triggerer.store.dags.candidates import LockDags, lock_and_read
-from triggerer.store.dags.due_moments import NoteNext
+from triggerer.store.dags.due_moments import StoreNextRun
 from triggerer.store.dags.snapshots import DagRow, ReadDags, dag_rows
 from triggerer.store.database.script import Script
 from triggerer.store.database.wakeups.signals import Announced, Signal
@@ -37,7 +37,7 @@ def a_due_moment_goes_before_its_run_is_stored() -> Replacements:
             info = found.next_info
             run_after = None if info is None else info.run_after
             interval = None if info is None else info.data_interval
-            yield NoteNext(found.dag_id, run_after, interval, has_run=False)
+            yield StoreNextRun(found.dag_id, run_after, interval, has_run=False)
 
     async def plan_locked(self: Scheduler, chunk: Sequence[str]) -> Plan:
         await self._database.perform(note(chunk, self._limit))
@@ -178,12 +178,12 @@ def catch_up_skips_one() -> Replacements:
 @mutation(rules="L1", seed=4, quick=True)
 def events_at_the_cap_wait_for_ever() -> Replacements:
     """The end of a run wakes nobody: events that came while the DAG was at its cap wait for another event."""
-    right = Scheduler._note
+    right = Scheduler._mark_ready
 
-    def note(self: Scheduler, woken: Announced) -> None:
+    def mark_ready(self: Scheduler, woken: Announced) -> None:
         right(self, {one: dag_ids for one, dag_ids in woken.items() if one != Signal.RUNS_ENDED})
 
-    yield right, note
+    yield right, mark_ready
 
 
 @mutation(rules="T1", seed=350)

@@ -54,7 +54,7 @@ async def insert_backfill(
         to_date=to_date,
         reprocess=reprocess.value,
         max_active=max_active,
-        params=_kept(params),
+        params=_checked_params(params),
         created_at=await database_now(session),
     )
     session.add(row)
@@ -78,7 +78,7 @@ async def insert_backfill(
     return row.id
 
 
-def _kept(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _checked_params(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Raises: RowRefused: A parameter has no JSON form."""
     if params is None:
         return None
@@ -103,7 +103,7 @@ async def insert_key_backfill(
         to_date=now,
         reprocess=reprocess.value,
         max_active=max_active,
-        params=_kept(params),
+        params=_checked_params(params),
         created_at=now,
     )
     session.add(row)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = LazyLogger(__name__)
 
-_NOTE: Final = Statement(
+_STORE: Final = Statement(
     """
 UPDATE dag SET next_run_after = {run_after}, next_interval_start = {start}, next_interval_end = {end},
        last_run_at = CASE WHEN {has_run} THEN {NOW} ELSE last_run_at END
@@ -37,7 +37,7 @@ WHERE dag_id = {dag_id}
 
 
 @dataclass(frozen=True, slots=True)
-class NoteNext:
+class StoreNextRun:
     """A step without result rows: store a DAG's next timed run, and if runs were created now."""
 
     dag_id: str
@@ -47,10 +47,10 @@ class NoteNext:
     has_run: bool
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        return _NOTE(**self._values(), now=now()).on_sqlite(connection, now)
+        return _STORE(**self._values(), now=now()).on_sqlite(connection, now)
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
-        return _NOTE(**self._values()).on_postgres()
+        return _STORE(**self._values()).on_postgres()
 
     def _values(self) -> dict[str, Any]:
         start, end = self.interval or (None, None)

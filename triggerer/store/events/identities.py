@@ -31,7 +31,7 @@ class Span(NamedTuple):
         """True if the asset has always had this identity, so that all its events belong to the span."""
         return self.after == 0 and self.last is None
 
-    def holds(self) -> ColumnElement[bool]:
+    def condition(self) -> ColumnElement[bool]:
         """Return the condition that an `AssetEvent` belongs to the span."""
         parts: list[ColumnElement[bool]] = [AssetEvent.asset_id == self.asset_id]
         if self.after:
@@ -95,7 +95,7 @@ async def spans_of(session: AsyncSession, *, uri: str, name: str | None = None) 
 def in_spans(spans: Sequence[Span]) -> ColumnElement[bool]:
     """Return the condition that an `AssetEvent` belongs to one of the spans."""
     whole = [span.asset_id for span in spans if span.is_whole]
-    parts = [span.holds() for span in spans if not span.is_whole]
+    parts = [span.condition() for span in spans if not span.is_whole]
     # SQLite takes an expression of a few hundred parts, but a list of any length.
     return or_(AssetEvent.asset_id.in_(whole), *parts)
 

@@ -46,16 +46,16 @@ class RecordEvents:
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         digests = [fence.stream_digest for fence in self.fences]
         shown = set(_SQLITE_SHOWN(digests=digests).on_sqlite(connection, now)) if digests else set()
-        held = [number for number, fence in enumerate(self.fences, 1) if tuple(fence) in shown]
+        valid = [number for number, fence in enumerate(self.fences, 1) if tuple(fence) in shown]
         columns = self.rows.columns()
-        if len(held) < len(self.fences):
-            allowed = {0, *held}
-            is_held = [number in allowed for number in self.rows.fence_numbers()]
-            columns = [list(compress(column, is_held)) for column in columns]
+        if len(valid) < len(self.fences):
+            allowed = {0, *valid}
+            is_allowed = [number in allowed for number in self.rows.fence_numbers()]
+            columns = [list(compress(column, is_allowed)) for column in columns]
         dag_ids: Sequence[str] = ()
         if columns[0]:
             dag_ids, _ = insert_into_sqlite(connection, columns, want_ids=False)
-        return [(dag_ids, held)]
+        return [(dag_ids, valid)]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         rows = self.rows

@@ -215,12 +215,12 @@ class EventRecorder(GroupCommit[EventBatch]):
             row = await self._database.perform(_record_with_states(step, batch.states))
         else:
             row = (await self._database.perform_step(step))[0]
-        dag_ids, held, *_ = row
+        dag_ids, valid, *_ = row
         if dag_ids:
             await self._database.announce_here({Signal.EVENTS_QUEUED: set(dag_ids)})
         self.rows_written += rows
         self.flushes += 1
-        return frozenset(fences) - {fences[number - 1] for number in held or ()}
+        return frozenset(fences) - {fences[number - 1] for number in valid or ()}
 
     def _settle(
         self,
@@ -262,6 +262,6 @@ class EventRecorder(GroupCommit[EventBatch]):
 def _record_with_states(step: RecordEvents, states: Sequence[StateChange]) -> Script[Row]:
     """Store the events, and the states under leases that hold, in one transaction."""
     (row,) = yield step
-    held = {step.fences[number - 1] for number in row[1] or ()}
-    yield from save_states([change for change in states if change.fence in held])
+    valid = {step.fences[number - 1] for number in row[1] or ()}
+    yield from save_states([change for change in states if change.fence in valid])
     return row

@@ -111,7 +111,7 @@ async def last_event(
         # A separate maximum for each span is one index look-up.
         each = union_all(
             *(
-                select(func.max(AssetEvent.id).label("id")).where(span.holds())
+                select(func.max(AssetEvent.id).label("id")).where(span.condition())
                 for span in spans[start : start + _ASSETS_MERGED]
             )
         ).subquery()

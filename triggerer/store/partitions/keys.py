@@ -119,7 +119,7 @@ JOIN asset_alias_member m ON m.alias_id = l.alias_id
 WHERE l.dag_id = {dag_id}
 """
 )
-NOTE: Final = Statement(
+STORE_KEYS: Final = Statement(
     """
 INSERT INTO dag_partition (dag_id, partition_key, due_at, newest_at, noted_at, runs)
 SELECT {dag_id}, r.partition_key, r.due_at, r.newest_at, r.noted_at, 0 FROM {ROWS} AS r WHERE true
@@ -196,7 +196,7 @@ class KnownKey:
 
 
 @dataclass(frozen=True, slots=True)
-class NotedKey:
+class KeyRecord:
     """The record to store for a key."""
 
     partition_key: str
@@ -272,17 +272,17 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
     return found
 
 
-def record_keys(dag_id: str, keys: Sequence[NotedKey], *, now: datetime) -> Script[None]:
+def record_keys(dag_id: str, keys: Sequence[KeyRecord], *, now: datetime) -> Script[None]:
     """Store when the runs of these keys may start, and that this was computed now."""
     if keys:
         rows = [
             (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
             for one in keys
         ]
-        yield NOTE(dag_id=dag_id, rows=ParameterRows(rows))
+        yield STORE_KEYS(dag_id=dag_id, rows=ParameterRows(rows))
 
 
-def keys_noted_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
+def keys_computed_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
     """Return up to `limit` keys with a due time that was computed after an instant ahead of the clock."""
     return [key for (key,) in (yield LATER(dag_id=dag_id, soon=soon, limit=limit))]
 
@@ -346,7 +346,7 @@ WHERE dag_id = $1::text AND partition_key = $2::text
 
 
 @dataclass(frozen=True, slots=True)
-class NotePartitions:
+class StoreNextKey:
     """A step without result rows: store in the DAG's row when its next key is due, and if runs were created now."""
 
     dag_id: str

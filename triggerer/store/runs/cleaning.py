@@ -72,7 +72,7 @@ class NeededRuns:
     """The logical date of the last old timed run, or None. Timed and event-driven runs for later data intervals are
     needed too."""
 
-    def holds(self, run: OldRun) -> bool:
+    def includes(self, run: OldRun) -> bool:
         """True if the run is needed."""
         if run.pk in self.pks:
             return True

@@ -92,10 +92,18 @@ def _columns(rows: Iterable[Row], number: int) -> list[list[Any]]:
 
 
 def _dag_row(dag: PlannedDag) -> Row:
-    noted = dag.next_run or NextRun(None, None)
-    start, end = noted.interval or (None, None)
+    next_run = dag.next_run or NextRun(None, None)
+    start, end = next_run.interval or (None, None)
     is_shown = dag.next_run is None
-    return dag.dag_id, dag.version, bool(dag.runs), is_shown, noted.run_after or NEVER, start, end
+    return (
+        dag.dag_id,
+        dag.version,
+        bool(dag.runs),
+        is_shown,
+        next_run.run_after or NEVER,
+        start,
+        end,
+    )
 
 
 def _run_rows(dag: PlannedDag) -> Iterable[Row]:

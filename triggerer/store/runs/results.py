@@ -30,7 +30,7 @@ class AttemptUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRun:
+class RunClaim:
     """The stored state of a run that this executor claimed."""
 
     attempt: int
@@ -46,7 +46,7 @@ class SaveResults:
     it. On PostgreSQL the statement also notifies other processes of the ends, so it can be a whole transaction.
 
     It returns a row (primary key, attempt, state, cancel_requested) for each run that `executor` was the last to claim,
-    with the values from before this step. `claimed_states` reads the rows.
+    with the values from before this step. `run_claims` reads the rows.
 
     Args:
         updates: In order; the last update of a task counts. No two of them end the same run.
@@ -61,7 +61,7 @@ class SaveResults:
         rows = _SQLITE_HELD(pks=self._pks(), executor=self.executor).on_sqlite(connection, now)
         ours = {
             (pk, run.attempt)
-            for pk, run in held_runs(rows).items()
+            for pk, run in run_claims(rows).items()
             if run.state is RunState.RUNNING
         }
         tasks = [row for row in self._task_rows() if row[:2] in ours]
@@ -117,10 +117,10 @@ class SaveResults:
         ]
 
 
-def held_runs(rows: Sequence[Row]) -> dict[int, HeldRun]:
+def run_claims(rows: Sequence[Row]) -> dict[int, RunClaim]:
     """Return the runs in the rows of `SaveResults`, by primary key."""
     return {
-        pk: HeldRun(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
+        pk: RunClaim(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
     }
 
 

@@ -19,7 +19,7 @@ from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.database.script import Row
 from triggerer.store.database.statement import BoundStatement, Statement, instant_from, json_from
-from triggerer.store.runs.results import HeldRun
+from triggerer.store.runs.results import RunClaim
 from triggerer.store.runs.state_conditions import QUEUED, RUNNING
 from triggerer.store.schema.models import Dag, DagRun, TaskRun
 
@@ -197,14 +197,14 @@ async def requeue_runs(
     return requeued
 
 
-async def running_of(session: AsyncSession, *, executor: str) -> dict[int, HeldRun]:
+async def running_of(session: AsyncSession, *, executor: str) -> dict[int, RunClaim]:
     """Return the runs that the store shows as running on this executor."""
     rows = await session.execute(
         select(_RUNS.c.id, _RUNS.c.attempt, _RUNS.c.cancel_requested).where(
             RUNNING, _RUNS.c.executor == executor
         )
     )
-    return {row.id: HeldRun(row.attempt, RunState.RUNNING, row.cancel_requested) for row in rows}
+    return {row.id: RunClaim(row.attempt, RunState.RUNNING, row.cancel_requested) for row in rows}
 
 
 async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:

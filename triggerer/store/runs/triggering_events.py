@@ -11,7 +11,7 @@ from triggerer.store.database.transactions import insert_into
 from triggerer.store.schema.models import AssetEvent, DagRun, QueuedAssetEvent
 
 
-async def give_events(session: AsyncSession, run_pk: int, event_ids: Sequence[int]) -> None:
+async def assign_events(session: AsyncSession, run_pk: int, event_ids: Sequence[int]) -> None:
     """Assign these events to the run, whether or not its DAG waits for their assets.
 
     For a store without a scheduler. An event that waits for the DAG leaves its queue.

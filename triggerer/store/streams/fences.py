@@ -10,7 +10,7 @@ from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 
 # Sorted, because the recorder locks these rows too, and two transactions could deadlock.
-HELD: Final = Statement(
+VALID: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
     "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "
     "ORDER BY s.digest {LOCK}",
@@ -24,9 +24,9 @@ _LOCK: Final = Statement(
 )
 
 
-def held_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
+def valid_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
     """Return the fences that hold. They hold until the transaction ends."""
-    rows = yield HELD(rows=ParameterRows(sorted(map(tuple, set(fences)))))
+    rows = yield VALID(rows=ParameterRows(sorted(map(tuple, set(fences)))))
     return frozenset(Fence(*row) for row in rows)
 
 

@@ -157,27 +157,27 @@ async def extend_leases(
 
     An expired lease that nobody has claimed since is extended too, because its epoch is still ours.
     """
-    held = await _held(session, fences)
-    if held:
+    valid = await _valid(session, fences)
+    if valid:
         now = await database_now(session)
-        digests = [fence.stream_digest for fence in held]
+        digests = [fence.stream_digest for fence in valid]
         await session.execute(
             update(Stream).where(Stream.digest.in_(digests)).values(expires_at=now + expiry)
         )
-    return held
+    return valid
 
 
 async def release_streams(session: AsyncSession, fences: Iterable[Fence]) -> None:
     """Release the leases that still hold. Their streams may be claimed at once."""
-    held = await _held(session, fences)
-    if held:
-        digests = [fence.stream_digest for fence in held]
+    valid = await _valid(session, fences)
+    if valid:
+        digests = [fence.stream_digest for fence in valid]
         await session.execute(
             update(Stream).where(Stream.digest.in_(digests)).values(owner=None, expires_at=None)
         )
 
 
-async def _held(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
+async def _valid(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
     """Lock the streams whose lease still holds, and return these leases."""
     wanted = list(fences)
     if not wanted:
@@ -192,5 +192,5 @@ async def _held(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
         .order_by(Stream.digest)
         .with_for_update()
     )
-    held = {tuple(row) for row in await session.execute(shown)}
-    return [fence for fence in wanted if tuple(fence) in held]
+    valid = {tuple(row) for row in await session.execute(shown)}
+    return [fence for fence in wanted if tuple(fence) in valid]

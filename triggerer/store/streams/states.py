@@ -14,7 +14,7 @@ from triggerer.domain.watchers.stream_states import StateChange
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, parameter_rows
 from triggerer.store.schema.models import StreamState, Trigger
-from triggerer.store.streams.fences import held_fences
+from triggerer.store.streams.fences import valid_fences
 
 # The condition excludes streams whose last watcher was deleted meanwhile.
 SAVE: Final = Statement(
@@ -34,9 +34,9 @@ def write_states(changes: Sequence[StateChange]) -> Script[frozenset[Fence]]:
         changes: At most one for each stream.
     """
     fences = {change.fence for change in changes}
-    held = yield from held_fences(fences)
-    yield from save_states([change for change in changes if change.fence in held])
-    return frozenset(fences - held)
+    valid = yield from valid_fences(fences)
+    yield from save_states([change for change in changes if change.fence in valid])
+    return frozenset(fences - valid)
 
 
 def save_states(changes: Sequence[StateChange]) -> Script[None]:

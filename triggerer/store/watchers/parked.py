@@ -23,7 +23,7 @@ from triggerer.domain.watchers.parked import (
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row, Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
-from triggerer.store.streams.fences import held_fences
+from triggerer.store.streams.fences import valid_fences
 
 USAGE: Final = Statement(
     "SELECT m.watcher_id, count(m.id), coalesce(sum(b.size_bytes), 0) "
@@ -209,8 +209,8 @@ def write_parked(
         The fences that do not hold, and the changes that a bound did not allow.
     """
     fences = {change.fence for change in changes}
-    held = yield from held_fences(fences)
-    written = [change for change in changes if change.fence in held]
+    valid = yield from valid_fences(fences)
+    written = [change for change in changes if change.fence in valid]
     refused = yield from _keep(written, bounds, usage)
     gone, passed = [], []
     for change in written:
@@ -240,7 +240,7 @@ def write_parked(
     if passed:
         rows = yield PASS(rows=ParameterRows(sorted(passed)), state=ParkedState.KEPT.value)
         yield from _drop_bodies(rows)
-    return frozenset(fences) - held, refused
+    return frozenset(fences) - valid, refused
 
 
 def _keep(

@@ -20,7 +20,7 @@ from triggerer.domain.watchers.lane_positions import (
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 from triggerer.store.schema.models import Trigger, Watcher, WatcherPosition, WatcherReplay
-from triggerer.store.streams.fences import held_fences
+from triggerer.store.streams.fences import valid_fences
 
 # The joins exclude watchers that were deleted meanwhile, or whose trigger moved to another stream.
 SAVE: Final = Statement(
@@ -66,7 +66,7 @@ def write_positions(
         ends: Replay requests to delete.
     """
     fences = {change.fence for change in changes} | {end.fence for end in ends}
-    held = yield from held_fences(fences)
+    valid = yield from valid_fences(fences)
     saved = [
         (
             change.watcher_id,
@@ -80,21 +80,21 @@ def write_positions(
             _json(change.rewound_to),
         )
         for change in changes
-        if change.position is not None and change.fence in held
+        if change.position is not None and change.fence in valid
     ]
     if saved:
         yield SAVE(rows=ParameterRows(sorted(saved, key=_watcher_and_lane)))
     dropped = [
         (change.watcher_id, change.lane, change.fence.stream_digest)
         for change in changes
-        if change.position is None and change.fence in held
+        if change.position is None and change.fence in valid
     ]
     if dropped:
         yield DROP(rows=ParameterRows(sorted(dropped)))
-    ended = [end.request for end in ends if end.fence in held]
+    ended = [end.request for end in ends if end.fence in valid]
     if ended:
         yield END(requests=ended)
-    return frozenset(fences - held)
+    return frozenset(fences - valid)
 
 
 def _json(value: Sequence[Any] | None) -> str | None:

@@ -11,7 +11,7 @@ from triggerer.store.schema.models.base import Base, BigId, TextByBytes, UtcDate
 
 _WAITING = text("run_pk IS NULL")
 _TAKEN = text("run_pk IS NOT NULL")
-_NOTED = text("noted_at IS NOT NULL")
+_HAS_DUE_TIME = text("noted_at IS NOT NULL")
 
 
 class DagPartition(Base):
@@ -24,7 +24,7 @@ class DagPartition(Base):
     __table_args__ = (
         Index("ix_dag_partition_due", "dag_id", "due_at", "partition_key"),
         # For keys whose due time was computed before the clock was set back.
-        Index("ix_dag_partition_noted", "dag_id", "noted_at", sqlite_where=_NOTED),
+        Index("ix_dag_partition_noted", "dag_id", "noted_at", sqlite_where=_HAS_DUE_TIME),
         {"sqlite_with_rowid": False},
     )
 

@@ -46,7 +46,7 @@ class PartitionWrites:
                 return self.change(store, values["dag_id"], change)
             case partitions.TakePartition(dag_id=dag_id, partition_key=key, run_pk=run):
                 return self.change(store, dag_id, partial(_take, key=key, run=run))
-            case partitions.NotePartitions(dag_id=dag_id):
+            case partitions.StoreNextKey(dag_id=dag_id):
                 return self.change(store, dag_id, _wake)
 
     def change(self, store: Store, dag_id: str, change: Change) -> list[Row]:
@@ -192,8 +192,8 @@ _WRITES: Final[dict[Statement, Callable[..., list[Row]]]] = {
     partitions.PART: _part,
     partitions.TAKE_OUT: _take_out,
     partitions.DROP: _drop,
-    partitions.NOTE: _note,
+    partitions.STORE_KEYS: _note,
     partitions.BEGIN: _begin,
 }
 PARTITIONS: Final = frozenset((*_READS, *_WRITES))
-PartitionStep = BoundStatement | partitions.TakePartition | partitions.NotePartitions
+PartitionStep = BoundStatement | partitions.TakePartition | partitions.StoreNextKey

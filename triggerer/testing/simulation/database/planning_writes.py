@@ -15,7 +15,7 @@ from triggerer.domain.schedules import OnEither, OnPartitions, next_info, schedu
 from triggerer.domain.timetables import DagRunInfo, DataInterval
 from triggerer.domain.timetables import now as host_now
 from triggerer.store.dags.candidates import LockDags, LockFreeDags, Timed
-from triggerer.store.dags.due_moments import NoteNext
+from triggerer.store.dags.due_moments import StoreNextRun
 from triggerer.store.dags.snapshots import CLOCK_STEP, ReadDags
 from triggerer.store.runs.new_run import CreateRun, EventSelection
 from triggerer.store.runs.new_runs import CreateRuns, PlannedDag
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _NO_ASSET = (None, None, None, None, 0, None)
 _WHEN_DUE = ("schedule", "start_date", "end_date", "catchup")
-Step = LockDags | LockFreeDags | ReadDags | CreateRun | CreateRuns | NoteNext
+Step = LockDags | LockFreeDags | ReadDags | CreateRun | CreateRuns | StoreNextRun
 
 
 class Locks(Protocol):
@@ -80,7 +80,9 @@ class PlanningWrites:
                 held = [dag for dag in free if _is_as_read(store, dag.dag_id, dag.version)]
                 await store.faults.delay()
                 return [(dag.dag_id, await self._create_all(session, dag)) for dag in held]
-            case NoteNext(dag_id=dag_id, run_after=run_after, interval=interval, has_run=has_run):
+            case StoreNextRun(
+                dag_id=dag_id, run_after=run_after, interval=interval, has_run=has_run
+            ):
                 await store.faults.delay()
                 info = None
                 if run_after is not None and interval is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from triggerer.domain.watchers.lane_positions import Reemission
-from triggerer.store.streams.fences import HELD
+from triggerer.store.streams.fences import VALID
 from triggerer.store.watchers.positions import DROP, END, SAVE
 from triggerer.testing.simulation.kernel.delivery import PositionRow, offset_of
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from triggerer.store.database.statement import Statement
     from triggerer.testing.simulation.database.model import Store
 
-POSITIONS: Final = {HELD, SAVE, DROP, END}
+POSITIONS: Final = {VALID, SAVE, DROP, END}
 """The statements."""
 
 
@@ -49,7 +49,7 @@ class PositionWrites:
             self._ended.update(values["requests"])
             return []
         rows: Sequence[Sequence[Any]] = values["rows"].rows
-        if statement is HELD:
+        if statement is VALID:
             await session.share_streams()
             leases = session.store.owners.leases
             return [row for row in rows if leases.get(row[0]) == tuple(row[1:])]

@@ -14,7 +14,7 @@ import anyio
 from triggerer.domain.watchers.lane_positions import ReplayRequest
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.store.dags.candidates import LockDags, LockFreeDags
-from triggerer.store.dags.due_moments import NoteNext
+from triggerer.store.dags.due_moments import StoreNextRun
 from triggerer.store.dags.snapshots import ReadDags
 from triggerer.store.database.script import Row, Script, Step, perform_stepwise
 from triggerer.store.database.statement import BoundStatement
@@ -27,7 +27,7 @@ from triggerer.store.database.wakeups.signals import (
 )
 from triggerer.store.events.bulk_insert import EventRow, InsertEvents
 from triggerer.store.events.record_step import RecordEvents
-from triggerer.store.partitions.keys import NotePartitions, TakePartition
+from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.new_run import CreateRun
 from triggerer.store.runs.new_runs import CreateRuns
 from triggerer.store.watchers.parked import KeepBodies
@@ -227,7 +227,14 @@ class Transaction:
 
     async def answer(self, step: Step) -> list[Row]:
         match step:
-            case LockDags() | LockFreeDags() | ReadDags() | CreateRun() | CreateRuns() | NoteNext():
+            case (
+                LockDags()
+                | LockFreeDags()
+                | ReadDags()
+                | CreateRun()
+                | CreateRuns()
+                | StoreNextRun()
+            ):
                 return await self._planning.perform(self, step)
             case RecordEvents():
                 return [await self._record(step)]
@@ -238,7 +245,7 @@ class Transaction:
                 return await self._parked.perform(self, statement, values)
             case KeepBodies():
                 return await self._parked.keep_bodies(self, step)
-            case TakePartition() | NotePartitions():
+            case TakePartition() | StoreNextKey():
                 await self.store.faults.delay()
                 return self._partitions.perform(self.store, step)
             case BoundStatement(statement=statement) if statement in PARTITIONS:

@@ -9,7 +9,7 @@ import pytest
 from triggerer.domain.assets import Asset
 from triggerer.domain.partitions import IdentityMapper
 from triggerer.domain.partitions.dividing import Part, Partitioner
-from triggerer.scheduler.dividing import noted_key
+from triggerer.scheduler.dividing import key_record
 from triggerer.store.partitions.keys import KnownKey
 
 NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
@@ -35,7 +35,7 @@ def test_a_quiet_period_counts_from_the_newest_event_unless_the_clock_was_set_ba
     newest: datetime, before: datetime, due: datetime
 ) -> None:
     partitioner = Partitioner(A, {}, IdentityMapper())
-    noted = noted_key(
+    record = key_record(
         partitioner,
         "eu",
         [Part(1, "a", "x-test://a", "", EARLIER)],
@@ -44,4 +44,4 @@ def test_a_quiet_period_counts_from_the_newest_event_unless_the_clock_was_set_ba
         now=NOW,
         quiet_period=QUIET,
     )
-    assert noted.due_at == due
+    assert record.due_at == due
