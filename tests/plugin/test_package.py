@@ -1,4 +1,4 @@
-"""A second package, built as a wheel and installed elsewhere: what docs/plugins.md leads to."""
+"""A second package, built as a wheel and installed elsewhere: what docs/howto/write-a-plugin.md leads to."""
 
 from __future__ import annotations
 
@@ -107,7 +107,11 @@ class ShopProducer(SharedStreamProducer):
 
 
 def test_the_trigger_of_the_guide_type_checks(tmp_path: Path) -> None:
-    section = (ROOT / "docs" / "plugins.md").read_text().partition("## A message broker\n")[2]
+    section = (
+        (ROOT / "docs" / "howto" / "write-a-plugin.md")
+        .read_text()
+        .partition("## A message broker\n")[2]
+    )
     found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert found is not None
     (tmp_path / "shop.py").write_text(found[1])
@@ -126,7 +130,7 @@ def _type_check(folder: Path, path: str) -> None:
 
 
 def test_the_guide_shows_the_packages_as_they_are() -> None:
-    guide = (ROOT / "docs" / "plugins.md").read_text()
+    guide = (ROOT / "docs" / "howto" / "write-a-plugin.md").read_text()
     shown = dict(re.findall(r"`([\w/.-]+)`:\n\n```\w+\n(.*?)```", guide, flags=re.DOTALL))
     queue = {f"{QUEUE.name}/{path}": text for path, text in _files(QUEUE).items()}
     assert shown == _files(PROJECT) | queue

@@ -51,7 +51,7 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
 ]
 BROKER_EXAMPLES = DOCS / "examples" / "brokers"
-ELSEWHERE = {"airflow-triggers.md", "plugins.md", "simulation.md", "write-a-plugin.md"}
+ELSEWHERE = {"airflow-triggers.md", "simulation.md", "write-a-plugin.md"}
 """Pages with examples that need Airflow, a package of their own, or a test of ours; other tests try them."""
 
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)

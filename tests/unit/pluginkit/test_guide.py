@@ -1,4 +1,4 @@
-"""The trigger of a broker that docs/plugins.md shows."""
+"""The trigger of a broker that docs/howto/write-a-plugin.md shows."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from triggerer import abc
 from triggerer.abc import BrokerMessage
 from triggerer.errors import ConfigurationError
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "plugins.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "write-a-plugin.md"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     assert found is not None
     names: dict[str, Any] = {"__name__": "shop"}
     # Its own annotations are looked up when the settings are first used.
-    exec(compile(found[1], "docs/plugins.md", "exec"), names)
+    exec(compile(found[1], "docs/howto/write-a-plugin.md", "exec"), names)
     return names
 
 
