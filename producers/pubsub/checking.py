@@ -1,4 +1,4 @@
-"""Checks that a subscription can be read, without taking a message from it; for `triggerer check`."""
+"""Checks that a subscription can be read, without receiving a message; for `triggerer check`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def check_subscription(settings: PubSubSettings, subscription: str) -> Non
 
     Raises:
         ConfigurationError: The credentials cannot be used, or no project is known.
-        BrokerRefused: There is no such subscription, this account may not read it, or it is none to pull from.
+        BrokerRefused: There is no such subscription, this account may not read it, or it is no pull subscription.
         BrokerUnavailable: The service does not answer.
     """
     access, path, found = await _look_up(settings, subscription)
@@ -46,22 +46,22 @@ async def check_subscription(settings: PubSubSettings, subscription: str) -> Non
             )
     if found.detached or found.topic == _DELETED_TOPIC:
         raise BrokerRefused(
-            f"{what} is not attached to a topic any more",
-            hint="its topic was deleted, or it was detached: make it anew",
+            f"{what} is no longer attached to a topic",
+            hint="its topic was deleted, or it was detached: create it again",
         )
     if settings.dead_letter_topic:
         topic = access.path("topics", settings.dead_letter_topic)
         if topic == found.topic:
             raise BrokerRefused(
                 f"dead_letter_topic is {topic}, the topic of {path}",
-                hint="what was dead-lettered would come again at once",
+                hint="a dead letter would come again at once: name another topic",
             )
 
 
 async def describe_delivery(
     settings: PubSubSettings, subscription: str, *, ask: bool
 ) -> DeliveryFacts:
-    """What the subscription, as far as it may be looked at, and the settings do with a message.
+    """Return how messages are delivered, from the settings and, if `ask`, from the subscription.
 
     Raises:
         As `check_subscription`, if the service is asked.
@@ -97,7 +97,7 @@ async def describe_delivery(
 
 
 async def _look_up(settings: PubSubSettings, subscription: str) -> tuple[Access, str, Any]:
-    """Who we are, the subscription's path, and what the service says of it; None: this account may only read it."""
+    """Return the credentials, the subscription's path and its description; None if this account may only read it."""
     access = await find_access(settings)
     path = access.path("subscriptions", subscription)
     what = f"{path} at {settings.where}"
@@ -113,7 +113,7 @@ async def _look_up(settings: PubSubSettings, subscription: str) -> tuple[Access,
     except BrokerError as error:
         if code_of(error.__cause__ or error) is not grpc.StatusCode.PERMISSION_DENIED:
             raise
-        # An account may be allowed to read a subscription and not to look at it.
+        # An account may be allowed to read a subscription and not to look it up.
         await _try_to_consume(connection, path, what)
         return access, path, None
     finally:
@@ -122,7 +122,7 @@ async def _look_up(settings: PubSubSettings, subscription: str) -> tuple[Access,
 
 
 async def _try_to_consume(connection: Connection, path: str, what: str) -> None:
-    """Extend the lease of no message: who may not consume is refused, and nothing happens otherwise."""
+    """Extend a lease that does not exist: an account that may not read is refused, and otherwise nothing happens."""
     try:
         await guarded(
             connection.subscriber.modify_ack_deadline(

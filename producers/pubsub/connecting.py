@@ -1,4 +1,4 @@
-"""Connections to Pub/Sub: the service with credentials, or an emulator without."""
+"""Connections to Pub/Sub, or to an emulator without credentials."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _CLOSE_GRACE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who we are, and in which project."""
+    """The credentials, and the project for names without one."""
 
     credentials: Any
-    """None: an emulator asks for none."""
+    """None: an emulator needs no credentials."""
     project: str | None
 
     def path(self, kind: str, name: str) -> str:
-        """The full path of a subscription or a topic.
+        """Return the full path of a subscription or a topic.
 
         Args:
             kind: "subscriptions" or "topics".
@@ -58,7 +58,7 @@ async def find_access(settings: PubSubSettings) -> Access:
     """Load the credentials, in a thread: the metadata server may be asked.
 
     Raises:
-        ConfigurationError: There are none, or the file cannot be used.
+        ConfigurationError: There are no credentials, or the file cannot be used.
     """
     if settings.emulator_host:
         return Access(None, settings.project)
@@ -79,7 +79,7 @@ async def find_access(settings: PubSubSettings) -> Access:
 
 def _load(settings: PubSubSettings) -> tuple[Any, str | None]:
     if settings.credentials_file:
-        # Its deprecation is about files that come from elsewhere. This one is the operator's own, of any kind.
+        # The function is deprecated for untrusted files. This file is the operator's own.
         load: Any = google.auth.load_credentials_from_file
         given: Any = settings.credentials_file
         if settings.has_inline_credentials:
@@ -90,7 +90,7 @@ def _load(settings: PubSubSettings) -> tuple[Any, str | None]:
 
 
 class Connection:
-    """The channels of one producer. Makes no request by itself; connects when the first one is made."""
+    """The channels of one producer. They connect at the first request."""
 
     def __init__(self, settings: PubSubSettings, access: Access) -> None:
         self._settings = settings
@@ -100,7 +100,7 @@ class Connection:
             ("grpc.max_receive_message_length", -1),
             ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1_000)),
             ("grpc.keepalive_timeout_ms", 10_000),
-            # Several producers would share one connection otherwise, and its limit of streams.
+            # Otherwise several producers would share one connection and its limit of streams.
             ("grpc.use_local_subchannel_pool", 1),
         ]
         self._channel = self._open()
@@ -128,7 +128,7 @@ class Connection:
         return self._publisher
 
     def open_blocking_modify(self) -> Any:
-        """The call that extends leases, for a thread, on a connection of its own; closed with the others."""
+        """Return the call that extends leases, for a thread, on a separate connection that `aclose` closes too."""
         if self._settings.emulator_host:
             channel = grpc.insecure_channel(self._settings.emulator_host, options=self._options)
         else:
@@ -141,7 +141,7 @@ class Connection:
         return SubscriberGrpcTransport(channel=channel).modify_ack_deadline
 
     def close_blocking(self) -> None:
-        """End the thread's calls; from any thread."""
+        """End the thread's calls; can be called from any thread."""
         if self._blocking is not None:
             self._blocking.close()
 

@@ -1,4 +1,4 @@
-"""Publishes messages that nobody could use to the dead-letter topic."""
+"""Publishes unusable messages to the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 ATTRIBUTE_PREFIX: Final = "triggerer.dead-letter."
 _MOST_ATTRIBUTES: Final = 100
 _MOST_BYTES: Final = 1_024
-"""Of an attribute's value."""
+"""The most bytes of an attribute's value."""
 _TIMEOUT_S: Final = 15.0
 
 
@@ -29,8 +29,8 @@ class DeadLetters:
     """Writes to the dead-letter topic.
 
     Args:
-        topic: Its full path; None: there is none.
-        open_publisher: Called for the first message: most streams never have one.
+        topic: The topic's full path; None: there is no dead-letter topic.
+        open_publisher: Called for the first dead letter: most streams never have one.
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class DeadLetters:
 
     @property
     def take(self) -> bool:
-        """Whether there is a topic, and it has not refused a message of late."""
+        """Whether there is a dead-letter topic that has not refused a message recently."""
         return self.topic is not None and not self._refused.has(self.topic)
 
     async def write(self, message: BrokerMessage, evidence: Mapping[str, object]) -> None:
-        """Return once the service has the message, with data, ordering key and attributes of the original.
+        """Publish the message's data, ordering key and attributes, and return once the service has stored them.
 
-        The attributes `triggerer.dead-letter.*` say where it comes from, and what `evidence` does (a `reason` at
-        least). If the service stops before the original is acknowledged, it is written again; the message id among the
-        attributes identifies such repeats.
+        The attributes `triggerer.dead-letter.*` contain the message's origin and `evidence` (a `reason` at least).
+        After a crash before the acknowledgement, the message is written again; the message id among the attributes
+        identifies such repeats.
 
         Raises:
-            BrokerError: It could not be written; the original must not be acknowledged.
+            BrokerError: The message could not be published; the original must not be acknowledged.
         """
         if self.topic is None:
             raise BrokerRefused(
-                "there is no place for dead letters", hint="set dead_letter_topic in the connection"
+                "there is no dead-letter topic", hint="set dead_letter_topic in the connection"
             )
         what = f"dead letter of message {message.position.get('message_id')} to {self.topic}"
         copy = PubsubMessage(
@@ -83,7 +83,7 @@ class DeadLetters:
 
 
 def _attributes(message: BrokerMessage, evidence: Mapping[str, object]) -> dict[str, str]:
-    """Those of the original, and ours as far as there is room, the most important first."""
+    """Return the message's attributes, and ours as far as there is room, the most important first."""
     attributes = {
         name: value if isinstance(value, str) else value.decode("utf-8", "replace")
         for name, value in message.attributes.items()

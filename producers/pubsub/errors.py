@@ -31,16 +31,16 @@ _REFUSED: Final = frozenset(
     }
 )
 _HINTS: Final = {
-    grpc.StatusCode.NOT_FOUND: "does it exist in this project? gcloud pubsub subscriptions list shows those that do",
+    grpc.StatusCode.NOT_FOUND: "does it exist in this project? gcloud pubsub subscriptions list shows all",
     grpc.StatusCode.PERMISSION_DENIED: "the account needs the role roles/pubsub.subscriber on the subscription",
     grpc.StatusCode.UNAUTHENTICATED: "check credentials_file, or the application default credentials",
     grpc.StatusCode.FAILED_PRECONDITION: "only a pull subscription that is attached to its topic can be read",
-    grpc.StatusCode.UNAVAILABLE: "is it reachable from here? emulator_host, endpoint and proxies decide where to",
+    grpc.StatusCode.UNAVAILABLE: "is it reachable from here? check emulator_host, endpoint and proxies",
 }
 
 
 def code_of(error: BaseException) -> grpc.StatusCode | None:
-    """The status of an RPC that failed; None for an error that is none of an RPC."""
+    """Return the status of a failed RPC; None if the error does not come from an RPC."""
     if isinstance(error, GoogleAPICallError):
         return error.grpc_status_code
     code = getattr(error, "code", None)
@@ -48,15 +48,15 @@ def code_of(error: BaseException) -> grpc.StatusCode | None:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether a repeat brings the same answer."""
+    """Whether a repeat would fail in the same way."""
     return code_of(error) in _REFUSED
 
 
 def translate(error: BaseException, what: str) -> BrokerError:
-    """Return the project's error for one of the SDK's; to be raised `from` the original.
+    """Return the project's error for an SDK error; the caller raises it `from` the original.
 
     Args:
-        what: What was being done, and where.
+        what: The action and its place.
     """
     code = code_of(error)
     message = getattr(error, "message", None)
@@ -79,9 +79,9 @@ async def guarded(call: Awaitable[T], what: str) -> T:
 
 
 def failed_ids(error: BaseException) -> Mapping[str, str]:
-    """By ack id, why an exactly-once subscription did not take it: `TRANSIENT_…` or `PERMANENT_…`.
+    """Return by ack id why an exactly-once subscription refused it: `TRANSIENT_…` or `PERMANENT_…`.
 
-    Empty where the error tells nothing of single ids: then it is about all of the request.
+    Empty if the error names no ids: then it applies to the whole request.
     """
     response: Any = error.response if isinstance(error, GoogleAPICallError) else error
     read = getattr(response, "trailing_metadata", None)

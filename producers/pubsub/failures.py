@@ -1,4 +1,4 @@
-"""How often messages have failed. Synchronous, no I/O."""
+"""Counts how often messages have failed. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _MOST: Final = 50_000
 
 
 class Failures:
-    """Counts by message id, of the messages that failed last.
+    """The failures by message id, for the messages that failed last.
 
-    In memory: a restart begins anew. What has to hold beyond that is the subscription's dead-letter policy, whose
-    counts the service keeps.
+    The counts are in memory, and a restart begins at zero. Only the service's own counts, for the subscription's
+    dead-letter policy, survive a restart.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -21,7 +21,7 @@ class Failures:
         self._counts: OrderedDict[str, int] = OrderedDict()
 
     def count(self, message_id: str) -> int:
-        """It has failed once more; how often by now."""
+        """Count a failure; return the number of failures so far."""
         count = self._counts.pop(message_id, 0) + 1
         self._counts[message_id] = count
         if len(self._counts) > self._most:

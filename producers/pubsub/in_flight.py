@@ -1,8 +1,8 @@
-"""The messages in hand: received, and neither acknowledged nor given back. Synchronous, no I/O, no clock.
+"""The messages in flight: received, and neither acknowledged nor given back. Synchronous, no I/O, no clock.
 
-Messages of an ordering key form a lane. When one of them fails, it is held for a while and then given back; the service
-delivers the key again from there. What came after it in the lane is held back here until it has come again: giving that
-back too would count as a failed delivery of each, and a dead-letter policy would take the innocent with the guilty.
+Messages of an ordering key form a lane. A failed message is given back after a delay, and the service delivers the key
+again from there. The later messages of its lane wait here until the failed one has come again. If they were given back
+too, each would count as a failed delivery, and a dead-letter policy would remove good messages with the bad one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 from producers.pubsub.message import GONE, OPEN, READY, Delivery, State
 
 COMES_AGAIN_WITHIN_S: Final = 5.0
-"""How long a lane waits for the message that failed. The service may have dead-lettered it: then it never comes."""
+"""How long a lane waits for its failed message, which never comes if the service has dead-lettered it."""
 SHORTEST_DELAY_S: Final = 1.0
-"""Also where more messages fail than may be held, they do not go back and forth without a pause."""
+"""The shortest delay, also if more messages fail than may be delayed."""
 
 
 @dataclass(slots=True, eq=False)
 class _Delayed:
-    """A delivery that is given back at a time."""
+    """A failed delivery, and when it is given back."""
 
     since: float
     until: float
@@ -33,15 +33,15 @@ class _Delayed:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """What is in hand of one ordering key, in order."""
+    """The messages in flight of one ordering key, in order."""
 
     key: str
     deliveries: dict[Delivery, None] = field(default_factory=dict)
     awaited: str | None = None
-    """The id of the message that failed. It has to come again before anything else of the lane goes on."""
+    """The id of the failed message, which has to come again before the lane continues."""
     awaited_until: float = 0.0
     early: dict[Delivery, None] = field(default_factory=dict)
-    """What came after it, in order."""
+    """The messages that wait for it, in order."""
 
     @property
     def is_empty(self) -> bool:
@@ -49,16 +49,15 @@ class _Lane:
 
 
 class InFlight:
-    """What a stream holds.
+    """The messages of one stream.
 
-    The service counts what failed and is held here against the stream's bounds, too. As many failing messages as there
-    is room for would keep all others out. So where they take half of the room, a stream with more of it is needed; see
-    `wants_room`.
+    The service counts delayed messages against the stream's bounds too. Enough of them would keep all others out. So if
+    delayed messages use half of a bound, the stream must be opened again with larger bounds; see `wants_room`.
 
     Args:
-        max_messages: The bound of what is in hand and not held.
-        max_bytes: Likewise, of their sizes.
-        max_held: How many messages that failed may be held.
+        max_messages: The most messages in flight that are not delayed.
+        max_bytes: The most bytes of messages in flight that are not delayed.
+        max_delayed: The most failed messages that may be delayed.
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int, max_delayed: int) -> None:
@@ -66,15 +65,15 @@ class InFlight:
         self._max_bytes = max_bytes
         self._max_delayed = max_delayed
         self._extra = 0
-        """For what is held, of the stream that is open."""
+        """The open stream's extra room for delayed messages."""
         self._extra_bytes = 0
         self._by_message: dict[str, Delivery] = {}
         self._lanes: dict[str, _Lane] = {}
         self._waiting: dict[str, _Lane] = {}
-        """The lanes that wait for a message which failed."""
+        """The lanes that wait for a failed message."""
         self._ready: deque[Delivery] = deque()
         self._paused: dict[str, list[Delivery]] = {}
-        """By paused lane, what would have been yielded."""
+        """By paused lane, the messages that would have been yielded."""
         self._due: list[tuple[float, int, _Delayed]] = []
         self._due_number = 0
         self._bytes = 0
@@ -85,12 +84,12 @@ class InFlight:
         return len(self._by_message)
 
     def __iter__(self) -> Iterator[Delivery]:
-        """In the order in which they came."""
+        """Iterate in the order of receipt."""
         return iter(self._by_message.values())
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is to be received."""
+        """Whether a bound is reached: receive nothing more."""
         return (
             len(self._by_message) >= self._max_messages + self._extra
             or self._bytes - self._delayed_bytes >= self._max_bytes
@@ -98,14 +97,14 @@ class InFlight:
 
     @property
     def wants_room(self) -> bool:
-        """Whether what is held takes half of the room that the stream has for others."""
+        """Whether delayed messages use half of the room for others."""
         return self._extra < self._max_delayed and (
             self._delayed > self._extra + self._max_messages // 2
             or self._delayed_bytes > self._extra_bytes + self._max_bytes // 2
         )
 
     def make_room(self) -> tuple[int, int]:
-        """The bounds of a stream that is opened now, in messages and in bytes."""
+        """Return the bounds for a stream that is opened now, in messages and in bytes."""
         self._extra = min(2 * self._delayed, self._max_delayed)
         self._extra_bytes = 2 * self._delayed_bytes
         return self._max_messages + self._extra, self._max_bytes + self._extra_bytes
@@ -114,12 +113,12 @@ class InFlight:
         return self._by_message.get(message_id)
 
     def add_all(self, deliveries: Iterable[Delivery]) -> list[tuple[Delivery, Delivery, str]]:
-        """Take what has come.
+        """Add received messages.
 
-        Returns: Of messages that were in hand already: the delivery that was, which has the newer ack id now; the newer
-            one, which counts no more; and the former ack id.
+        Returns: For each message that was in flight before: the earlier delivery, which has the newer ack id now; the
+        newer delivery, which is dropped; and the former ack id.
         """
-        # One function, since it runs for every message.
+        # One function, because it runs for every message.
         by_message, ready = self._by_message, self._ready
         again: list[tuple[Delivery, Delivery, str]] = []
         size = 0
@@ -133,13 +132,13 @@ class InFlight:
             if delivery.key:
                 self._enter(self._lanes.setdefault(delivery.key, _Lane(delivery.key)), delivery)
             else:
-                # As it is made; see `_make_ready`.
+                # `_make_ready` in place: the state of a new delivery is READY.
                 ready.append(delivery)
         self._bytes += size
         return again
 
     def add(self, delivery: Delivery) -> Delivery | None:
-        """See `add_all`; the delivery that was in hand of the same message, None if it is a new one."""
+        """Add one message; return its earlier delivery, or None if the message is new."""
         again = self.add_all([delivery])
         return again[0][0] if again else None
 
@@ -158,7 +157,7 @@ class InFlight:
         self._count_delayed(delivery, 1)
 
     def _go_on(self, lane: _Lane, deliveries: list[Delivery]) -> None:
-        """What was awaited is there, or will not come: these first, and then what was held back."""
+        """Continue a lane with `deliveries` and then the early ones: the awaited message came, or will not come."""
         del self._waiting[lane.key]
         lane.awaited = None
         for delivery in lane.early:
@@ -179,11 +178,11 @@ class InFlight:
         self._ready.append(delivery)
 
     def take(self) -> Delivery | None:
-        """The next to be yielded; None: nothing is ready."""
+        """Return the next message to yield; None if none is ready."""
         return next(self.take_each(), None)
 
     def take_each(self) -> Iterator[Delivery]:
-        """What is to be yielded, one after the other, until nothing is ready."""
+        """Yield the ready messages, in order."""
         ready, paused = self._ready, self._paused
         while ready:
             delivery = ready.popleft()
@@ -203,12 +202,12 @@ class InFlight:
         self._ready.extendleft(reversed(self._paused.pop(lane, [])))
 
     def settle(self, delivery: Delivery) -> None:
-        """It is about to be acknowledged."""
+        """Mark a message whose acknowledgement is about to be sent."""
         delivery.state = State.SETTLING
 
     def remove_all(self, deliveries: Iterable[Delivery]) -> None:
-        """See `remove`."""
-        # One function, since it runs for every message.
+        """Remove messages that were acknowledged or given back."""
+        # One function, because it runs for every message.
         by_message = self._by_message
         size = 0
         for delivery in deliveries:
@@ -223,17 +222,17 @@ class InFlight:
         self._bytes -= size
 
     def remove(self, delivery: Delivery) -> None:
-        """It was acknowledged, or comes again later as another delivery."""
+        """Remove a message that was acknowledged or given back."""
         self.remove_all([delivery])
 
     def _forget_if_empty(self, lane: _Lane) -> None:
         if lane.is_empty and self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
 
-    # What fails
+    # Failures
 
     def fail(self, delivery: Delivery, now: float, delay_s: float) -> None:
-        """Hold it until `take_due` returns it to be given back, and hold back what came after it in its lane."""
+        """Delay a failed message until `take_due` returns it, and hold back the later messages of its lane."""
         delivery.state = State.DELAYED
         self._count_delayed(delivery, 1)
         self._due_number += 1
@@ -253,9 +252,9 @@ class InFlight:
             following = following or other is delivery
 
     def repeat(self, delivery: Delivery) -> bool:
-        """Have it taken once more, with what came after it in its lane; the service learns nothing of it.
+        """Yield a message again, with the later messages of its lane, without telling the service.
 
-        Returns: Whether that is so; not where its lane waits for another message.
+        Returns: False if the lane waits for another message: then nothing is repeated.
         """
         if not delivery.key:
             self._make_ready(self._renew(delivery))
@@ -274,14 +273,14 @@ class InFlight:
         return True
 
     def _renew(self, delivery: Delivery) -> Delivery:
-        """Another delivery of the message; who has the one before does nothing more with it."""
+        """Replace a delivery by a new one; outcomes of the old one are ignored."""
         again = replace(delivery)
         delivery.state = State.GONE
         self._by_message[again.message_id] = again
         return again
 
     def next_at(self) -> float | None:
-        """When `take_due` has something to do; None: not until something fails."""
+        """Return when `take_due` has something to do; None if nothing is delayed."""
         times = [lane.awaited_until for lane in self._waiting.values()]
         if self._due:
             times.append(self._first_ends_at())
@@ -297,7 +296,7 @@ class InFlight:
         )
 
     def take_due(self, now: float) -> list[Delivery]:
-        """What is to be given back now, in order; it leaves the hand. Lanes that waited for too long go on."""
+        """Remove and return the messages to give back now, in order. Lanes that waited too long continue."""
         due: list[Delivery] = []
         while self._due and self._first_ends_at() <= now:
             _, _, delayed = heapq.heappop(self._due)

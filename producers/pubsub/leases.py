@@ -1,6 +1,6 @@
-"""Which messages the service has leased to us, and when each lease has to be extended. No I/O, no clock.
+"""The leases of received messages, and when each has to be extended. No I/O, no clock.
 
-The loop adds and releases leases, the thread of `renewing` extends them: every method takes the lock for a moment.
+The event loop adds and releases leases, and the thread of `renewing` extends them. Every method locks for a moment.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from typing import Final
 LONGEST_DEADLINE_S: Final = 600
 """The longest that the service grants at once."""
 _RENEW_AT: Final = 0.5
-"""At which part of a lease it is extended: there is time for several attempts."""
+"""The part of a lease after which it is extended: early enough for several attempts."""
 _JITTER: Final = 0.1
-"""Leases that began together are not all extended at the same moment. Of the deadline."""
+"""Leases that began together are extended at slightly different times, up to this part of the deadline apart."""
 _TOGETHER: Final = 0.05
-"""What falls due within this part of the deadline is extended in the same request."""
+"""Leases that fall due within this part of the deadline are extended in one request."""
 _SAMPLES: Final = 10_000
 _SHARED_BY: Final = 100
-"""Messages that come together share a lease, so many at most."""
+"""The most messages that share a lease because they came together."""
 
 
 @dataclass(slots=True, eq=False)
 class _Lease:
-    """What the ids have in common that began, or were extended, together."""
+    """One lease of ids that were received, or extended, together."""
 
     received_at: float
     expires_at: float
     ack_ids: Sequence[str]
-    """Also those that have another lease by now, or none."""
+    """All ids of the lease, including ids that have left it."""
     left: int
-    """How many have this one."""
+    """The number of ids that have not left the lease."""
 
     def leave(self, count: int) -> None:
-        """So many of them have another one, or none."""
+        """Record that `count` ids have left the lease."""
         self.left -= count
         if self.left <= 0:
-            # Not kept until it would have been extended.
+            # Free the ids before the lease leaves the queue.
             self.ack_ids = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What has to be done now.
+    """The leases to extend now.
 
     Attributes:
-        extend: Ack ids whose leases are to be extended by `deadline_s`.
-        given_up: Those that have reached the maximum. They are extended no more, and come again.
+        extend: The ack ids to extend by `deadline_s`.
+        given_up: The ack ids that have reached the maximum. They are not extended, and their messages come again.
     """
 
     extend: Sequence[str]
@@ -59,14 +59,14 @@ class Due:
 
 
 class LeaseTimes:
-    """How long messages are held, in whole seconds; older ones count less."""
+    """Counts how long messages were leased, in whole seconds; older ones count less."""
 
     def __init__(self) -> None:
         self._counts = [0] * (LONGEST_DEADLINE_S + 1)
         self._total = 0
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """So many messages were held for so long."""
+        """Record that `count` messages were leased for `seconds`."""
         self._counts[min(max(int(seconds) + 1, 0), LONGEST_DEADLINE_S)] += count
         self._total += count
         if self._total >= _SAMPLES:
@@ -74,7 +74,7 @@ class LeaseTimes:
             self._total = sum(self._counts)
 
     def percentile_99(self) -> int:
-        """Seconds that 99 of 100 were not held for longer than; 0 where none is known."""
+        """Return the lease time in seconds that 99 of 100 messages did not exceed; 0 if none is recorded."""
         above = self._total // 100
         for seconds in range(LONGEST_DEADLINE_S, 0, -1):
             above -= self._counts[seconds]
@@ -90,7 +90,7 @@ class Leases:
     extend it. Instants are seconds of any monotonic clock, always the same one.
 
     Args:
-        fixed_deadline_s: How long a lease lasts; None: see `deadline_s`.
+        fixed_deadline_s: How long a lease lasts; None: `deadline_s` follows the recorded lease times.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Leases:
         self._lease_times = LeaseTimes()
         self._leases: dict[str, _Lease] = {}
         self._queue: list[tuple[float, int, _Lease]] = []
-        """When to renew which."""
+        """The leases by the time of their extension."""
         self._pushed = 0
         self._lock = Lock()
 
@@ -120,7 +120,7 @@ class Leases:
 
     @property
     def deadline_s(self) -> int:
-        """How long a lease lasts that begins or is extended now."""
+        """The length of a lease that begins or is extended now."""
         if self._fixed_deadline_s is not None:
             return self._fixed_deadline_s
         with self._lock:
@@ -128,16 +128,16 @@ class Leases:
         return min(max(usual, self._min_deadline_s), LONGEST_DEADLINE_S)
 
     def begin(self, ack_ids: Sequence[str], now: float, deadline_s: int) -> None:
-        """Messages have come, leased for `deadline_s`."""
+        """Begin the leases of messages that were received now."""
         with self._lock:
             for start in range(0, len(ack_ids), _SHARED_BY):
                 part = ack_ids[start : start + _SHARED_BY]
                 self._schedule(part, now, now + deadline_s, self._half(now, deadline_s))
 
     def release(self, ack_ids: Iterable[str], now: float) -> list[float]:
-        """They are to be acknowledged or given back, and are extended no more; when each lease is over.
+        """End the leases of messages that are acknowledged or given back; return when each lease expires.
 
-        For an id without a lease that is now.
+        An id without a lease expires now.
         """
         ends = []
         last: _Lease | None = None
@@ -162,7 +162,7 @@ class Leases:
         return ends
 
     def next_at(self) -> float | None:
-        """When something falls due; None: nothing is leased."""
+        """Return when an extension is due; None if nothing is leased."""
         with self._lock:
             while self._queue:
                 at, _, lease = self._queue[0]
@@ -172,7 +172,7 @@ class Leases:
             return None
 
     def take_due(self, now: float) -> Due:
-        """What has to be extended now. None is in another answer before `extended`, `put_off` or half a deadline."""
+        """Return the leases to extend now; each again only after `extended`, `put_off` or half a deadline."""
         deadline_s = self.deadline_s
         limit = now + deadline_s * _TOGETHER
         extend: list[str] = []
@@ -190,26 +190,26 @@ class Leases:
                     extend += ack_ids
                     due[lease] = ack_ids
             for lease, ack_ids in due.items():
-                # In case that nobody reports what became of it.
+                # In case nobody reports the result.
                 at = self._half(now, deadline_s)
                 self._schedule(ack_ids, lease.received_at, lease.expires_at, at)
         return Due(extend, given_up, deadline_s)
 
     def extended(self, ack_ids: Iterable[str], asked_at: float, deadline_s: int) -> None:
-        """The service has extended them; `asked_at` is from before it was asked."""
+        """Record an extension; `asked_at` is the time just before the request."""
         with self._lock:
             for lease, part in self._by_lease(ack_ids).items():
                 at = self._half(asked_at, deadline_s)
                 self._schedule(part, lease.received_at, asked_at + deadline_s, at)
 
     def put_off(self, ack_ids: Iterable[str], until: float) -> None:
-        """The service was not reached: they are due again at `until`."""
+        """Record that the service was not reached: the leases are due again at `until`."""
         with self._lock:
             for lease, part in self._by_lease(ack_ids).items():
                 self._schedule(part, lease.received_at, lease.expires_at, until)
 
     def lose(self, ack_ids: Iterable[str]) -> None:
-        """The service has taken them back: they come again, and extending them would be in vain."""
+        """Drop leases that the service has ended: their messages come again."""
         with self._lock:
             for ack_id in ack_ids:
                 lease = self._leases.pop(ack_id, None)
@@ -217,7 +217,7 @@ class Leases:
                     lease.leave(1)
 
     def _by_lease(self, ack_ids: Iterable[str]) -> Mapping[_Lease, list[str]]:
-        """By the lease that they have now; they are about to have another one."""
+        """Remove the ids from their leases; return them by lease."""
         found: dict[_Lease, list[str]] = {}
         for ack_id in ack_ids:
             lease = self._leases.get(ack_id)
@@ -228,14 +228,14 @@ class Leases:
         return found
 
     def _half(self, now: float, deadline_s: float) -> float:
-        """When a lease that lasts from `now` on is extended."""
+        """Return when to extend a lease that begins at `now`."""
         jitter = self._random.uniform(-_JITTER, _JITTER)
         return now + deadline_s * (_RENEW_AT + jitter)
 
     def _schedule(
         self, ack_ids: Sequence[str], received_at: float, expires_at: float, at: float
     ) -> None:
-        """Have the ids share a new lease, and extend it then."""
+        """Put the ids into one new lease, to be extended at `at`."""
         lease = _Lease(received_at, expires_at, ack_ids, len(ack_ids))
         self._leases.update(dict.fromkeys(ack_ids, lease))
         self._pushed += 1

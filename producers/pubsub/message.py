@@ -14,23 +14,23 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class State(Enum):
-    """Where a delivery is. It goes downwards only."""
+    """The stages of a delivery, in this order; a delivery never goes back."""
 
     EARLY = auto()
-    """Received, and held back: an older one of its ordering key has failed, and has to come first."""
+    """Received, and waiting for an older message of its ordering key that has failed."""
     READY = auto()
     """Received, and not yielded yet."""
     OPEN = auto()
     """Yielded, and not resolved."""
     SETTLING = auto()
-    """Its events are durable: it is being acknowledged."""
+    """Its events are stored: it is being acknowledged."""
     DELAYED = auto()
     """It failed, and will be given back."""
     GONE = auto()
-    """Acknowledged, given back, or held back as another delivery since one before it in its lane has failed."""
+    """Acknowledged, given back, or replaced by a new delivery after an earlier message of its lane failed."""
 
 
-# For what runs for every message: to look a member up in its enum takes longer.
+# For code that runs for every message: looking a member up in its enum takes longer.
 READY: Final = State.READY
 OPEN: Final = State.OPEN
 SETTLING: Final = State.SETTLING
@@ -38,9 +38,9 @@ GONE: Final = State.GONE
 
 
 class PubSubMessage(BrokerMessage):
-    """A message of a subscription. What hardly anybody looks at is made when it is asked for.
+    """A message of a subscription. Fields that few readers need are computed on demand.
 
-    Nothing of the client's own object is kept: that would keep the whole answer alive in which it came.
+    The message does not refer to the client's object, which would keep the whole answer in memory.
     """
 
     __slots__ = (
@@ -62,10 +62,10 @@ class PubSubMessage(BrokerMessage):
     def __init__(
         self, raw: Any, attributes: dict[str, str | bytes], attempt: int, subscription: str
     ) -> None:
-        """Take what the service sent as `raw`, a protobuf `PubsubMessage`."""
+        """Read `raw`, a protobuf `PubsubMessage`."""
         published = raw.publish_time
         store = object.__setattr__
-        # A message without data has attributes alone.
+        # A message without data has only attributes.
         store(self, "value", raw.data or None)
         store(self, "attributes", attributes)
         store(self, "message_id", raw.message_id)
@@ -76,7 +76,7 @@ class PubSubMessage(BrokerMessage):
         store(self, "published_ns", published.nanos)
         self.forget_decoded()
 
-    # The base class is compared by its fields, which are not kept here.
+    # The base class compares its fields, which this class does not store.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -97,7 +97,7 @@ class PubSubMessage(BrokerMessage):
         return _EPOCH + timedelta(0, self.published_s, self.published_ns // 1_000)
 
     def as_extra(self, value: Any) -> dict[str, Any]:
-        """What an event says of it by default; as `PubSubEventTrigger.default_extra` does it with any message."""
+        """Return the default `extra` of an event, equal to `PubSubEventTrigger.default_extra` and faster."""
         return {
             "value": value,
             "message_id": self.message_id,
@@ -114,12 +114,12 @@ class PubSubMessage(BrokerMessage):
     @property
     def identity(self) -> str:
         """The idempotency key: `<subscription>/<message id>@<time of publication>`."""
-        # The digits by `zfill`: a format that names them takes half as long again.
+        # `zfill` is faster than a format specification, which takes half as long again.
         nanos = str(self.published_ns).zfill(9)
         return f"{self.subscription}/{self.message_id}@{self.published_s}.{nanos}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # For a filter in another process, which needs no more than everybody's message.
+        # A filter in another process needs only the fields of the base class.
         return BrokerMessage, (
             self.value,
             self.key,
@@ -135,10 +135,10 @@ class Delivery:
     """One delivery of a message; it is the broker payload of its event.
 
     Attributes:
-        ack_id: What the service knows the delivery by. It changes where the message comes again while it is held.
+        ack_id: The service's name of the delivery. It changes if the message comes again while it is in flight.
         key: The ordering key; empty: none.
-        lane: The ordering key, or the message itself where it has none.
-        size: In bytes, of value, key and attributes.
+        lane: The ordering key, or the message itself if it has none.
+        size: The bytes of value, key and attributes.
     """
 
     message: PubSubMessage
@@ -151,7 +151,7 @@ class Delivery:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it comes again whatever becomes of it here."""
+        """Whether outcomes of this delivery are ignored."""
         return self.state is not State.OPEN
 
     def __repr__(self) -> str:
@@ -159,11 +159,11 @@ class Delivery:
 
 
 def read_delivery(received: Any, subscription: str) -> Delivery:
-    """Read what the service has sent.
+    """Read a message that the service has sent.
 
     Args:
         received: A protobuf `ReceivedMessage`.
-        subscription: Its full path.
+        subscription: The subscription's full path.
     """
     raw = received.message
     size = len(raw.data)

@@ -1,4 +1,4 @@
-"""A shared stream's producer on a Pub/Sub subscription."""
+"""The producer of a shared stream that reads a Pub/Sub subscription."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _TURN: Final = 500
 class PubSubSharedStreamProducer(SharedStreamProducer):
     """Reads a subscription by streaming pull. An event is a `BrokerMessage`, its broker payload a `Delivery`.
 
-    - A lane is an ordering key; a message without one is a lane of its own.
+    - A lane is an ordering key; a message without one has its own lane.
     - `run` receives, extends leases (in a thread), acknowledges, and gives failed messages back.
-    - `advance` acknowledges what is done and returns when the service has it. A failed message is held for a growing
-      delay and then given back; what came after it under its ordering key waits until it has come again. After
-      `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory; the
-      subscription's own dead-letter policy counts deliveries, also beyond a restart.
+    - `advance` acknowledges finished messages and returns when the service has recorded it. A failed message is given
+    back after a growing delay; the later messages of its ordering key wait until it has come again. After
+    `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory; the
+    subscription's own dead-letter policy counts deliveries, also beyond a restart.
     - Rejected messages go to the dead-letter topic; without one they are logged and acknowledged.
     - An acknowledgement that an exactly-once subscription refuses for good is no error: the message comes again, and
-      its idempotency key absorbs it.
-    - Closing gives everything back that is in hand, so that the next producer gets it at once.
+    its idempotency key absorbs the repeat.
+    - Closing gives back all messages in flight, so that the next producer gets them at once.
 
     Args:
-        subscription: Its name, or its path with the project.
+        subscription: The subscription's name, or its path with the project.
     """
 
     lanes_advance_side_by_side: ClassVar[bool] = True
@@ -64,7 +64,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         self._is_paused = False
 
     async def _open(self) -> Session:
-        """The session, which `open_stream` or `run` opens, whichever is first."""
+        """Return the session; the first call, by `open_stream` or `run`, opens it."""
         async with self._opening:
             if self._opened is None:
                 settings = self._settings
@@ -80,7 +80,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         return self._opened
 
     async def open_stream(self) -> AsyncIterator[tuple[BrokerMessage, Delivery]]:
-        """Yield messages as they come; in order within an ordering key.
+        """Yield messages as they arrive, in order within an ordering key.
 
         Raises:
             ConfigurationError: There are no credentials, or no project is known.
@@ -104,8 +104,8 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             BrokerRefused: There is no such subscription, or this account may not read it.
-            BrokerUnavailable: The service was away for `unavailable_timeout_s`, or took no acknowledgements for
-                `ack_timeout_s`.
+            BrokerUnavailable: The service was unreachable for `unavailable_timeout_s`, or accepted no acknowledgement
+            for `ack_timeout_s`.
             ConfigurationError: See `open_stream`.
         """
         session = self._opened or await self._open()
@@ -118,18 +118,18 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
     ) -> None:
-        """Acknowledge what is done, and have the rest delivered again. Returns when the service has taken it.
+        """Acknowledge finished messages and redeliver the rest. Returns when the service has recorded it.
 
         Raises:
-            BrokerUnavailable: It took no acknowledgement for `ack_timeout_s`.
-            BrokerRefused: It takes none from this account.
+            BrokerUnavailable: The service accepted no acknowledgement for `ack_timeout_s`.
+            BrokerRefused: The service accepts no acknowledgement from this account.
 
-        Cancellation: An acknowledgement may have been made or not; what was not made is delivered again.
+        Cancellation: An acknowledgement may have been made or not; if not, the message is delivered again.
         """
         session = self._opened or await self._open()
         done: list[Delivery] = []
         others: list[Sequence[AdvanceItem]] = []
-        # What equal outcomes say is asked once: nearly all are the same object.
+        # `is_clean` is asked once for equal outcomes: nearly all are the same object.
         outcome: AdvanceOutcome | None = None
         is_clean = False
         for batch in batches:
@@ -141,7 +141,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
                     break
             else:
                 for delivery, _ in batch:
-                    # It is about to be acknowledged.
+                    # `InFlight.settle` in place, for speed.
                     delivery.state = SETTLING
                     done.append(delivery)
         self._failures.forget_all(delivery.message_id for delivery in done)
@@ -169,7 +169,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             raise first_error(group) from None
 
     async def _advance_one_by_one(self, session: Session, batch: Sequence[AdvanceItem]) -> None:
-        """Of one lane, in order: what follows a failed message is stale then."""
+        """Advance one lane in order; the messages after a failed one are stale then."""
         done: list[Delivery] = []
         stale = 0
         for delivery, outcome in batch:
@@ -180,13 +180,13 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
                 done.append(delivery)
         if stale:
             logger.info(
-                "%d messages were advanced after one before them had failed; they are delivered again",
+                "%d messages were advanced after an earlier one had failed; they are delivered again",
                 stale,
             )
         await session.ack(done)
 
     async def _is_done(self, session: Session, delivery: Delivery, outcome: AdvanceOutcome) -> bool:
-        """Whether it is to be acknowledged; if not, it is held now."""
+        """Return whether to acknowledge the message; if not, its redelivery is arranged."""
         judgement = judge(outcome)
         if judgement is Judgement.ACK:
             self._failures.forget(delivery.message_id)
@@ -194,10 +194,10 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         if judgement is Judgement.REJECT:
             return await self._pass_rejected(session, delivery, outcome)
         if outcome.failed and not outcome.blames_event and session.repeat(delivery):
-            # Its watchers failed at another one, and have not looked at it. To give it back would cost a delivery, and
-            # after some of these the subscription's dead-letter policy takes it away.
+            # Its watchers failed at another message and have not processed this one. Giving it back would count a
+            # delivery, and the subscription's dead-letter policy removes a message after too many.
             return False
-        # That nobody has seen it is no fault of the message, and does not count.
+        # A delivery that no watcher received does not count as a failure.
         count = self._failures.count if outcome.blames_event else self._failures.get
         failures = count(delivery.message_id)
         if (
@@ -224,9 +224,9 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
     ) -> bool:
         if session.dead_letters.topic is None:
-            # The runtime cannot set it aside either.
+            # The runtime could not set the message aside.
             logger.warning(
-                "message rejected by a watcher, and passed: %s", delivery.message.identity
+                "message rejected by a watcher, and skipped: %s", delivery.message.identity
             )
             return True
         reason = f"{outcome.rejected} watchers rejected it"
@@ -243,7 +243,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         reason: str,
         **evidence: object,
     ) -> bool:
-        """Return whether it went to the dead-letter topic; it may be acknowledged then."""
+        """Return whether the message went to the dead-letter topic; only then may it be acknowledged."""
         counts: Mapping[str, object] = {
             "reason": reason,
             "acked": outcome.acked,
@@ -254,8 +254,8 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         try:
             await session.dead_letters.write(delivery.message, counts)
         except BrokerError as error:
-            # It stays failed. The others go on.
-            logger.error("message stays where it is, since it cannot be set aside: %s", error)
+            # The message stays failed. The others continue.
+            logger.error("message cannot be set aside and stays where it is: %s", error)
             return False
         self._failures.forget(delivery.message_id)
         return True
@@ -266,17 +266,17 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     def get_idempotency_key(self, broker_payload: Delivery) -> str:
         """`<subscription>/<message id>@<time of publication>`.
 
-        The service gives ids that are unique within a topic. The time, which it gives too, tells a topic that was
-        deleted and created again from its predecessor. Both stay the same when the message comes again.
+        The service's ids are unique within a topic. The service's time tells a topic that was deleted and created again
+        from its predecessor. Neither changes when the message comes again.
         """
         return broker_payload.message.identity
 
     def dead_letters_rejected(self, broker_payload: Delivery) -> bool:
-        """Whether the connection names a dead-letter topic, and the topic takes messages."""
+        """Whether the connection names a dead-letter topic that has not refused a message recently."""
         return self._opened is not None and self._opened.dead_letters.take
 
     def get_size(self, broker_payload: Delivery) -> int:
-        """The bytes of data, ordering key and attributes."""
+        """Return the bytes of data, ordering key and attributes."""
         return broker_payload.size
 
     def dump_event(self, event: BrokerMessage) -> bytes:
@@ -286,17 +286,17 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         return load_message(data)
 
     async def dead_letter(self, event: BrokerMessage, reason: str) -> None:
-        """Publish it to the dead-letter topic.
+        """Publish a message to the dead-letter topic.
 
         Raises:
-            BrokerRefused: There is none, or this account may not.
-            BrokerUnavailable: The service does not take it now.
+            BrokerRefused: There is no dead-letter topic, or this account may not publish there.
+            BrokerUnavailable: The service does not accept the message now.
         """
         session = self._opened or await self._open()
         await session.dead_letters.write(event, {"reason": reason})
 
     async def pause(self) -> None:
-        """Nothing is yielded. What is in hand stays leased; beyond its bounds, messages stay with the service."""
+        """Yield nothing. Messages in flight stay leased, and beyond their bounds messages stay with the service."""
         self._is_paused = True
 
     async def resume(self) -> None:
@@ -314,6 +314,6 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             self._opened.mark_ready()
 
     async def aclose(self) -> None:
-        """Give back what is in hand, and disconnect."""
+        """Give back the messages in flight, and disconnect."""
         if self._opened is not None:
             await self._opened.aclose()

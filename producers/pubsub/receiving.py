@@ -1,4 +1,4 @@
-"""Receives messages by a streaming pull that is opened again when it ends."""
+"""Receives messages by a streaming pull, and opens it again when it ends."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_S: Final = 0.2
 _RETRY_LONGEST_S: Final = 15.0
 _SHORTEST_DELAY_S: Final = 0.05
-"""Also a server that ends each stream after its first message is not asked every few milliseconds."""
+"""Protects a server that ends each stream after its first message."""
 _STEADY_S: Final = 10.0
-"""A stream that lasted for so long was a good one, though nothing came."""
+"""A stream that lasted this long counts as a success, even without a message."""
 _DRAIN_S: Final = 2.0
-"""How long a stop waits for what the service has sent already."""
+"""How long a stop waits for messages that the service has sent already."""
 _END_TIMEOUT_S: Final = 1.0
 
 Take = Callable[[Sequence[Any], int], None]
 
 
 class Receiving:
-    """The stream of one subscription.
+    """The streaming pull of one subscription.
 
     Args:
-        deadline_s: How long the leases of a stream's messages last; asked when it is opened.
-        take: Is given the protobuf `ReceivedMessage`s of each answer, and that deadline.
-        is_full: Asked before each reading. What is not read stays with the service. See `signal_room`.
-        make_room: The bounds of a stream that is opened now, in messages and in bytes.
+        deadline_s: Returns the length of leases; called when the pull is opened.
+        take: Called with the protobuf `ReceivedMessage`s of each answer, and that length.
+        is_full: Called before each reading. Messages that are not read stay with the service. See `signal_room`.
+        make_room: Returns the bounds of a pull that is opened now, in messages and in bytes.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Receiving:
         self._take = take
         self._is_full = is_full
         self._make_room = make_room
-        # With the same id, a stream that is opened anew keeps its place among the service's backends.
+        # With the same id, a stream that is opened again reaches the same backend of the service.
         self._client_id = uuid.uuid4().hex
         self._what = f"stream of {subscription} at {settings.where}"
         self._room = anyio.Event()
@@ -79,21 +79,21 @@ class Receiving:
         self._has_received = False
 
     def signal_room(self) -> None:
-        """Something has left the hand."""
+        """Continue reading: a message is no longer in flight."""
         self._room.set()
 
     def open_anew(self) -> None:
-        """End the stream in order, and open one with other bounds."""
+        """End the stream in order, and open one with new bounds."""
         self._is_opened_anew = True
         self._asked_anew.set()
         self._room.set()
 
     async def run(self) -> None:
-        """Receive until cancelled; then end the stream, and take what was on its way.
+        """Receive until cancelled; then end the stream, and receive the messages that were under way.
 
         Raises:
             BrokerRefused: There is no such subscription, or this account may not read it.
-            BrokerUnavailable: The service was away for `unavailable_timeout_s`.
+            BrokerUnavailable: The service was unreachable for `unavailable_timeout_s`.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive)
@@ -109,12 +109,12 @@ class Receiving:
                     await self._half_close()
 
     async def _half_close(self) -> None:
-        """Have the service end the stream after what it has sent; where it does not, end it ourselves."""
+        """Ask the service to end the stream after its sent messages; a deadline ends the stream otherwise."""
         if self._scope is not None:
             self._scope.deadline = anyio.current_time() + _DRAIN_S
         if self._call is not None:
             with suppress(BrokerError, asyncio.InvalidStateError):
-                # It may end at the same moment.
+                # The stream may end at the same moment.
                 await guarded(self._call.done_writing(), self._what)
 
     async def _receive(self) -> None:
@@ -140,7 +140,7 @@ class Receiving:
                 good_at = now
                 backoff.reset()
             elif error is None:
-                # It was ended in order.
+                # The service ended the stream in order.
                 has_connected = True
                 good_at = now
             if self._is_opened_anew:
@@ -155,13 +155,16 @@ class Receiving:
                 raise error
             delay = max(backoff.next_delay(), _SHORTEST_DELAY_S)
             say = logger.warning if error and is_worth_a_line(backoff.failures) else logger.debug
-            say("%s: opened again in %.1f s: %s", self._what, delay, error or "it was ended")
+            say(
+                "%s: opened again in %.1f s: %s", self._what, delay, error or "the service ended it"
+            )
             await anyio.sleep(delay)
 
     async def _read_stream(self) -> None:
         """Read until the service ends the stream.
 
-        In a shield that `_stop` limits: a read that is cancelled ends the stream, with what it has received.
+        The read is shielded, and `_half_close` sets the shield's deadline: a cancelled read would lose received
+        messages.
         """
         deadline_s = self._deadline_s()
         with anyio.CancelScope(shield=True) as self._scope:
@@ -173,10 +176,10 @@ class Receiving:
                 call = await guarded(opening, self._what)
                 await guarded(call.write(self._first_request(deadline_s)), self._what)
                 self._call = call
-                # Not before: to be connected, or not, may take longer than a steady stream lasts.
+                # Set only now: a failing connection may take longer than `_STEADY_S`.
                 self._opened_at = anyio.current_time()
                 if self._is_ending():
-                    # Asked for while the stream was being opened.
+                    # The end was requested while the stream was being opened.
                     await self._half_close()
                 await self._read(call, deadline_s)
             finally:
@@ -184,7 +187,7 @@ class Receiving:
                 await self._end_call(call)
 
     def _first_request(self, deadline_s: int) -> StreamingPullRequest:
-        # What was asked for until now, this stream has.
+        # This stream gets the newest bounds, so earlier requests for new bounds are met.
         self._is_opened_anew = False
         max_messages, max_bytes = self._make_room()
         return StreamingPullRequest(
@@ -214,5 +217,5 @@ class Receiving:
             return
         call.cancel()
         with anyio.move_on_after(_END_TIMEOUT_S, shield=True):
-            # The library's own tasks end with it.
+            # The library's own tasks end with the call.
             await call.code()

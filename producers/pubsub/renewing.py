@@ -1,4 +1,4 @@
-"""Extends leases, in a thread of its own: a filter that computes on the event loop keeps nobody's lease from that."""
+"""Extends leases in a separate thread, so that a filter that blocks the event loop delays no extension."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Modifies(Protocol):
 
 
 class Renewing:
-    """Sends nothing while nothing falls due.
+    """Extends leases as they fall due.
 
     Args:
-        open_call: Called in the thread, when something has to be extended for the first time.
-        on_lost: Called in the thread, with how many messages will come again although they are still held, and why.
-        abort_call: Ends the call that is under way, if there is one, and all later ones.
+        open_call: Opens the call; called in the thread at the first extension.
+        on_lost: Called in the thread with the number of messages that come again although they are in flight, and why.
+        abort_call: Ends the present call, if there is one, and makes all later ones fail.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Renewing:
         self._stopping = Event()
         self._changed = Condition()
         self._waits_until = math.inf
-        """When the thread looks again by itself."""
+        """When the thread wakes without a notification."""
         self._failures = 0
 
     def mark_begun(self) -> None:
-        """A lease has begun. The thread is woken only if something falls due before it would look by itself."""
+        """Record that a lease has begun. The thread is woken only if a lease falls due before its next look."""
         at = self._leases.next_at()
         with self._changed:
             if at is not None and at < self._waits_until:
@@ -71,11 +71,11 @@ class Renewing:
             self._changed.notify()
 
     def run(self) -> None:
-        """Extend what falls due, until `stop`."""
+        """Extend leases as they fall due, until `stop`."""
         while not self._stopping.is_set():
             due = self._leases.take_due(time.monotonic())
             if due.given_up:
-                self._on_lost(len(due.given_up), "held for longer than max_extension_s")
+                self._on_lost(len(due.given_up), "in flight for longer than max_extension_s")
             for ack_ids in split(due.extend):
                 if self._stopping.is_set():
                     return
@@ -84,7 +84,7 @@ class Renewing:
 
     def _wait(self) -> None:
         with self._changed:
-            # Read with the lock: what begins from now on is told to us.
+            # Read under the lock: leases that begin from now on notify this thread.
             at = self._leases.next_at()
             if self._stopping.is_set():
                 return
@@ -105,7 +105,7 @@ class Renewing:
             if not self._stopping.is_set():
                 self._record_failure(error, ack_ids, deadline_s, asked_at)
         except ValueError:
-            # The SDK's word for a channel that was closed.
+            # The SDK raises this for a closed channel.
             if not self._stopping.is_set():
                 raise
         else:
@@ -117,19 +117,19 @@ class Renewing:
     ) -> None:
         reasons = failed_ids(error)
         if reasons:
-            # Exactly-once: those that are not named were extended.
+            # Exactly-once delivery: ids that are not named were extended.
             lost = [one for one in ack_ids if reasons.get(one, "").startswith("PERMANENT")]
             again = [one for one in ack_ids if reasons.get(one, "").startswith("TRANSIENT")]
             self._leases.extended(set(ack_ids) - reasons.keys(), asked_at, deadline_s)
         elif code_of(error) is grpc.StatusCode.INVALID_ARGUMENT:
-            # Not the ids alone can be wrong, and a message that comes again does no harm.
+            # Another part of the request may be wrong too, but a repeated message does no harm.
             lost, again = list(ack_ids), []
         else:
             lost, again = [], list(ack_ids)
         self._leases.lose(lost)
         self._leases.put_off(again, time.monotonic() + deadline_s / 16)
         if lost:
-            self._on_lost(len(lost), "the service has taken them back")
+            self._on_lost(len(lost), "the service has ended them")
         if again:
             self._failures += 1
             say = logger.warning if self._failures in (1, 10, 100) else logger.debug

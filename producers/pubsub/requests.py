@@ -1,4 +1,4 @@
-"""How many ack ids fit into a request."""
+"""Splits ack ids into requests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 
 MOST_IDS: Final = 2_500
 MOST_BYTES: Final = 460_000
-"""A request may have 512 KiB; the subscription's name and the framing take some of them."""
+"""The most bytes of ids. A request may have 512 KiB, including the subscription's name and the framing."""
 _FRAMING: Final = 4
-"""Of an id, in bytes."""
+"""The extra bytes of each id."""
 
 
 def split(ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The ids in order, in parts of which each fits into a request; one id is always a part."""
+    """Yield the ids in order, in parts that each fit into a request; a part has at least one id."""
     if len(ack_ids) <= MOST_IDS and sum(map(len, ack_ids)) + _FRAMING * len(ack_ids) <= MOST_BYTES:
         if ack_ids:
             yield ack_ids

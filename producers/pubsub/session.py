@@ -1,4 +1,4 @@
-"""One stream's work beside the poll: what is in hand, and the tasks that receive, extend, acknowledge and give back."""
+"""One stream's messages in flight, and the tasks that receive, extend, acknowledge and give back."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class Session:
-    """What one producer holds from its opening to its end.
+    """The parts of one producer, from its opening to its end.
 
     Args:
-        subscription: Its full path.
+        subscription: The subscription's full path.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Session:
     # The poll's side
 
     async def wait_for_messages(self) -> None:
-        """Return when something may be ready."""
+        """Return when a message may be ready."""
         await self._ready.wait()
         self._ready = anyio.Event()
 
@@ -87,7 +87,7 @@ class Session:
         self._ready.set()
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """See `Settler.ack`. They leave the hand then; those that were not taken are given back at the end."""
+        """Acknowledge messages; see `Settler.ack`. Afterwards they are not in flight."""
         if not deliveries:
             return
         ack_ids = [delivery.ack_id for delivery in deliveries]
@@ -96,25 +96,25 @@ class Session:
         self._receiving.signal_room()
 
     def redeliver_after(self, delivery: Delivery, delay_s: float) -> None:
-        """Give it back after a delay, with what came after it in its lane."""
+        """Give a failed message back after a delay, and hold back the later messages of its lane."""
         self.in_flight.fail(delivery, time.monotonic(), delay_s)
         self._has_delayed.set()
         if self.in_flight.wants_room:
             self._receiving.open_anew()
 
     def repeat(self, delivery: Delivery) -> bool:
-        """Have it yielded once more, with what came after it in its lane; whether that can be done."""
+        """Yield a message again, with the later messages of its lane; return whether that is possible."""
         is_done = self.in_flight.repeat(delivery)
         self.mark_ready()
         return is_done
 
-    # Beside the poll
+    # The tasks beside the poll
 
     async def run(self) -> None:
         """Receive, extend, acknowledge and give back, until cancelled.
 
         Raises:
-            BrokerError: What ends the stream.
+            BrokerError: The error that ends the stream.
         """
         try:
             async with anyio.create_task_group() as tasks:
@@ -127,7 +127,7 @@ class Session:
 
     async def _renew(self) -> None:
         async with anyio.create_task_group() as tasks:
-            # A limiter of its own: the thread lives as long as the stream.
+            # A separate limiter, because the thread lives as long as the stream.
             tasks.start_soon(
                 lambda: to_thread.run_sync(self._renewing.run, limiter=CapacityLimiter(1))
             )
@@ -137,9 +137,9 @@ class Session:
                 self._renewing.stop()
 
     def _mark_lost(self, count: int, reason: str) -> None:
-        # Called in the thread. Nothing else is to be done: what comes again gets a lease of its own.
+        # Called in the thread. A message that comes again gets a new lease, so logging is enough.
         logger.warning(
-            "%s: %d leases are over although their messages are held: %s; they come again",
+            "%s: %d leases ended while their messages were in flight: %s; they come again",
             self._subscription,
             count,
             reason,
@@ -158,7 +158,7 @@ class Session:
                 self._leases.release(ack_ids, time.monotonic())
                 self._settler.nack_nowait(ack_ids)
                 self._receiving.signal_room()
-            # A lane that waited may go on.
+            # A lane that waited may continue.
             self.mark_ready()
 
     def _take(self, received: Sequence[Any], deadline_s: int) -> None:
@@ -177,12 +177,12 @@ class Session:
         if before != delivery.ack_id:
             self._leases.release([before], now)
         if known.state is State.SETTLING:
-            # Its events are durable; the acknowledgement that is under way may be of no use any more.
+            # Its events are stored, but the acknowledgement under way may have no effect.
             (end,) = self._leases.release([delivery.ack_id], now)
             self._settler.ack_nowait(delivery.ack_id, end)
 
     async def aclose(self) -> None:
-        """Give back everything in hand, so that it is delivered again at once, and disconnect."""
+        """Give back all messages in flight, so that they are delivered again at once, and disconnect."""
         try:
             with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                 for part in split([delivery.ack_id for delivery in self.in_flight]):
@@ -193,7 +193,7 @@ class Session:
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What a task group of ours ended with: one task fails, and the others are cancelled by that."""
+    """Return the error that ended a task group: one task fails, and that cancels the others."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]

@@ -1,7 +1,6 @@
 """The settings of a Pub/Sub connection, checked before anything connects.
 
-Imported when a connection is opened, not with the watchers: pydantic would take a good part of the time that it takes
-to parse a DAG file.
+Imported when a connection is opened, not with the watchers: pydantic would add much to the parsing time of a DAG file.
 """
 
 from __future__ import annotations
@@ -23,49 +22,51 @@ _LONGEST_DEADLINE_S: Final = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PubSubSettings(DeliverySettings):
-    """`[connections.<id>]` of Google Cloud Pub/Sub. Every field is a key of that section, and none is needed."""
+    """`[connections.<id>]` of Google Cloud Pub/Sub. Every field is an optional key of that section."""
 
     optional: ClassVar[str | None] = "pubsub"
 
     project: OptionalText = None
-    """Of subscriptions and topics that are named without one. None: the project of the credentials."""
+    """The project of subscriptions and topics that are named without one. None: the project of the credentials."""
     credentials_file: OptionalText = field(default=None, repr=False)
-    """A service account's key, or another file that Google's libraries read: its path, or what is in it, which is what
-    `env:NAME` and `file:PATH` stand for. None: application default credentials."""
+    """A service account's key, or another file that Google's libraries read: its path or its content. `env:NAME` and
+    `file:PATH` give the content. None: application default credentials."""
     emulator_host: OptionalText = None
-    """`host:port` of an emulator, which is asked without TLS and without credentials."""
+    """`host:port` of an emulator, without TLS and without credentials."""
     endpoint: OptionalText = None
     """`host:port` of a regional endpoint, or of Private Service Connect. None: pubsub.googleapis.com."""
 
     dead_letter_topic: OptionalText = None
-    """Where rejected messages go, and those that failed `max_deliveries` times. None: rejected messages are logged and
-    acknowledged, failed ones are delivered again until the subscription's own dead-letter policy takes them."""
+    """The topic for rejected messages, and for messages that failed `max_deliveries` times. None: rejected messages are
+    logged and acknowledged, and failed ones are delivered again until the subscription's own dead-letter policy removes
+    them."""
 
     max_outstanding_messages: Positive = 1_000
-    """Messages that the service hands to a stream before some of them are acknowledged; those that wait here count."""
+    """The most messages that the service sends before some are acknowledged; messages that wait here count too."""
     max_outstanding_bytes: Positive = 100 << 20
     max_held_messages: Positive = 10_000
-    """Messages that failed and are held for their delay, beside the others. Beyond it delays are a second at most."""
+    """The most failed messages that wait here for their redelivery, in addition to the others. With more of them,
+    delays are at most a second."""
     ack_deadline_s: int | None = None
-    """How long a lease on messages lasts unless it is extended, in whole seconds. None: from the 99th percentile of how
-    long messages are held, between `min_ack_deadline_s` and ten minutes."""
+    """How long a lease on messages lasts unless it is extended, in whole seconds. None: the 99th percentile of the time
+    that messages are in flight, between `min_ack_deadline_s` and ten minutes."""
     min_ack_deadline_s: Positive = 60
-    """With `ack_deadline_s` None. After a crash, messages come again once this time is over."""
+    """The shortest lease if `ack_deadline_s` is None. After a crash, messages come again after this time."""
     max_extension_s: PositiveSeconds = 3_600.0
-    """A message that is held for longer than this is no longer extended: the service delivers it again."""
+    """The lease of a message is extended for at most this long; then the service delivers the message again."""
     ack_timeout_s: PositiveSeconds = 60.0
-    """Acknowledgements that the service does not take for this long end the stream, which is then opened anew."""
+    """If the service accepts no acknowledgement for this long, the stream ends and is opened again."""
     unavailable_timeout_s: PositiveSeconds = 60.0
-    """So does a service that cannot be reached for this long."""
+    """If the service cannot be reached for this long, the stream ends and is opened again."""
     connect_timeout_s: PositiveSeconds = 2.0
-    """The same for the first connection; then it is tried again after delays of up to a minute."""
+    """If the first connection fails for this long, the stream ends, and opens again after up to a minute."""
     keepalive_s: PositiveSeconds = 30.0
-    """How often the connection is tried while nothing comes: a network that is gone says nothing."""
+    """How often an idle connection is checked: a broken network sends no error."""
 
     def check(self, where: str) -> None:
         for name in ("ack_deadline_s", "min_ack_deadline_s"):
             value = getattr(self, name)
-            # Emulators take less, which makes tests quick.
+            # Emulators allow shorter deadlines, which keeps tests quick.
             shortest = 1 if self.emulator_host else _SHORTEST_DEADLINE_S
             if value is not None and not shortest <= value <= _LONGEST_DEADLINE_S:
                 raise ConfigurationError(
@@ -88,15 +89,15 @@ class PubSubSettings(DeliverySettings):
 
     @property
     def named_credentials(self) -> str:
-        """The file, for messages."""
+        """The name of the credentials' file, for messages."""
         return "credentials_file" if self.has_inline_credentials else str(self.credentials_file)
 
     @property
     def has_inline_credentials(self) -> bool:
-        """Whether what is in the file was given, and not its path."""
+        """Whether the setting is the file's content, and not its path."""
         return self.credentials_file is not None and self.credentials_file.lstrip().startswith("{")
 
     @property
     def where(self) -> str:
-        """The server, for messages."""
+        """The server's name, for messages."""
         return self.emulator_host or self.endpoint or "pubsub.googleapis.com"

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RawRequest: Final[Any] = AcknowledgeRequest.pb()
-"""The protobuf class, which takes all ids at once; the library's own class adds one after the other."""
+"""The protobuf class, which adds all ids at once; the library's own class adds them one by one."""
 
 _CALL_TIMEOUT_S: Final = 10.0
 _AT_ONCE: Final = 2
-"""Requests that are awaited at the same time. What is to be sent meanwhile goes into the next one together."""
+"""The usual number of concurrent requests. Later ids wait and share the next request."""
 _MANY: Final = 250
-"""So many ids do not wait for one of these to return, unless there are `_AT_MOST` of them."""
+"""This many waiting ids start another request at once, up to `_AT_MOST` requests."""
 _AT_MOST: Final = 4
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_LONGEST_S: Final = 5.0
@@ -39,7 +39,7 @@ _RETRY_LONGEST_S: Final = 5.0
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """Somebody who waits until the service has taken his ids."""
+    """A caller that waits until the service has accepted its ids."""
 
     left: int
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -53,10 +53,10 @@ class _Waiter:
 
 @dataclass(slots=True, eq=False)
 class _Acks:
-    """Ids that came together.
+    """Ids that were added together.
 
     Attributes:
-        ends: When the lease of each is over.
+        ends: When each id's lease ends.
         waiter: None: nobody waits.
     """
 
@@ -65,7 +65,7 @@ class _Acks:
     waiter: _Waiter | None
 
     def mark_done(self, count: int) -> None:
-        """So many of them need no request any more."""
+        """Record that `count` ids need no further request."""
         if self.waiter is not None and count:
             self.waiter.mark_done(count)
 
@@ -74,11 +74,11 @@ class _Acks:
 
 
 class Settler:
-    """What is to be told to the service; `run` sends it.
+    """Collects acknowledgements and messages to give back; `run` sends them.
 
-    A request that failed is repeated with growing delays, for `ack_timeout_s` at most, and an id only while its lease
-    lasts: afterwards its message comes again, and its idempotency key absorbs that. Where it goes on so, each message
-    coming again and none being taken for `ack_timeout_s`, the stream ends too: it would never be done.
+    A failed request is repeated with growing delays for at most `ack_timeout_s`, and each id only while its lease
+    lasts. After that its message comes again, and its idempotency key absorbs the repeat. If no acknowledgement
+    succeeds for `ack_timeout_s`, the stream ends, because it would never advance.
     """
 
     def __init__(
@@ -94,22 +94,22 @@ class Settler:
         self._acks: list[_Acks] = []
         self._nacks: dict[str, None] = {}
         self._waiting = 0
-        """How many ids wait to be sent."""
+        """The number of ids that wait for a request."""
         self._awaited = 0
-        """How many requests have not returned."""
+        """The number of requests under way."""
         self._may_go_on = anyio.Event()
         self.error: BrokerError | None = None
         self._untaken_since: float | None = None
-        """Since when each request has failed."""
+        """The time since when every request has failed."""
 
     async def ack(self, ack_ids: Sequence[str], ends: Sequence[float]) -> None:
-        """Return when the service has taken them all, or will deliver again what it did not take.
+        """Acknowledge; return when the service has accepted each id, or will deliver its message again.
 
         Args:
-            ends: When the lease of each is over.
+            ends: When each id's lease ends.
         Raises:
-            BrokerUnavailable: The service took nothing for `ack_timeout_s`.
-            BrokerRefused: It takes nothing from this account.
+            BrokerUnavailable: The service accepted nothing for `ack_timeout_s`.
+            BrokerRefused: The service accepts nothing from this account.
         """
         if self.error is not None:
             raise self.error
@@ -120,7 +120,7 @@ class Settler:
             raise waiter.error
 
     def ack_nowait(self, ack_id: str, end: float) -> None:
-        """Acknowledge it as soon as possible; nobody waits."""
+        """Acknowledge one id as soon as possible, without waiting."""
         self._add(_Acks([ack_id], [end], None))
 
     def _add(self, acks: _Acks) -> None:
@@ -128,7 +128,7 @@ class Settler:
         self._record_waiting(len(acks.ack_ids))
 
     def nack_nowait(self, ack_ids: Sequence[str]) -> None:
-        """Give them back as soon as possible. What cannot be given back comes again when its lease is over."""
+        """Give messages back as soon as possible. If that fails, they come again when their leases end."""
         self._nacks.update(dict.fromkeys(ack_ids))
         self._record_waiting(len(ack_ids))
 
@@ -151,7 +151,7 @@ class Settler:
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._may_go_on.wait()
-                # Those that were resolved in the same turn of the loop go together.
+                # Ids that are added in the same tick of the loop share a request.
                 await anyio.lowlevel.checkpoint()
                 nacks, self._nacks = self._nacks, {}
                 acks, self._acks = self._acks, []
@@ -171,7 +171,7 @@ class Settler:
             self._record_waiting(0)
 
     async def nack(self, ack_ids: Sequence[str]) -> None:
-        """Give them back now; they fit into a request. What the service does not take is logged."""
+        """Give back ids that fit into one request. A failure is only logged."""
         try:
             await guarded(
                 self._client.modify_ack_deadline(
@@ -184,12 +184,12 @@ class Settler:
                 self._what.format(f"giving back {len(ack_ids)} messages"),
             )
         except BrokerError as error:
-            logger.info("they come again when their leases are over: %s", error)
+            logger.info("the messages come again when their leases end: %s", error)
 
     async def _acknowledge(self, acks: list[_Acks]) -> None:
-        """They fit into a request."""
+        """Acknowledge ids that fit into one request, with repeats."""
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
-        # The clock of the leases; an event loop may have another.
+        # The leases use this clock; an event loop may use another one.
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             ack_ids = _ids(acks)
@@ -209,17 +209,15 @@ class Settler:
             over = len(_ids(acks)) - len(leased)
             if over:
                 acks = _keep(acks, leased)
-                logger.warning(
-                    "%s: %d leases were over before; the messages come again", what, over
-                )
+                logger.warning("%s: %d leases ended first; the messages come again", what, over)
             if not acks:
                 return
             if now >= give_up_at:
                 self._fail(
                     acks,
-                    BrokerUnavailable(f"{what}: not taken within {self._timeout_s:.0f} s"),
+                    BrokerUnavailable(f"{what}: not accepted within {self._timeout_s:.0f} s"),
                 )
-            # Meanwhile it keeps no other from being sent.
+            # During the delay other requests may be sent.
             self._awaited -= 1
             self._record_waiting(0)
             try:
@@ -228,7 +226,7 @@ class Settler:
                 self._awaited += 1
 
     def _call(self, ack_ids: Sequence[str]) -> Awaitable[None]:
-        # The transport's own call: a fifth of the client's work in this one is what wraps it, for retries and the like.
+        # The transport's own call: the client's wrapper, for retries and the like, would take a fifth of the time.
         raw = _RawRequest(subscription=self._subscription, ack_ids=ack_ids)
         call: Awaitable[None] = self._acknowledge_call(
             AcknowledgeRequest.wrap(raw), timeout=_CALL_TIMEOUT_S, metadata=self._routing
@@ -238,11 +236,11 @@ class Settler:
     def _sort_out(
         self, error: BrokerError, ack_ids: Sequence[str], acks: Sequence[_Acks], what: str
     ) -> Sequence[str]:
-        """Those that are to be sent again.
+        """Return the ids to send again.
 
         Raises:
-            BrokerUnavailable: None was taken for `ack_timeout_s`.
-            BrokerRefused: The service takes nothing from this account.
+            BrokerUnavailable: No id was accepted for `ack_timeout_s`.
+            BrokerRefused: The service accepts nothing from this account.
         """
         cause = error.__cause__
         reasons = {} if cause is None else failed_ids(cause)
@@ -275,8 +273,8 @@ class Settler:
             self._untaken_since = now
         elif now - self._untaken_since >= self._timeout_s:
             error = BrokerUnavailable(
-                f"{what}: not taken within {self._timeout_s:.0f} s, nor others: {why}",
-                hint="if they come when leases are over, raise ack_deadline_s in the connection",
+                f"{what}: none was accepted within {self._timeout_s:.0f} s: {why}",
+                hint="if acknowledgements come after their leases end, raise ack_deadline_s in the connection",
             )
             self._fail(acks, error)
 
@@ -293,7 +291,7 @@ def _ids(acks: Sequence[_Acks]) -> Sequence[str]:
 
 
 def _leased(acks: Sequence[_Acks], now: float) -> list[str]:
-    """The ids whose leases last."""
+    """Return the ids whose leases have not ended."""
     return [
         ack_id
         for one in acks
@@ -303,7 +301,7 @@ def _leased(acks: Sequence[_Acks], now: float) -> list[str]:
 
 
 def _keep(acks: Sequence[_Acks], ack_ids: Iterable[str]) -> list[_Acks]:
-    """Those that are to be sent again; nobody waits for the others any more."""
+    """Return the acks of the ids to send again; the waiters of the other ids are done."""
     again = set(ack_ids)
     kept: list[_Acks] = []
     for one in acks:
@@ -321,7 +319,7 @@ def _keep(acks: Sequence[_Acks], ack_ids: Iterable[str]) -> list[_Acks]:
 
 
 def _requests(acks: list[_Acks]) -> Iterator[list[_Acks]]:
-    """What is to be sent, in parts that each fit into a request."""
+    """Yield the acks in parts that each fit into one request."""
     sizes = [len(part) for part in split(_ids(acks))] if acks else []
     if len(sizes) < 2:
         if acks:

@@ -275,7 +275,7 @@ async def test_messages_that_cannot_be_kept_are_told_of_at_growing_distances(
             brief.proxy.before = fail
             await eventually(lambda: asked > 300, "it is tried again and again")
             brief.proxy.before = None
-    lines = [one for one in caplog.messages if "could not be kept, and may come again" in one]
+    lines = [one for one in caplog.messages if "could not be renewed, and may come again" in one]
     assert 1 <= len(lines) <= 5
 
 
