@@ -172,9 +172,9 @@ def _doubted_keys(dag: DAG) -> Iterator[str]:
 
 def _doubted_roll_ups(dag: DAG) -> Iterator[str]:
     if isinstance(dag.schedule, OnPartitions):
-        from triggerer.domain.partitions.unreachable_roll_ups import vain_roll_ups
+        from triggerer.domain.partitions.unreachable_roll_ups import impossible_roll_ups
 
-        yield from vain_roll_ups(dag.schedule, now=datetime.now(UTC))
+        yield from impossible_roll_ups(dag.schedule, now=datetime.now(UTC))
 
 
 def _doubted_start(dag: DAG) -> Iterator[str]:

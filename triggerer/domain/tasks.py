@@ -208,7 +208,7 @@ class SkipTask(Exception):
 
 
 @contextmanager
-def note_task_functions() -> Iterator[list[MadeFunction]]:
+def collect_task_functions() -> Iterator[list[MadeFunction]]:
     """Yield a list that collects each function that `@task` decorates, with the DAG around it, if any."""
     noted: list[MadeFunction] = []
     token = _made.set(noted)

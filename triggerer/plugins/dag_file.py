@@ -16,7 +16,7 @@ from triggerer.domain.conditions import AssetAll, AssetAny, leaves_of
 from triggerer.domain.dag_files.parsed import Problem
 from triggerer.domain.dags import DAG, collect_dags
 from triggerer.domain.schedules import condition_of
-from triggerer.domain.tasks import MadeFunction, note_task_functions
+from triggerer.domain.tasks import MadeFunction, collect_task_functions
 from triggerer.errors import AssetConflict, DagError, DagFileError, TriggererError
 from triggerer.plugins import DagsFolder, install_hint
 from triggerer.plugins.unknown_names import (
@@ -72,7 +72,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
     with (
         warnings.catch_warnings(record=True) as caught,
         collect_dags() as noted,
-        note_task_functions() as functions,
+        collect_task_functions() as functions,
     ):
         warnings.simplefilter("default")
         warnings.filterwarnings("always", category=UserWarning)

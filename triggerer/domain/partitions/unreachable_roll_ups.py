@@ -22,7 +22,7 @@ _LOOKED_AT: Final = 12
 _APART: Final = timedelta(days=31)
 
 
-def vain_roll_ups(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
+def impossible_roll_ups(schedule: Schedule | None, *, now: datetime) -> Iterator[str]:
     """Yield one warning for each roll-up of a DAG that cannot work; usually none.
 
     Args:

@@ -1,7 +1,7 @@
-"""When runs are due: one timetable a module. Their public names are in `triggerer.timetables`.
+"""Timetables say when runs are due. Each module has one kind; the public names are in `triggerer.timetables`.
 
-Names are imported when they are first asked for: to read one schedule takes one timetable, and every command would wait
-for the others, and for the parser of cron expressions.
+Names are imported on first use. Reading one schedule needs one timetable, and no command should wait for the others or
+for the parser of cron expressions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consecutive data intervals, each with a run at its end: what the timetables of that kind share."""
+"""Shared by timetables of consecutive data intervals, each with a run at its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triggerer.domain.timetables.clock import now
 
 
 class Bounds(Protocol):
-    """The instants at which intervals begin and end. None: there is no such instant."""
+    """The instants at which intervals begin and end. A method returns None if there is no such instant."""
 
     def after(self, moment: datetime) -> datetime | None:
         """Return the first bound after `moment`."""
@@ -24,7 +24,7 @@ class Bounds(Protocol):
 
 
 class BoundsBothWays(Bounds, Protocol):
-    """Such as are told backwards, too."""
+    """Bounds that can also be found backwards."""
 
     def before(self, moment: datetime) -> datetime | None:
         """Return the last bound before `moment`."""
@@ -40,13 +40,14 @@ def next_interval(
 ) -> DagRunInfo | None:
     """Return the run of the interval that follows `last`, and starts no earlier than `earliest`.
 
-    A step costs a tenth of a millisecond with cron, and a scheduler asks after each run: none is made in vain.
+    Cron needs a tenth of a millisecond for each bound, and the scheduler asks after each run. So no bound is computed
+    without need.
 
     Args:
-        earliest, latest: Compared with the interval's start.
-        over: Tells the start of the last interval that is over, before which none is made up for; None: all are.
+        earliest, latest: The bounds of the interval's start.
+        over: Returns the start of the last interval that has ended; earlier intervals are skipped. None: none are.
     """
-    # The last run may be of another schedule.
+    # The last run may come from an earlier schedule of the DAG.
     start = None if last is None else bounds.at_or_before(last.end)
     end: datetime | None = None
     if over is not None:
@@ -57,7 +58,7 @@ def next_interval(
                 start, end = made_up, None
     if earliest is not None and (start is None or earliest > start):
         start, end = bounds.at_or_after(earliest), None
-    # A coarser schedule's interval may have begun with, or before, the last run: its date is taken.
+    # After a change to a coarser schedule, the interval may have begun with the last run or before: it has had its run.
     if last is not None and start is not None and start <= last.start:
         start, end = bounds.after(start), None
     if start is None or (latest is not None and start > latest):
@@ -67,6 +68,6 @@ def next_interval(
 
 
 def start_of_last(bounds: BoundsBothWays) -> datetime | None:
-    """Return the start of the interval that ended last; of the first, if none has; None: there is none."""
+    """Return the start of the last interval that has ended, or else of the first interval; None: there is none."""
     end = bounds.at_or_before(now())
     return bounds.after(now()) if end is None else bounds.before(end) or end

@@ -1,4 +1,4 @@
-"""Runs at instants, for a data interval of a fixed length before each: what the timetables of that kind share."""
+"""Shared by timetables with runs at instants and a data interval of fixed length before each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEAST_GRACE = timedelta(minutes=5)
 
 
 class Ticks(Protocol):
-    """The instants of the runs. None: there is no such instant."""
+    """The instants of the runs. A method returns None if there is no such instant."""
 
     def after(self, moment: datetime) -> datetime | None:
         """Return the first tick after `moment`."""
@@ -33,13 +33,13 @@ def next_tick(
     first: Callable[[], datetime | None],
     interval: timedelta,
 ) -> DagRunInfo | None:
-    """Return the run at the tick that follows the last run's, or at the latest that is past if there is no catch-up.
+    """Return the run at the tick after the last run's. Without catch-up, skip to the latest tick that has passed.
 
     Args:
-        first: The tick to begin with if there is neither a last run nor a start.
+        first: Returns the first tick if there is neither a last run nor a start.
     """
     earliest = restriction.earliest
-    # A step costs a tenth of a millisecond with cron, and a scheduler asks after each run: none is made in vain.
+    # Cron needs a tenth of a millisecond for each tick, and the scheduler asks after each run: compute few.
     if last is not None:
         tick = ticks.after(last.end)
     elif earliest is None:
@@ -63,10 +63,10 @@ def next_tick(
 
 
 def first_tick(ticks: Ticks, grace: timedelta | None = None) -> datetime | None:
-    """Return the tick to begin with where nothing else says one: the one just past, or the next.
+    """Return the first tick of a DAG without a start: the tick just past, or the next one.
 
     Args:
-        grace: How long ago the one past may be; None: a tenth of the gap or five minutes, whichever is more.
+        grace: How far back the past tick may lie; None: a tenth of the gap or five minutes, whichever is more.
     """
     moment = now()
     past, following = ticks.at_or_before(moment), ticks.at_or_after(moment)

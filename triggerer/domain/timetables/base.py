@@ -1,4 +1,4 @@
-"""What every timetable answers, and in which terms."""
+"""The questions that every timetable answers, and the values in the answers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from triggerer.errors import DagError
 
 
 class DataInterval(NamedTuple):
-    """The stretch of time whose data a run is about: aware instants, `start` included, `end` not."""
+    """The stretch of time whose data a run processes: aware instants, `start` included, `end` not."""
 
     start: datetime
     end: datetime
 
     @classmethod
     def exact(cls, at: datetime) -> Self:
-        """Return the "interval" of a run that is about a moment."""
+        """Return the empty interval of a run for one moment."""
         return cls(at, at)
 
 
 class TimeRestriction(NamedTuple):
-    """Which runs a DAG allows.
+    """The runs that a DAG allows.
 
-    `earliest` and `latest`, its `start_date` and `end_date`, are both included; None: no bound. Without
-    `catchup`, what lies in the past is left out as well, as far as each timetable says.
+    `earliest` and `latest` are the DAG's `start_date` and `end_date`, both included; None: no bound. Without `catchup`,
+    each timetable also leaves out past runs in its own way.
     """
 
     earliest: datetime | None
@@ -34,7 +34,7 @@ class TimeRestriction(NamedTuple):
 
 
 class DagRunInfo(NamedTuple):
-    """The next run: no earlier than `run_after`, for `data_interval`."""
+    """The next run: it starts at `run_after` or later, and covers `data_interval`."""
 
     run_after: datetime
     data_interval: DataInterval
@@ -46,7 +46,7 @@ class DagRunInfo(NamedTuple):
 
     @classmethod
     def exact(cls, at: datetime) -> Self:
-        """Return a run at a moment and about it."""
+        """Return a run at a moment, for that moment."""
         return cls(at, DataInterval.exact(at))
 
     @classmethod
@@ -56,12 +56,11 @@ class DagRunInfo(NamedTuple):
 
 
 class Timetable(ABC):
-    """When the runs of a DAG are due. Instances are immutable, and equal if they answer alike.
+    """Says when the runs of a DAG are due. Instances are immutable, and equal if they give equal answers.
 
-    Both questions are asked in the scheduler's process, which has one thread for all DAGs: they compute, and wait for
-    nothing. All instants that are given and returned are aware, and in UTC. "Now" is `triggerer.timetables.now()`.
-    A timetable of your own is installed with an entry point in the group `triggerer.timetables`, and is stored as what
-    `serialize` returns.
+    The scheduler has one thread for all DAGs and calls timetables in it: they compute, and never wait. All instants are
+    aware and in UTC. `triggerer.timetables.now()` returns the current one. To install your own timetable, add an entry
+    point to the group `triggerer.timetables`; the store then keeps the result of `serialize`.
     """
 
     __slots__ = ()
@@ -69,13 +68,13 @@ class Timetable(ABC):
     description: str = ""
     """A phrase for people, such as "every day at 06:00 (UTC)"."""
     can_be_scheduled: bool = True
-    """Whether it ever asks for a run by itself."""
+    """False if the timetable never asks for a run."""
     partitioned: bool = False
-    """Whether its runs are for partition keys. One of time tells them with `partition_key`."""
+    """True if the runs have partition keys. A timetable of time returns them from `partition_key`."""
     has_assets: bool = False
-    """Whether runs wait for assets, or come with them."""
+    """True if runs wait for assets, or assets start runs."""
     active_runs_limit: int | None = None
-    """At most so many runs may be active at once, whatever `max_active_runs` says; None: no limit of its own."""
+    """The most active runs, however high `max_active_runs` is; None: no limit."""
 
     @property
     def summary(self) -> str:
@@ -89,13 +88,13 @@ class Timetable(ABC):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        """Return the run that follows, also if it is due only later; None: no run as things stand.
+        """Return the next run, even if it is due later; None: no run until something changes.
 
-        It is asked again when something changes: a run was made, the DAG's file or the clock.
+        The scheduler asks again after each change: a new run, another DAG file, a later time.
 
         Args:
-            last_automated_data_interval: Of the last run that was not started by hand; None: there was none.
-            restriction: What the DAG allows.
+            last_automated_data_interval: The interval of the last run that was not started by hand; None: no such run.
+            restriction: The runs that the DAG allows.
         """
 
     @abstractmethod
@@ -103,31 +102,32 @@ class Timetable(ABC):
         """Return the data interval of a run that somebody starts by hand at `run_after`."""
 
     def partition_key(self, interval: DataInterval) -> str | None:
-        """Return the key of a run for this data interval, which the run's events have as well; None: it has none.
+        """Return the partition key of the run for this data interval, and of the run's events; None: no key.
 
-        The answer follows from the interval alone: it is asked again for runs of the past, as backfills do.
+        The answer must depend on the interval alone, because backfills ask for past runs again.
         """
         return None
 
     def to_partition_date(self, key: str) -> datetime | None:
-        """Return an instant no later than the start of the data interval that has this key, and later than others'.
+        """Return an instant from which a search finds the data interval with this key.
 
-        None: keys do not tell it.
+        The instant is at or before the interval's start, and after the start of every earlier interval with another
+        key. None: keys do not name instants.
 
         Raises:
-            InvalidPartitionKey: It is no key of this timetable.
+            InvalidPartitionKey: This timetable never writes such a key.
         """
         return None
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        """Return a restriction that allows every run whose logical date lies between two instants, both included.
+        """Return a restriction that allows every run with a logical date between two instants, both included.
 
-        It may allow others as well, before and after them.
+        It may also allow some runs before or after.
         """
         return TimeRestriction(start, end, catchup=True)
 
     def serialize(self) -> dict[str, Any]:
-        """Return the JSON from which `deserialize` makes an equal timetable."""
+        """Return JSON from which `deserialize` makes an equal timetable."""
         return {}
 
     @classmethod
@@ -140,7 +140,7 @@ def checked_instant(value: object, what: str) -> datetime:
     """Return the instant in UTC.
 
     Raises:
-        DagError: It is no datetime, or a naive one.
+        DagError: The value is no datetime, or has no time zone.
     """
     if not isinstance(value, datetime):
         raise DagError(f"{what} must be a datetime, not {value!r}")
@@ -154,7 +154,7 @@ def checked_instant(value: object, what: str) -> datetime:
 def in_utc(
     last: DataInterval | None, restriction: TimeRestriction
 ) -> tuple[DataInterval | None, TimeRestriction]:
-    """Return both with their instants in UTC. Adding hours to an instant of another zone moves its clock instead.
+    """Return both with their instants in UTC. In another zone, adding hours would move the clock's hands instead.
 
     Raises:
         DagError: One of the instants is naive.

@@ -1,4 +1,4 @@
-"""The one place where timetables read the time."""
+"""The only module of timetables that reads the time."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from datetime import UTC, datetime
 
 
 def now() -> datetime:
-    """Return the current instant, in UTC. Tests freeze it: it is read through `datetime.now`."""
+    """Return the current UTC instant. Tests can freeze it, because it calls `datetime.now`."""
     return datetime.now(UTC)

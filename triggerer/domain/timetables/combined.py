@@ -1,4 +1,4 @@
-"""Instants of several timetables: of any of them, of all of them, of one without another's."""
+"""Combinations of timetables: the instants of any, of all, or of one without another's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from triggerer.domain.timetables.zones import checked_zone, start_of_day, zone_t
 from triggerer.errors import DagError
 
 REACH: Final = 5_000
-"""So many instants that do not count are looked at for one that does, in a combination as a whole."""
+"""The most instants that one search in a combination examines before it gives up."""
 
 _left: ContextVar[list[int] | None] = ContextVar("triggerer_instants_left", default=None)
 
@@ -42,12 +42,12 @@ def _before(ticks: HasTicks, moment: datetime) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, init=False)
 class _Several(TickTimetable):
-    """The instants of several timetables, whose data intervals do not count.
+    """Combines the instants of several timetables. Their data intervals are ignored.
 
     Args:
-        interval: How long before each run its data interval starts.
+        interval: The length of the data interval before each run.
     Raises:
-        DagError: There is no timetable, or one is not given by instants.
+        DagError: No timetable is given, or one of them has no fixed instants.
     """
 
     timetables: tuple[HasTicks, ...]
@@ -84,7 +84,7 @@ class _Several(TickTimetable):
 
 
 class AnyOf(_Several):
-    """A run at each instant of any of the timetables; one also where several meet."""
+    """A run at each instant of any of the timetables. Equal instants give one run."""
 
     __slots__ = ()
     _joint = "or"
@@ -97,7 +97,7 @@ class AnyOf(_Several):
 
 
 class AllOf(_Several):
-    """A run at each instant that all of the timetables have in common; see `REACH`."""
+    """A run at each instant that all timetables have in common. See `REACH`."""
 
     __slots__ = ()
     _joint = "and"
@@ -111,9 +111,9 @@ class AllOf(_Several):
     def _meeting(
         self, moment: datetime, step: _Step, farthest: Callable[..., datetime]
     ) -> datetime | None:
-        """Return the next instant in one direction at which all meet.
+        """Return the next instant that all timetables share, in the direction of `step`.
 
-        Each step goes to where the last of them is next: no common instant lies nearer.
+        Each step moves to the farthest of the timetables' next instants, because no common instant lies nearer.
         """
         with _looking() as may_look:
             while may_look():
@@ -130,7 +130,7 @@ class AllOf(_Several):
 
 @dataclass(frozen=True, slots=True)
 class Except(TickTimetable):
-    """A run at each instant of a timetable that is none of another's; see `REACH`."""
+    """A run at each instant of a timetable, except the instants of another. See `REACH`."""
 
     timetable: HasTicks
     without: HasTicks
@@ -176,7 +176,7 @@ class Except(TickTimetable):
 
 @dataclass(frozen=True, slots=True, init=False)
 class ExceptDays(TickTimetable):
-    """A run at each instant of a timetable that is not on one of some days, such as holidays."""
+    """A run at each instant of a timetable, except on some days, such as holidays."""
 
     timetable: HasTicks
     days: frozenset[date]
@@ -206,7 +206,7 @@ class ExceptDays(TickTimetable):
 
     def after(self, moment: datetime) -> datetime | None:
         while (found := self.timetable.after(moment)) is not None and self._is_left_out(found):
-            # Past the day at once: a cron of every second names it often.
+            # Skip the whole day, because a cron of every second has many instants in it.
             moment = self._day(found)[1] - _LEAST
         return found
 
@@ -236,7 +236,7 @@ class ExceptDays(TickTimetable):
         return moment.astimezone(self.timezone).date() in self.days
 
     def _day(self, moment: datetime) -> tuple[datetime, datetime]:
-        """Return the first instant of the moment's day, and that of the next."""
+        """Return the first instants of the moment's day and of the next day."""
         day = moment.astimezone(self.timezone).date()
         return start_of_day(day, self.timezone), start_of_day(
             day + timedelta(days=1), self.timezone
@@ -247,7 +247,7 @@ def checked_days(days: Iterable[date]) -> frozenset[date]:
     """Return the days.
 
     Raises:
-        DagError: One is no date, or a datetime.
+        DagError: A value is no date, or is a datetime.
     """
     found = frozenset(days)
     for day in found:
@@ -270,7 +270,7 @@ def _next_that(
 
 @contextmanager
 def _looking() -> Iterator[Callable[[], bool]]:
-    """Give what says whether one may look at one more instant; searches within a search share what there is."""
+    """Yield a function that says whether one more instant may be examined. Nested searches share one budget."""
     left, token = _left.get(), None
     if left is None:
         left = [REACH]

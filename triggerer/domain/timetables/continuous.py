@@ -1,4 +1,4 @@
-"""One run after another."""
+"""Runs one directly after another."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from triggerer.domain.timetables.clock import now
 
 @dataclass(frozen=True, slots=True)
 class ContinuousTimetable(Timetable):
-    """The next run as soon as the last has ended, one at a time. `@continuous` as a DAG's schedule.
+    """A run as soon as the last one has ended, one at a time. `@continuous` as a DAG's schedule.
 
-    A run's data interval is the time since the last run's.
+    The data interval is the time since the end of the last run's interval.
     """
 
     description = "as often as possible, one run at a time"
@@ -41,7 +41,7 @@ class ContinuousTimetable(Timetable):
         earliest = restriction.earliest or moment
         if last is None:
             start, end = earliest, max(earliest, moment)
-        elif last.end > moment:  # the start is still to come
+        elif last.end > moment:  # the DAG's start is still in the future
             start, end = earliest, earliest + (last.end - last.start)
         else:
             start, end = last.end, moment

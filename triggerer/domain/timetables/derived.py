@@ -1,4 +1,4 @@
-"""The base of timetables that ask another one."""
+"""The base of timetables that change the answers of another timetable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triggerer.errors import DagError
 
 
 class DerivedTimetable(Timetable):
-    """Answers what `timetable` answers; whoever inherits from it may change the answers."""
+    """Passes questions on to `timetable`. Subclasses change some of the answers."""
 
     __slots__ = ()
 
@@ -51,19 +51,19 @@ class DerivedTimetable(Timetable):
         return self.derived_interval(self.timetable.infer_manual_data_interval(run_after=run_after))
 
     def derived(self, info: DagRunInfo) -> DagRunInfo:
-        """Return what becomes of a run of the other timetable."""
+        """Return this timetable's run in place of a run of the other timetable."""
         return DagRunInfo(info.run_after, self.derived_interval(info.data_interval))
 
     def derived_interval(self, interval: DataInterval) -> DataInterval:
-        """Return what becomes of a data interval of the other timetable."""
+        """Return this timetable's data interval in place of an interval of the other timetable."""
         return interval
 
 
 def check_timetable(value: object, owner: str) -> None:
-    """Do nothing if it is a timetable.
+    """Check that a value is a timetable.
 
     Raises:
-        DagError: It is none.
+        DagError: It is no timetable. The message names `owner`.
     """
     if not isinstance(value, Timetable):
         raise DagError(f"{owner} takes a timetable, not {value!r}")

@@ -21,15 +21,15 @@ from triggerer.domain.timetables.ticks import HasTicks
 
 @dataclass(frozen=True, slots=True)
 class EventsTimetable(HasTicks):
-    """A run at each of the instants, about it.
+    """A run at each instant of a list, for that instant.
 
     Args:
-        event_dates: Aware, in any order; repeats are ignored.
-        restrict_to_events: A run that is started by hand is about the last of the instants, or the first if none is
-            past; otherwise about the moment at which it is started.
-        description: For people; None: how many there are, and between which.
+        event_dates: Aware instants in any order. Repetitions are ignored.
+        restrict_to_events: True: a run by hand covers the last instant that has passed, or the first if none has.
+            False: it covers the moment at which it is started.
+        description: A text for people; None: the number of instants, the first and the last.
     Raises:
-        DagError: One of them is no aware datetime.
+        DagError: A value is no aware datetime.
     """
 
     event_dates: tuple[datetime, ...]

@@ -1,4 +1,4 @@
-"""Partition keys that are made of the start of a data interval."""
+"""Partition keys made from the start of a data interval."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _EXAMPLE: Final = datetime(2026, 9, 30, 12, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class IntervalKeys:
-    """Writes instants as keys, on the clock of a zone, and reads them.
+    """Writes instants as keys on the clock of a zone, and reads them back.
 
     Args:
-        key_format: Of `strftime`, with `{quarter}`, as the partition mappers take it.
+        key_format: A format of `strftime`, with `{quarter}`, as the partition mappers accept it.
     Raises:
-        DagError: It is no format, or what it writes is no partition key.
+        DagError: The format is invalid, or its results are no partition keys.
     """
 
     key_format: str
@@ -41,10 +41,10 @@ class IntervalKeys:
         return self._format.format(start.astimezone(self.zone))
 
     def start(self, key: str) -> datetime:
-        """Return the first instant, in UTC, of which the key tells; it may be earlier than the interval's start.
+        """Return the first UTC instant with this key. The interval may start later.
 
         Raises:
-            InvalidPartitionKey: The key is not of the format.
+            InvalidPartitionKey: The key does not match the format.
         """
         found = self._format.parse(key)
         return (found if found.tzinfo else found.replace(tzinfo=self.zone)).astimezone(UTC)

@@ -1,4 +1,4 @@
-"""The runs of another timetable, each with a partition key made of its data interval."""
+"""The runs of another timetable, with partition keys made from their data intervals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True)
 class Keyed(DerivedTimetable):
-    """Each run of a timetable with the start of its data interval as its partition key, and that of its events.
+    """Gives each run of a timetable a partition key: the start of its data interval. The run's events have it as well.
 
     Args:
-        timezone: On whose clock the key is written.
-        key_format: A format of `strftime`, which may also have `{quarter}`. With `%z`, the two hours of a night in
-            which clocks are set back have two keys.
+        timezone: The zone of the key's clock.
+        key_format: A format of `strftime`, which may contain `{quarter}`. With `%z`, two runs in the night of a clock
+            change have two keys.
     Raises:
-        DagError: The timetable is none of time alone, or has keys itself; or an argument is not understood.
+        DagError: The timetable waits for assets or already has keys, or another argument is invalid.
     """
 
     timetable: Timetable
@@ -49,7 +49,7 @@ class Keyed(DerivedTimetable):
 
     @property
     def keys(self) -> IntervalKeys:
-        """What writes its keys."""
+        """The writer of the partition keys."""
         return self._keys
 
     @property

@@ -1,4 +1,4 @@
-"""No run but those that are started by hand."""
+"""No runs except by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.domain.timetables.base import (
 
 @dataclass(frozen=True, slots=True)
 class NullTimetable(Timetable):
-    """Never by itself. None as a DAG's schedule."""
+    """Never asks for a run. None as a DAG's schedule."""
 
     description = "never, only by hand"
     can_be_scheduled = False

@@ -1,4 +1,4 @@
-"""Assets whose events have partition keys: a run for each key of which all are there."""
+"""A schedule on assets whose events have partition keys: one run for each complete key."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class PartitionedAssetTimetable(Timetable):
-    """A run for a partition key once the expression is true of events with that key; never by time.
+    """A run for a partition key once events with that key make the expression true. Time makes no runs.
 
     Args:
         assets: An asset, a list (all of them), or an expression.
-        partition_mapper_config: By asset of the expression, what maps the keys of its events to those of runs.
-        default_partition_mapper: Of the other assets.
+        partition_mapper_config: The mapper of event keys to run keys, by asset of the expression.
+        default_partition_mapper: The mapper of the other assets.
     Raises:
-        DagError: An argument is not understood, or a mapper is for an asset that the expression does not have.
+        DagError: An argument is invalid, or a mapper is for an asset outside the expression.
     """
 
     assets: Condition
@@ -79,7 +79,7 @@ class PartitionedAssetTimetable(Timetable):
         return "partitioned assets"
 
     def mapper_of(self, asset: Asset) -> PartitionMapper:
-        """Return what maps the keys of an asset's events."""
+        """Return the mapper for the keys of an asset's events."""
         return dict(self.mappers).get(asset, self.default_partition_mapper)
 
     def next_dagrun_info(

@@ -1,4 +1,4 @@
-"""The runs of another timetable, later or for another data interval."""
+"""The runs of another timetable, made later or for another data interval."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from triggerer.domain.timetables.ticks import (
 
 @dataclass(frozen=True, slots=True)
 class Delayed(DerivedTimetable):
-    """Each run of a timetable later by `delay`, for the same data interval: data that comes late."""
+    """Moves each run of a timetable later by `delay`, for an unchanged data interval, because data comes late."""
 
     timetable: Timetable
     delay: timedelta
@@ -66,7 +66,7 @@ class Delayed(DerivedTimetable):
 
 @dataclass(frozen=True, slots=True)
 class RollingWindow(DerivedTimetable):
-    """Each run of a timetable for the `window` that ends with its data interval: the last 30 days, every day."""
+    """Gives each run of a timetable the `window` before its interval's end: the last 30 days, every day."""
 
     timetable: Timetable
     window: timedelta
@@ -88,7 +88,7 @@ class RollingWindow(DerivedTimetable):
         return DataInterval(interval.end - self.window, interval.end)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # The other timetable's intervals lie anywhere in a window, or start before it.
+        # The other timetable's intervals may lie anywhere in the window, or start before it.
         return self.timetable.restriction_between(start, end + self.window)
 
     def serialize(self) -> dict[str, Any]:
@@ -104,9 +104,9 @@ class RollingWindow(DerivedTimetable):
 
 @dataclass(frozen=True, slots=True)
 class Consecutive(HasTicks):
-    """A run at each instant of a timetable, for the time since the one before.
+    """A run at each instant of a timetable, for the time since the previous instant.
 
-    What `CronDataIntervalTimetable` is to cron, for anything that is given by instants.
+    It does for all timetables with fixed instants what `CronDataIntervalTimetable` does for cron.
     """
 
     timetable: HasTicks
@@ -160,9 +160,9 @@ class Consecutive(HasTicks):
 
 
 class RollUp(Consecutive):
-    """The same, but intervals that were missed become one run: nothing is left out, and nothing is repeated.
+    """Like `Consecutive`, but one run covers all missed intervals: no data is left out or repeated.
 
-    Without catch-up the first run is for the last interval that is over; with it, for all since the DAG's start.
+    Without catch-up the first run covers the last interval that has ended; with catch-up, all since the DAG's start.
     """
 
     __slots__ = ()
@@ -185,12 +185,12 @@ class RollUp(Consecutive):
         if first is None:
             return None
         start, end = first.data_interval
-        if last is not None:  # of another schedule, perhaps
+        if last is not None:  # the last run may come from an earlier schedule
             start = max(start, last.end)
         return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))
 
     def _last_end(self, latest: datetime | None) -> datetime | None:
-        """Return the end of the last interval that is over, and has started by `latest`; None: there is none."""
+        """Return the end of the last interval that has ended and had started by `latest`; None: there is none."""
         end = self.at_or_before(now())
         if latest is None or end is None:
             return end

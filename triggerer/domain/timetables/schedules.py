@@ -1,4 +1,4 @@
-"""What a DAG's `schedule` means where it is about time."""
+"""Turns a DAG's `schedule` into a timetable, if it names times."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def timetable_of(schedule: object, *, timezone: tzinfo | str = "UTC") -> Timetab
 
     Args:
         schedule: None, a timetable, a `timedelta`, a cron expression or a preset.
-        timezone: Of a cron expression.
+        timezone: The zone of a cron expression.
     Raises:
-        DagError: It is none of these, or not understood.
+        DagError: The schedule is of another type, or invalid.
     """
     match schedule:
         case None:

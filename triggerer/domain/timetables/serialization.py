@@ -1,7 +1,7 @@
 """Timetables to JSON and back.
 
-A stored timetable is a name and arguments. The name is one of ours, or that of an entry point in the group
-`triggerer.timetables`: what the database says never becomes a path to import.
+A stored timetable is a name and arguments. The name is one of our own, or the name of an entry point in the group
+`triggerer.timetables`. So the database can never make a process import a path.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ BUILT_IN: Final = {
     "RollingWindow": "reshaped",
     "WorkdaysOfMonthTimetable": "workdays",
 }
-"""The modules, beside this one, of our own timetables, by the names under which they are stored."""
+"""The modules of our own timetables, relative to this package, by the names in stored schedules."""
 
 
 def timetable_to_json(timetable: Timetable) -> dict[str, Any]:
-    """Return the form that is stored: `{"type": name, "arguments": {...}}`.
+    """Return the JSON that is stored: `{"type": name, "arguments": {...}}`.
 
     Raises:
         DagError: The timetable's class is neither ours nor installed by entry point.
@@ -55,11 +55,11 @@ def timetable_to_json(timetable: Timetable) -> dict[str, Any]:
 
 
 def timetable_from_json(value: Any) -> Timetable:
-    """Return the timetable that was written.
+    """Return the stored timetable.
 
     Raises:
-        DagError: It was not written by `timetable_to_json`, or the class no longer takes the arguments.
-        PluginError: The entry point that it names is missing, or cannot be loaded.
+        DagError: `timetable_to_json` did not write the value, or the class no longer accepts the arguments.
+        PluginError: The entry point is missing, or cannot be loaded.
     """
     match value:
         case {"type": str(name), "arguments": dict(arguments), **rest} if not rest:
@@ -76,13 +76,13 @@ def timetable_from_json(value: Any) -> Timetable:
 
 
 def installed_timetables() -> dict[str, type[Timetable]]:
-    """Return the timetables that entry points provide, by name; those that cannot be loaded are left out."""
+    """Return the timetables of all entry points by name, except timetables that cannot be loaded."""
     found = {}
     for name in _points():
         try:
             found[name] = _load(name)
         except PluginError:
-            # Whoever uses it is told so; the others are not disturbed.
+            # A DAG that uses this timetable gets the error. Others must not fail because of it.
             continue
     return found
 
@@ -109,7 +109,7 @@ def _name_of(kind: type[Timetable]) -> str:
 
 @lru_cache(maxsize=1)
 def _points() -> dict[str, EntryPoint]:
-    """Cached: what is installed does not change. Our own names cannot be taken."""
+    """Cached, because installed packages do not change in a process. No entry point may replace a name of ours."""
     return {one.name: one for one in entry_points(group=GROUP) if one.name not in BUILT_IN}
 
 

@@ -1,4 +1,4 @@
-"""Timetables that are given by the instants of their runs. They can be combined: see `combined`."""
+"""Timetables with fixed instants, which `combined` can combine."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LEAST = timedelta(microseconds=1)
 
 
 class HasTicks(Timetable):
-    """A timetable that knows the instants of its runs, in both directions.
+    """A timetable that can find the instants of its runs forwards and backwards.
 
-    `after` and `before` are given and return aware instants in UTC, strictly later or earlier ones, and agree: nothing
-    lies between a moment and what comes after it. None: there is no such instant, or none within reach.
+    `after` and `before` take and return aware UTC instants. The result is strictly later or earlier, and no instant
+    lies between it and the argument. None: there is no such instant, or none within reach.
     """
 
     __slots__ = ()
@@ -48,21 +48,21 @@ class HasTicks(Timetable):
         return self.before(moment + _LEAST)
 
     def is_due_at(self, moment: datetime) -> bool:
-        """Return whether `moment` is one of the instants."""
+        """Return whether the timetable has a run at `moment`."""
         return self.at_or_after(moment) == moment
 
 
 class TickTimetable(HasTicks):
-    """A run at each of the instants: the simplest base for a timetable of your own, which adds `after` and `before`.
+    """A run at each instant: the simplest base for your own timetable, which adds `after` and `before`.
 
-    Missed instants are made up for one by one with catch-up; without, the last one is. If the DAG has neither a start
-    nor a run, the first is the instant just past, if that was no longer ago than a tenth of the gap or five minutes.
+    With catch-up, each missed instant gets a run; without, only the last one does. A DAG with neither a start nor a run
+    begins with the instant just past, if that lies back at most a tenth of the gap or five minutes.
     """
 
     __slots__ = ()
 
     interval: timedelta = timedelta(0)
-    """How long before the run its data interval starts."""
+    """The length of the data interval before each run."""
 
     def next_dagrun_info(
         self,
@@ -84,7 +84,7 @@ class TickTimetable(HasTicks):
         return DataInterval(run_after - self.interval, run_after)
 
     def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
-        # It is the run, at the end of the data interval, that is bounded.
+        # The bounds apply to the run, which is at the end of the data interval.
         return TimeRestriction(start, end + self.interval, catchup=True)
 
     def _first(self) -> datetime | None:
@@ -92,25 +92,25 @@ class TickTimetable(HasTicks):
 
 
 def checked_ticks(value: object, owner: str) -> HasTicks:
-    """Return a timetable that is given by instants.
+    """Return the value if it is a timetable with fixed instants.
 
     Raises:
-        DagError: It is none, such as a delta, whose runs depend on the run before.
+        DagError: It has no fixed instants: the runs of a delta, for example, depend on the run before.
     """
     if not isinstance(value, HasTicks):
         raise DagError(
-            f"{owner} takes timetables that are given by instants, not {value!r}",
-            hint="crons, events, days of work, combinations of them, or a TickTimetable of your own",
+            f"{owner} takes timetables with fixed instants, not {value!r}",
+            hint="use crons, events, workdays, combinations of them, or a TickTimetable of your own",
         )
     refuse_keys(value, owner)
     return value
 
 
 def refuse_keys(timetable: Timetable, owner: str) -> None:
-    """Do nothing, unless the runs of a timetable have partition keys, of other data intervals than its owner's.
+    """Check that a timetable's runs have no partition keys, because its owner gives them other data intervals.
 
     Raises:
-        DagError: They have.
+        DagError: The runs have partition keys.
     """
     if timetable.partitioned:
         raise DagError(
@@ -120,17 +120,17 @@ def refuse_keys(timetable: Timetable, owner: str) -> None:
 
 
 def ticks_from_json(value: Any) -> HasTicks:
-    """Return the timetable that was written, one that is given by instants."""
+    """Return the stored timetable, which must have fixed instants."""
     return checked_ticks(timetable_from_json(value), "a combination")
 
 
 def earliest_after(timetables: Iterable[HasTicks], moment: datetime) -> datetime | None:
-    """Return the first instant of any of them after `moment`; None: there is none."""
+    """Return the first instant of any timetable after `moment`; None: there is none."""
     found = (one.after(moment) for one in timetables)
     return min((one for one in found if one is not None), default=None)
 
 
 def latest_before(timetables: Iterable[HasTicks], moment: datetime) -> datetime | None:
-    """Return the last instant of any of them before `moment`; None: there is none."""
+    """Return the last instant of any timetable before `moment`; None: there is none."""
     found = (one.before(moment) for one in timetables)
     return max((one for one in found if one is not None), default=None)

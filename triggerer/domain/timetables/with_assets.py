@@ -1,4 +1,4 @@
-"""A timetable together with assets; how the two are scheduled is the scheduler's business."""
+"""A timetable together with assets. The scheduler decides how the two combine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class _WithAssets(DerivedTimetable):
-    """Answers what its timetable answers.
+    """Passes all questions on to its timetable.
 
     Args:
-        timetable: Of time only.
+        timetable: A timetable without assets.
         assets: An asset, a list (all of them), an expression or an alias.
     Raises:
-        DagError: `timetable` has assets itself, or `assets` has none.
+        DagError: `timetable` has assets itself, or `assets` names none.
     """
 
     timetable: Timetable
@@ -67,24 +67,24 @@ class _WithAssets(DerivedTimetable):
 
 
 class AssetOrTimeSchedule(_WithAssets):
-    """A run when the assets are there, and one whenever the timetable says."""
+    """A run when the assets' events have arrived, and a run whenever the timetable says so."""
 
     __slots__ = ()
     _joint = "or"
 
 
 class AssetAndTimeSchedule(_WithAssets):
-    """A run at the first moment at which both hold: the assets are there, and the timetable's next run is due."""
+    """A run once the assets' events have arrived and the timetable's next run is due."""
 
     __slots__ = ()
     _joint = "and"
 
 
 def checked_assets(value: object, owner: str) -> Condition:
-    """Return the expression that `assets=` of a schedule means.
+    """Return the expression that the `assets=` of a schedule stands for.
 
     Raises:
-        DagError: It is no asset, list of assets, expression or alias.
+        DagError: The value is no asset, list of assets, expression or alias.
     """
     if isinstance(value, Asset | AssetAlias | AssetAll | AssetAny):
         return value

@@ -1,4 +1,4 @@
-"""Days of work: runs for each of them, and runs on some of a month."""
+"""Workdays: a run after each workday, and runs on some workdays of a month."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from triggerer.errors import DagError
 
 MONDAY_TO_FRIDAY: Final = (0, 1, 2, 3, 4)
 _DAY = timedelta(days=1)
-# Holidays of more than a year in a row are none.
+# In days. No calendar has more than a year of holidays in a row.
 _REACH = 400
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class AfterWorkdayTimetable(HasTicks):
-    """A run at the end of each day of work, at midnight, for that day: Friday's is on Saturday.
+    """A run at the end of each workday, at midnight, for that day: Friday's run is on Saturday.
 
-    With Monday to Friday as a cron's days, a run on Monday would be for Friday to Monday.
+    With a cron of Monday to Friday, the run on Monday would cover Friday to Monday.
 
     Args:
-        workdays: Monday is 0.
-        holidays: Days on which nobody works.
+        workdays: Days of the week; Monday is 0.
+        holidays: Days without work.
     Raises:
-        DagError: An argument is not understood.
+        DagError: An argument is invalid.
     """
 
     timezone: tzinfo
@@ -95,13 +95,13 @@ class AfterWorkdayTimetable(HasTicks):
         return DataInterval(self._start(self._local_day(end - timedelta(microseconds=1))), end)
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first end of a day of work after `moment`; None: nobody works for a year."""
+        """Return the first end of a workday after `moment`; None: a year without workdays follows."""
         day = self._local_day(moment)
         ends = (self._start(one + _DAY) for one in _days(day, 1) if self._is_workday(one))
         return next(ends, None)
 
     def before(self, moment: datetime) -> datetime | None:
-        """Return the last end of a day of work before `moment`; None: nobody has worked for a year."""
+        """Return the last end of a workday before `moment`; None: a year without workdays lies before it."""
         day = self._local_day(moment)
         ends = (self._start(one + _DAY) for one in _days(day, -1) if self._is_workday(one))
         return next((end for end in ends if end < moment), None)
@@ -122,7 +122,7 @@ class AfterWorkdayTimetable(HasTicks):
         )
 
     def _first_workday(self, moment: datetime) -> date | None:
-        """Return the first day of work that starts at `moment` or later."""
+        """Return the first workday that starts at `moment` or later."""
         days = _days(self._local_day(moment), 1)
         return next(
             (day for day in days if self._is_workday(day) and self._start(day) >= moment), None
@@ -140,16 +140,16 @@ class AfterWorkdayTimetable(HasTicks):
 
 @dataclass(frozen=True, slots=True, init=False)
 class WorkdaysOfMonthTimetable(TickTimetable):
-    """A run on some days of each month, moved to a day of work: the 15th and the last, for instance.
+    """A run on some days of each month, moved to a workday: the 15th and the last, for instance.
 
-    `Consecutive(...)` around it gives each run the time since the one before.
+    `Consecutive(...)` around it makes each run cover the time since the previous run.
 
     Args:
-        days: Of the month, from 1; -1 is the last, -2 the one before it. In a shorter month, 31 is its last.
-        at: The time of the day.
-        roll: "before": to the last day of work before; "after": to the first after.
+        days: Days of the month from 1; -1 is the last day, -2 the day before it. 31 means the last day of any month.
+        at: The time of day.
+        roll: "before" moves a run to the last workday before; "after" moves it to the first workday after.
     Raises:
-        DagError: An argument is not understood.
+        DagError: An argument is invalid.
     """
 
     days: tuple[int, ...]
@@ -190,7 +190,7 @@ class WorkdaysOfMonthTimetable(TickTimetable):
         return f"{days} or the workday {self.roll}"
 
     def after(self, moment: datetime) -> datetime | None:
-        # A day may be moved from the month before, or into it.
+        # A run may be moved across the end of a month.
         for month in _months(self._month(moment) - 1, 1):
             if found := [one for one in self._instants(month) if one > moment]:
                 following = [one for one in self._instants(month + 1) if one > moment]

@@ -1,4 +1,4 @@
-"""Time zones as timetables take, store and show them."""
+"""Time zones as timetables accept, store and show them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def checked_zone(value: object) -> Zone:
     """Return the zone of a name ("Europe/Paris"), a `tzinfo`, or an offset to UTC in seconds.
 
     Raises:
-        DagError: There is no such zone, or it has no name by which it could be stored.
+        DagError: There is no such zone, or the zone has no name to store.
     """
     match value:
         case "UTC":
@@ -29,7 +29,7 @@ def checked_zone(value: object) -> Zone:
         case int(offset_s) if abs(offset_s) < 24 * 3600:
             return UTC if offset_s == 0 else timezone(timedelta(seconds=offset_s))
         case tzinfo():
-            # ZoneInfo has a key; so do the zones of libraries that are built on it.
+            # ZoneInfo has a key, and so have zones of libraries that are built on it.
             if isinstance(key := getattr(value, "key", None), str):
                 return checked_zone(key)
     raise DagError(
@@ -39,7 +39,7 @@ def checked_zone(value: object) -> Zone:
 
 
 def zone_to_json(zone: Zone) -> str | int:
-    """Return what `checked_zone` takes: the name, or the offset in seconds."""
+    """Return the zone as `checked_zone` accepts it: the name, or the offset in seconds."""
     if isinstance(zone, ZoneInfo):
         return zone.key
     if zone is UTC:
@@ -53,13 +53,13 @@ def zone_name(zone: Zone) -> str:
 
 
 def with_zone(text: str, zone: Zone) -> str:
-    """Return the text followed by its zone's name: a clock time that names no zone is UTC."""
+    """Return the text, with the zone's name unless the zone is UTC."""
     return text if zone is UTC else f"{text} ({zone_name(zone)})"
 
 
 def start_of_day(day: date, zone: tzinfo) -> datetime:
-    """Return the first instant of a day, in UTC: also where midnight comes twice, or is left out."""
-    # Of two midnights this is the first; of none, it is the moment at which the clock is set.
+    """Return the first UTC instant of a day, even if its midnight occurs twice or not at all."""
+    # If midnight occurs twice, this is the first one. If it is skipped, this is the moment of the clock change.
     return datetime.combine(day, time(0), tzinfo=zone).astimezone(UTC)
 
 

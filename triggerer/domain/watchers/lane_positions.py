@@ -1,4 +1,4 @@
-"""The position of a watcher in a lane of a log in which it has fallen behind (contract, rule 18)."""
+"""The position of a watcher that has fallen behind in a lane of a log (contract, rule 18)."""
 
 from __future__ import annotations
 

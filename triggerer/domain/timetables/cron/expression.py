@@ -1,14 +1,14 @@
-"""A cron expression in a time zone: which instants it names.
+"""The instants that a cron expression names in a time zone.
 
-croniter reads the expression, and finds the next date that it names on a clock without a time zone. What such a date
-means where clocks are set forward or back is decided here, as Airflow does on ordinary days of that kind:
+croniter reads the expression, and finds its next date on a clock without a time zone. This module decides how such a
+date becomes instants when clocks change. The rules agree with Airflow on ordinary clock changes:
 
-- With every hour (`*` in the field of hours), an instant is named whenever the local clock shows a time that the
-  expression names: twice if the clock shows it twice, never if it leaves it out.
-- Otherwise a date is one instant: the second if there are two. The dates that the clock leaves out are one as well,
-  together: the first of them, as much later as the clock was set forward. "02:30 each day" is once a day, always.
+- If the field of hours is `*`, an instant is named whenever the local clock shows a matching time. A time that occurs
+  twice gives two instants, and a time that is skipped gives none.
+- Otherwise a date is one instant: the second one if its time occurs twice. All dates in a skipped hour together give
+  one instant: the first date, moved by the length of the gap. So "02:30 each day" is always once a day.
 
-Both are sets of instants, so next and previous are exact opposites, whatever instant one asks from.
+Both rules define sets of instants, so `after` and `before` are exact opposites.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ PRESETS: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-# Longer than any shift of a clock: Samoa left out a whole day.
+# Longer than any clock change: Samoa once skipped a whole day.
 _A_DAY_AND_MORE = timedelta(hours=26)
-# croniter looks 50 years ahead; from one of these it sees any year that it knows.
+# croniter looks 50 years ahead. From one of these dates it reaches every year that it supports.
 _PROBES = (datetime(1970, 1, 1), datetime(2010, 1, 1), datetime(2050, 1, 1))  # noqa: DTZ001
-# So far it may look from here, to both sides: the years 1 and 9999 are the calendar's ends, beyond which it fails.
+# The range of the search. Outside it, croniter fails near the years 1 and 9999, the ends of the calendar.
 _FIRST, _LAST = datetime(60, 1, 1), datetime(9900, 1, 1)  # noqa: DTZ001
 _RANDOM = re.compile(r"\br\b", re.IGNORECASE)
 
@@ -50,7 +50,7 @@ class Cron:
     """The instants of an expression in a zone.
 
     Raises:
-        DagError: croniter does not understand the expression, or it names no date at all.
+        DagError: croniter refuses the expression, or the expression names no date.
     """
 
     expression: str
@@ -66,7 +66,7 @@ class Cron:
         object.__setattr__(self, "_parsed", _parsed(resolved))
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first instant after `moment`, in UTC; None: none in the next 50 years, nor after the year 9900."""
+        """Return the first instant after `moment`, in UTC; None: none within 50 years or before the year 9900."""
         asked = _naive(moment)
         if not _FIRST <= asked <= _LAST:
             return None
@@ -80,7 +80,7 @@ class Cron:
         return _aware(best)
 
     def before(self, moment: datetime) -> datetime | None:
-        """Return the last instant before `moment`, in UTC; None as for `after`, or before the year 60."""
+        """Return the last instant before `moment`, in UTC; None: none within 50 years or after the year 60."""
         asked = _naive(moment)
         if not _FIRST <= asked <= _LAST:
             return None
@@ -106,7 +106,7 @@ class Cron:
         return self.after(moment - timedelta(microseconds=1)) == moment
 
     def _instants(self, date: datetime) -> tuple[datetime, ...]:
-        """Return the instants, without a zone and in UTC, that a date of the expression stands for."""
+        """Return the instants of a date of the expression, in UTC without a zone."""
         first, second = self._offset(date, fold=0), self._offset(date, fold=1)
         if first == second:
             return (date - first,)
@@ -117,7 +117,7 @@ class Cron:
         return (date - first,) if self._is_first_left_out(date, second - first) else ()
 
     def _is_first_left_out(self, date: datetime, shift: timedelta) -> bool:
-        """Return whether no earlier date of the expression falls into the same gap as `date`."""
+        """Return whether `date` is the expression's first date in a gap of the clock."""
         earlier = next(self._dates_before(date), None)
         if earlier is None or date - earlier >= shift:
             return True
@@ -130,7 +130,7 @@ class Cron:
         return _offset_of(instant.replace(tzinfo=UTC).astimezone(self.zone))
 
     def _offsets_around(self, instant: datetime) -> tuple[timedelta, timedelta]:
-        """Return the least and the greatest offset to UTC as near to the instant as clocks are shifted there."""
+        """Return the least and the greatest UTC offset near the instant, within the length of a clock change."""
         if self.zone is UTC:
             return timedelta(0), timedelta(0)
         before = self._offset_at(instant - _A_DAY_AND_MORE)
@@ -157,7 +157,7 @@ class Cron:
             return
 
     def _from(self, date: datetime) -> croniter:
-        # A copy: it keeps its position in itself, and timetables are used by several threads.
+        # Copy it: croniter stores its position in the object, and several threads use a timetable.
         dates = copy(self._parsed)
         dates.set_current(date)
         return dates

@@ -1,4 +1,4 @@
-"""Cron expressions in words, as far as a few words do it; otherwise the expression itself."""
+"""Describes a cron expression in a few words. If that is impossible, quotes the expression."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
 
 class _TooManyWords(Exception):
-    """The expression says it better."""
+    """Words would be longer than the expression."""
 
 
 def describe_cron(cron: Cron) -> str:
@@ -26,7 +26,9 @@ def describe_cron(cron: Cron) -> str:
     zone = zone_name(cron.zone)
     try:
         minute, hour, day, month, weekday = cron.expression.lower().split()
-        if day != "*" and weekday != "*":  # either is enough, which takes two sentences
+        if (
+            day != "*" and weekday != "*"
+        ):  # one match is enough, which takes two sentences to explain
             raise _TooManyWords
         words = [_time(minute, hour), _day(day), _weekday(weekday), _month(month)]
     except (_TooManyWords, ValueError, IndexError):

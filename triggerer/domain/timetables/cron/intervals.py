@@ -22,13 +22,13 @@ from triggerer.domain.timetables.zones import checked_zone, with_zone, zone_to_j
 
 @dataclass(frozen=True, slots=True)
 class CronDataIntervalTimetable(HasTicks):
-    """A run at each instant of the expression, for the time since the one before.
+    """A run at each instant of the expression, for the time since the previous instant.
 
-    With catch-up and without a start there is nothing to begin with, hence no run. Without catch-up the first run is
-    for the last interval that is over.
+    With catch-up, a DAG without a start has no first interval, so it never runs. Without catch-up the first run covers
+    the last interval that has ended.
 
     Raises:
-        DagError: The expression or the zone is not understood.
+        DagError: The expression or the zone is invalid.
     """
 
     cron: str
@@ -68,7 +68,7 @@ class CronDataIntervalTimetable(HasTicks):
         run_after = checked_instant(run_after, "run_after")
         end = self._ticks.at_or_before(run_after)
         start = None if end is None else self._ticks.before(end)
-        if end is None or start is None:  # the expression's years have not begun
+        if end is None or start is None:  # the expression names only later years
             return DataInterval.exact(run_after)
         return DataInterval(start, end)
 

@@ -1,4 +1,4 @@
-"""Runs at the instants of a cron expression, each for a partition key made of its data interval."""
+"""Runs at the instants of a cron expression, each for a partition key made from its data interval."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ MOST_OFFSET: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class CronPartitionTimetable(HasTicks):
-    """A run at each instant of the expression, for the partition that is so many instants away.
+    """A run at each instant of the expression, for a partition `run_offset` instants away.
 
-    The run's data interval is that of the partition: from its date, an instant of the expression, to the next one. The
-    run's partition key is that date, written on the clock of the zone; the events of its tasks have the key, too.
+    The partition's date is an instant of the expression, and the data interval reaches from that date to the next
+    instant. The partition key is the date on the clock of the zone. The events of the run's tasks have the key, too.
 
     Args:
-        run_offset: How many instants after the run the partition's date lies; negative: before it. With -1, a run is
-            for the interval that has just ended, with 0 for the one that begins. None: 0.
-        run_immediately: As for `CronTriggerTimetable`.
-        key_format: How the date is written: a format of `strftime`, which may also have `{quarter}`. With `%z`, the
-            two hours of a night in which clocks are set back have two keys.
+        run_offset: The number of instants from the run to the partition's date; negative: before the run. With -1, a
+            run covers the interval that has just ended; with 0, the interval that begins. None: 0.
+        run_immediately: See `CronTriggerTimetable`.
+        key_format: A format of `strftime` for the date, which may contain `{quarter}`. With `%z`, two runs in the night
+            of a clock change have two keys.
     Raises:
-        DagError: An argument is not understood.
+        DagError: An argument is invalid.
     """
 
     cron: str
@@ -65,7 +65,7 @@ class CronPartitionTimetable(HasTicks):
 
     @property
     def keys(self) -> IntervalKeys:
-        """What writes its keys."""
+        """The writer of the partition keys."""
         return self._keys
 
     @property
@@ -83,7 +83,7 @@ class CronPartitionTimetable(HasTicks):
         run = next_tick(self, made, restriction, first=self._runs.first, interval=timedelta(0))
         if run is None or (interval := self._interval_of(run.run_after)) is None:
             return None
-        # Bounds are those of the runs, as in Airflow; but nothing is about a time after the end.
+        # As in Airflow, the bounds apply to the run. In addition, no partition may start after the end.
         if restriction.latest is not None and interval.start > restriction.latest:
             return None
         return DagRunInfo(run.run_after, interval)
@@ -119,12 +119,12 @@ class CronPartitionTimetable(HasTicks):
         return self.run_offset
 
     def _interval_of(self, run_at: datetime) -> DataInterval | None:
-        """Return the data interval of the run at an instant; None: the expression names no such date."""
+        """Return the data interval of the run at an instant; None: the expression has no such date."""
         date = self._moved(run_at, self._offset)
         return None if date is None else DataInterval(date, self.after(date) or date)
 
     def _run_of(self, date: datetime) -> datetime:
-        """Return when the run for a partition's date is; for a date of no partition, for those around it."""
+        """Return the instant of the run for a partition's date, or else the date if the expression ends before it."""
         return self._moved(date, -self._offset) or date
 
     def _moved(self, moment: datetime, steps: int) -> datetime | None:
@@ -141,7 +141,7 @@ def _checked_offset(value: object) -> int:
         return 0
     if type(value) is not int or abs(value) > MOST_OFFSET:
         raise DagError(
-            f"run_offset is a number of instants of the expression, {MOST_OFFSET} at most, not {value!r}"
+            f"run_offset is a number of instants of the expression, at most {MOST_OFFSET}, not {value!r}"
         )
     return value
 

@@ -19,12 +19,12 @@ from triggerer.errors import DagError
 
 @dataclass(frozen=True, slots=True, init=False)
 class MultipleCronTriggerTimetable(HasTicks):
-    """A run at each instant that one of the expressions names; one also where several do.
+    """A run at each instant of any of the expressions. Equal instants give one run.
 
-    `interval` and `run_immediately` are those of `CronTriggerTimetable`, for all of them.
+    `interval` and `run_immediately` apply to each expression; see `CronTriggerTimetable`.
 
     Raises:
-        DagError: There is no expression, or an argument is not understood.
+        DagError: No expression is given, or an argument is invalid.
     """
 
     timetables: tuple[CronTriggerTimetable, ...]
@@ -68,7 +68,7 @@ class MultipleCronTriggerTimetable(HasTicks):
         )
         runs = [answer for answer in answers if answer is not None]
         if not restriction.catchup and (past := [run for run in runs if run.run_after <= now()]):
-            # As little as possible is made up for: the latest.
+            # Make only the latest of the missed runs.
             return max(past)
         return min(runs, default=None)
 

@@ -20,12 +20,12 @@ class CronTriggerTimetable(TickTimetable):
     """A run at each instant of the expression. A cron string as a DAG's schedule means this, as in Airflow 3.
 
     Args:
-        interval: How long before the run its data interval starts.
-        run_immediately: Which instant is first if the DAG has neither a start nor a run. False: the one just past if
-            that was no longer ago than a tenth of the gap between runs or five minutes, whichever is more, otherwise
-            the next. A timedelta: the same with that bound. True: the one past, in any case.
+        interval: The length of the data interval before each run.
+        run_immediately: Chooses the first instant of a DAG with neither a start nor a run. False: the instant just past
+            if it lies back at most a tenth of the gap or five minutes, whichever is more; otherwise the next. A
+            timedelta: the instant just past if it lies back at most this long. True: the instant just past.
     Raises:
-        DagError: An argument is not understood.
+        DagError: An argument is invalid.
     """
 
     cron: str
@@ -54,7 +54,7 @@ class CronTriggerTimetable(TickTimetable):
 
     @property
     def zone(self) -> Zone:
-        """The time zone on whose clock the expression is read."""
+        """The time zone of the expression."""
         return self._ticks.zone
 
     def after(self, moment: datetime) -> datetime | None:
@@ -73,7 +73,7 @@ class CronTriggerTimetable(TickTimetable):
         }
 
     def first(self) -> datetime | None:
-        """Return the instant to begin with if the DAG has neither a start nor a run."""
+        """Return the first instant for a DAG with neither a start nor a run."""
         if self.run_immediately is True:
             past = self._ticks.at_or_before(now())
             return past or self._ticks.after(now())

@@ -1,4 +1,4 @@
-"""Lengths of time as timetables take, store and show them: a `timedelta`, or seconds where they come from JSON."""
+"""Durations as timetables accept, store and show them: a `timedelta`, or seconds from JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from triggerer.errors import DagError
 
 
 def checked_duration(value: object, what: str) -> timedelta:
-    """Return a length of time that is not negative.
+    """Return a duration that is not negative.
 
     Raises:
-        DagError: It is neither a `timedelta` nor a number of seconds, or it is negative.
+        DagError: The value is negative, or neither a `timedelta` nor a number of seconds.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = timedelta(seconds=value)
@@ -23,15 +23,15 @@ def checked_duration(value: object, what: str) -> timedelta:
 
 
 def checked_interval(value: object) -> timedelta:
-    """Return the length of a data interval; zero: the run is about a moment."""
+    """Return the length of a data interval. Zero means that the run covers one moment."""
     return checked_duration(value, "interval")
 
 
 def checked_delta(value: object) -> timedelta:
-    """Return the time from one run to the next: more than nothing.
+    """Return the time between runs, which must be above zero.
 
     Raises:
-        DagError: It is no `timedelta` above zero.
+        DagError: The value is no `timedelta` above zero.
     """
     delta = checked_duration(value, "the time between runs")
     if not delta:
@@ -40,7 +40,7 @@ def checked_delta(value: object) -> timedelta:
 
 
 def duration_text(value: timedelta) -> str:
-    """Return the length for people: "1 day 6 hours"."""
+    """Return the duration for people: "1 day 6 hours"."""
     rest = value.total_seconds()
     parts = []
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):

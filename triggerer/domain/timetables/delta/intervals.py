@@ -1,4 +1,4 @@
-"""Consecutive data intervals of one length."""
+"""Consecutive data intervals of a fixed length."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class DeltaDataIntervalTimetable(Timetable):
     """A run at the end of each interval of `delta`, for that interval.
 
-    With catch-up the intervals begin at the start; without a start there is nothing to begin with, hence no run.
-    Without catch-up the first is the last that is over, if they are counted from 1970.
+    With catch-up the intervals begin at the DAG's start; a DAG without a start never runs. Without catch-up the
+    intervals are counted from 1970, and the first run covers the last one that has ended.
 
     Raises:
-        DagError: `delta` is not more than nothing.
+        DagError: `delta` is not above zero.
     """
 
     delta: timedelta
@@ -74,11 +74,11 @@ class DeltaDataIntervalTimetable(Timetable):
         return moment + self.delta
 
     def at_or_after(self, moment: datetime) -> datetime:
-        """Return `moment`: an interval may start at any."""
+        """Return `moment`, because an interval may start at any time."""
         return moment
 
     def at_or_before(self, moment: datetime) -> datetime:
-        """Return `moment`: an interval may start at any."""
+        """Return `moment`, because an interval may start at any time."""
         return moment
 
     def _start_of_last(self) -> datetime:

@@ -1,4 +1,4 @@
-"""Runs with one length of time between them."""
+"""Runs with a fixed length of time between them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from triggerer.domain.timetables.delta.durations import (
 
 @dataclass(frozen=True, slots=True)
 class DeltaTriggerTimetable(Timetable):
-    """A run at the start, or now, and then each time when `delta` has passed.
+    """A run at the DAG's start, or now, and then each time `delta` has passed.
 
-    A `timedelta` as a DAG's schedule means this, as in Airflow 3. After a pause without catch-up, the next is at once.
+    A `timedelta` as a DAG's schedule means this, as in Airflow 3. Without catch-up, a DAG runs at once after a pause.
 
     Args:
-        interval: How long before the run its data interval starts.
+        interval: The length of the data interval before each run.
     Raises:
-        DagError: `delta` is not more than nothing.
+        DagError: `delta` is not above zero.
     """
 
     delta: timedelta
@@ -72,13 +72,13 @@ class DeltaTriggerTimetable(Timetable):
     # Ticks
 
     def after(self, moment: datetime) -> datetime:
-        """Return the tick that follows one at `moment`."""
+        """Return the tick after a tick at `moment`."""
         return moment + self.delta
 
     def at_or_after(self, moment: datetime) -> datetime:
-        """Return `moment`: the first tick may be at any."""
+        """Return `moment`, because the first tick may be at any time."""
         return moment
 
     def at_or_before(self, moment: datetime) -> datetime:
-        """Return `moment`: the first tick may be at any."""
+        """Return `moment`, because the first tick may be at any time."""
         return moment

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from triggerer import Asset
-from triggerer.domain.partitions.unreachable_roll_ups import vain_roll_ups
+from triggerer.domain.partitions.unreachable_roll_ups import impossible_roll_ups
 from triggerer.domain.schedules import schedule_of
 from triggerer.partitions import (
     DayWindow,
@@ -40,7 +40,7 @@ OFFSET = "%Y-%m-%dT%H%z"
 
 def said(mapper: PartitionMapper, now: datetime = NOW) -> list[str]:
     timetable = PartitionedAssetTimetable(assets=FLIGHTS, default_partition_mapper=mapper)
-    return list(vain_roll_ups(schedule_of(timetable), now=now))
+    return list(impossible_roll_ups(schedule_of(timetable), now=now))
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ def test_the_same_is_said_throughout_a_year() -> None:
 
 def test_what_is_no_roll_up_is_not_looked_at() -> None:
     assert said(IdentityMapper()) == []
-    assert list(vain_roll_ups(schedule_of(FLIGHTS), now=NOW)) == []
+    assert list(impossible_roll_ups(schedule_of(FLIGHTS), now=NOW)) == []
