@@ -1,4 +1,4 @@
-"""What must hold of watchers that fall behind alone: none misses a message, and lanes stay in order (rule 18)."""
+"""Checks watchers that fall behind alone: none misses a message, and lanes stay in order (rule 18)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Identity = tuple[int, str, int]
 
 
 class CatchingUpChecker:
-    """Notes what the filters have dealt with, and compares it with what the broker is told and the store keeps."""
+    """Records what the filters did with each message, and compares it with the broker's and the store's state."""
 
     def __init__(
         self, fail: Callable[[str, str], None], answered: tuple[set[Identity], ...]
@@ -30,84 +30,84 @@ class CatchingUpChecker:
         self.is_on = False
         self.broadcasts = Broadcasts()
         self.falls_behind = False
-        """Whether `on_failure` is "catch_up" in the process that runs; otherwise what fails comes again behind what was
-        outstanding."""
+        """Whether `on_failure` is "catch_up" in this process; otherwise the broker redelivers failed messages."""
         self.rows: dict[tuple[int, int], PositionRow] = {}
-        """By watcher and lane, where it stands: the rows of the store."""
+        """The store's rows of positions, by watcher and lane."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
-        """By watcher and key what is parked for it: the rows of the store."""
+        """The store's rows of stored and parked messages, by watcher and key."""
         self.is_log = False
         self.sets_aside = False
-        """Whether what a watcher of a log cannot take is set aside, and filters do the same each time."""
+        """Whether messages of a log can be parked. Filters then treat a message in the same way each time."""
         self.is_ordered = True
         """Whether the messages of a lane of the broker have an order."""
         self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
-        """Of a topic."""
+        """The lanes of a topic."""
         self.may_stay_at: Callable[[int, Message], bool] = lambda *_: False
-        """Whether a watcher may stand at a message for ever: it cannot be set aside."""
+        """Whether a watcher may stay at a message for ever, because the message cannot be parked."""
         self.is_asked: Callable[[int], bool] = lambda _: False
-        """Whether somebody has asked to have a watcher read again, and that is not done."""
+        """Whether a replay of a watcher is not done."""
         self.is_read_again: Callable[[int, PositionRow], bool] = lambda *_: False
-        """Whether a watcher was set back, and is still to be given what there was then."""
+        """Whether a rewound watcher has not yet reached the end that the lane had at the rewind."""
         self.is_selected: dict[int, Callable[[Any], bool]] = {}
-        """By watcher: what its live filter is given."""
+        """The selector of each watcher's live filter."""
         self._fail = fail
         self._answered = answered
         self._derived: dict[tuple[int, str], int] = {}
-        """By watcher and message: how many events its filter has derived, where it has moved past the message."""
+        """The number of events that a filter yielded for a message it has passed, by watcher and message."""
         self._claimed: dict[int, dict[str, Message]] = {}
-        """By watcher: what the broker was told to be done with, although the watcher had to see it."""
+        """By watcher: the messages that the watcher had to resolve and that the broker has advanced past."""
         self._excused: set[tuple[int, str]] = set()
-        """Rejected, dead-lettered, discarded, or left out by a selector."""
+        """Messages that were rejected, dead-lettered, discarded, or left out by a selector."""
         self._row_ids: dict[tuple[int, str], int] = {}
-        """By watcher and message the id of its row, while there is one, and after."""
+        """The id of the last row of a message, by watcher and message."""
         self._numbers = 0
         self._stored_at: dict[tuple[int, str], int] = {}
-        """When it was kept last, in the order of what is noted here."""
+        """The number at which a message was last stored, by watcher and message."""
         self._given_at: dict[tuple[int, str], int] = {}
-        """When it was first given to a filter of the watcher's, in the same order."""
+        """The number at which a filter first got a message, by watcher and message."""
         self._behind_since: dict[tuple[int, int], int] = {}
-        """By watcher and lane, when it was durable last that it is behind, or is set back, in the same order."""
+        """The number at which a backlog or a rewind last became durable, by watcher and lane."""
         self._set_aside: set[tuple[int, str]] = set()
-        """It is for a person to decide about them."""
+        """Parked messages, which wait for the operator."""
         self._replayed: set[tuple[int, str]] = set()
-        """A person has had the watcher be given them once more."""
+        """Parked messages that the operator has replayed."""
         self._rejected: set[tuple[int, str]] = set()
+        """Messages that a filter rejected while it caught up."""
         self._rejected_live: set[tuple[int, str]] = set()
-        """Rejected while catching up."""
         self._advanced: dict[tuple[str, int], set[int]] = {}
-        """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
+        """The offsets in advances that returned, with any outcome, by topic and lane."""
         self._comes_again: set[str] = set()
-        """Messages of logs that failed for all who had to see them: the broker delivers them again to all."""
+        """Messages of logs that failed for the whole cohort, so that the broker redelivers them to all."""
         self._behind_to: dict[tuple[int, LaneOfSession], int] = {}
-        """By watcher and lane the number of what was broadcast last while something before it was kept for it."""
+        """The number of the last broadcast while an earlier message was stored for a watcher, by watcher and lane."""
 
-    # What filters do
+    # Filters
 
     def on_opened(self, watcher: int, message: Message) -> None:
-        """A filter of the watcher's, live or not, is given a message: nothing that it has missed lies before it."""
+        """Check a message that a filter gets, live or not: the watcher has missed no earlier message of the lane."""
         self._given_at.setdefault((watcher, message.key), self._next_number())
-        for kept in self._stored_before(watcher, message.topic, message.lane, message.key):
-            if (watcher, kept) not in self._derived and not self.is_excused(watcher, kept):
+        for stored in self._stored_before(watcher, message.topic, message.lane, message.key):
+            if (watcher, stored) not in self._derived and not self.is_excused(watcher, stored):
                 self._fail(
-                    "S13", f"watcher {watcher} is given {message.key}, and {kept} is kept for it"
+                    "S13",
+                    f"watcher {watcher} gets {message.key}, although {stored} is stored for it",
                 )
                 return
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.rewound_to is not None:
-            # One that is set back is live until it knows.
+            # A rewound watcher is live until it knows of the rewind.
             return
         for earlier in self._between(row, message.offset):
             if not self._has_passed(watcher, earlier):
                 self._fail(
                     "S13",
-                    f"watcher {watcher} is given {message.key}, stands at {row.offset}, and has not dealt with"
+                    f"watcher {watcher} gets {message.key}, although its position is {row.offset} and it has not passed"
                     f" {earlier.key}",
                 )
                 return
 
     def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
-        """Nothing that it has missed is outstanding before it, where nobody has decided what becomes of that."""
+        """Check a live message: no earlier message that the watcher missed is outstanding and undecided."""
         if not self.falls_behind:
             return
         message = delivery.message
@@ -119,47 +119,52 @@ class CatchingUpChecker:
             ):
                 self._fail(
                     "S13",
-                    f"watcher {watcher} reads {message.key}, and it is open what becomes of {earlier.message.key}",
+                    f"watcher {watcher} reads {message.key} while {earlier.message.key} is undecided",
                 )
 
     def on_passed(self, watcher: int, message: Message, derived: int) -> None:
-        """A filter of the watcher's has moved past a message."""
+        """Record that a filter of the watcher has passed a message."""
         at = watcher, message.key
         self._derived[at] = min(derived, self._derived.get(at, derived))
 
     def on_rejected(self, watcher: int, message: Message) -> None:
-        """A filter that catches up rejects a message: where nothing can be set aside, its lane stands there."""
+        """Record a rejection while catching up. If messages cannot be parked, the lane stops there."""
         self._rejected.add((watcher, message.key))
 
     def on_rejected_live(self, watcher: int, message: Message) -> None:
-        """A filter of the group rejects a message: it may be set aside for the watcher."""
+        """Record that a live filter rejects a message, which may therefore be parked for the watcher."""
         self._rejected_live.add((watcher, message.key))
 
     def has_rejected_live(self, watcher: int, key: str) -> bool:
-        """Whether a filter of the group has rejected a message for the watcher."""
+        """Whether a live filter has rejected a message for the watcher."""
         return (watcher, key) in self._rejected_live
 
     def may_be_set_aside(self, watcher: int, key: str) -> bool:
-        """Whether a message may be set aside for a watcher without any failure."""
+        """Whether a message may be parked for a watcher without any failure."""
         return self.has_rejected_live(watcher, key) or self.is_hopeless(watcher, key)
 
-    # What the broker is told
+    # The broker
 
     def mark_advanced(self, delivery: Delivery) -> None:
-        """It was in an advance that has returned."""
+        """Record that the advance with a delivery has returned."""
         message = delivery.message
         self._advanced.setdefault((message.topic, message.lane), set()).add(message.offset)
 
     def was_advanced(self, message: Message) -> bool:
-        """Whether it was in an advance that has returned, with whatever outcome."""
+        """Whether an advance with a message has returned, with any outcome."""
         return message.offset in self._advanced.get((message.topic, message.lane), ())
 
     def mark_redelivered(self, delivery: Delivery) -> None:
-        """It has failed, and the broker delivers it again. What was pulled behind it may be given before it."""
+        """Record that the broker redelivers a failed message. Messages that were pulled after it may come first."""
         self._comes_again.add(delivery.message.key)
 
     def on_done(self, delivery: Delivery, excused: set[int], owed: set[int]) -> None:
-        """The broker is told that these watchers are done with a message; `excused` need not see it again."""
+        """Check an advance past a message.
+
+        Args:
+            excused: The watchers that need not see the message again.
+            owed: The watchers that had to resolve it.
+        """
         message = delivery.message
         self._comes_again.discard(message.key)
         self.broadcasts.mark_done(message)
@@ -167,26 +172,26 @@ class CatchingUpChecker:
         self._excused |= {(watcher, message.key) for watcher in excused}
         for watcher in sorted(owed):
             if not self.is_safe(watcher, message):
-                self._fail("S13", f"{message.key} is given up, and watcher {watcher} is to see it")
+                self._fail("S13", f"{message.key} is passed, but watcher {watcher} has missed it")
             self._claimed.setdefault(watcher, {})[message.key] = message
 
     def is_safe(self, watcher: int, message: Message) -> bool:
-        """Whether it is durable what the watcher derived from it, or that the watcher stands before it."""
+        """Whether the watcher cannot lose a message: its events, or an earlier position, are durable."""
         if self.is_standing_before(watcher, message):
             return True
         return self._is_settled(watcher, message) or self._came_later(watcher, message)
 
     def is_standing_before(self, watcher: int, message: Message) -> bool:
-        """Whether it is durable that the watcher stands at the message or before it, or that this is parked for it."""
+        """Whether the watcher's stored position is at or before the message, or the message is parked for it."""
         row = self.rows.get((watcher, message.lane))
         if row is not None and row.topic == message.topic and row.offset <= message.offset:
             return True
         return (watcher, message.key) in self.parked
 
     def _came_later(self, watcher: int, message: Message) -> bool:
-        """Whether it lies before where the watcher stands, which came when all others were done with it.
+        """Whether a message before the watcher's position was done before the watcher joined the lane.
 
-        The broker delivers it again, since it was not told, or has forgotten: to the watcher nobody owes it.
+        The broker may deliver such a message again if an advance was lost. Then the watcher need not get it.
         """
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic or row.offset <= message.offset:
@@ -194,35 +199,35 @@ class CatchingUpChecker:
         return self.broadcasts.was_done_before(watcher, message)
 
     def was_behind(self, watcher: int, delivery: Delivery) -> bool:
-        """Whether the watcher was to be given something else of the lane first: what it answered live counts not."""
+        """Whether an earlier message was stored for the watcher at the broadcast, so that its live answer is void."""
         return delivery.number <= self._behind_to.get((watcher, lane_of(delivery)), 0)
 
-    # What becomes durable
+    # The store
 
     def on_stored(self, watcher: int, key: str) -> None:
-        """An event of a message is durable for the first time: all that it has missed before it in the lane was."""
+        """Check the first durable event of a message: earlier missed messages of the lane must be durable already."""
         topic, lane, offset = key.rsplit("/", 2)
-        for kept in self._stored_before(watcher, topic, int(lane), key):
-            at = watcher, kept
+        for stored in self._stored_before(watcher, topic, int(lane), key):
+            at = watcher, stored
             if self._given_at.get((watcher, key), math.inf) < self._stored_at[at]:
-                # It was given this before that was kept: it has failed and came again, and the store is slow.
+                # The filter got this message first. The other one failed and was stored later, and the store is slow.
                 continue
             if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
                 self._fail(
-                    "S13", f"an event of {key} is stored for watcher {watcher} before {kept}"
+                    "S13", f"an event of {key} is stored for watcher {watcher} before {stored}"
                 )
                 return
         row = self.rows.get((watcher, int(lane)))
         if row is None or row.topic != topic or row.rewound_to is not None:
             return
         if (watcher, key) in self._replayed:
-            # Its lane has gone on without it.
+            # The lane has continued without the replayed message.
             return
         if self._given_at.get((watcher, key), 0) < self._behind_since.get((watcher, int(lane)), 0):
-            # It was given it live before that, and the store is slow.
+            # The live filter got the message before the watcher fell behind, and the store is slow.
             return
         for earlier in self._between(row, int(offset)):
-            # What the store refuses it never gets: nothing can come before that.
+            # The store has none of the events that it refused.
             if not (self._is_settled(watcher, earlier) or self._is_refused(watcher, earlier)):
                 self._fail(
                     "S13",
@@ -233,11 +238,11 @@ class CatchingUpChecker:
     def on_moved(
         self, watcher: int, lane: int, before: PositionRow | None, after: PositionRow | None
     ) -> None:
-        """The row of a watcher was written; None: there is none."""
+        """Check the written row of a position; None if there is no row."""
         if after is not None and (before is None or after.rewound_to == after.position):
             self._behind_since[watcher, lane] = self._next_number()
         if before is None or (before.rewound_to is not None and self.is_asked(watcher)):
-            # Its owner counts it as set back when all is durable that was asked, or the next one does it again.
+            # The owner completes a rewind once all of it is durable; otherwise the next owner repeats it.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -247,106 +252,107 @@ class CatchingUpChecker:
                 ):
                     self._fail(
                         "S13",
-                        f"watcher {watcher} goes on to {after.offset}, and {message.key} is not durable",
+                        f"the position of watcher {watcher} moves to {after.offset}, but {message.key} is not durable",
                     )
             return
         claimed = self._claimed.get(watcher, {})
         committed = self.lanes(before.topic)[lane].position
-        # What the broker has not committed, it delivers again.
+        # The broker redelivers uncommitted messages.
         for message in messages[before.offset : committed]:
             if message.key in claimed and not self._is_settled(watcher, message):
                 self._fail(
-                    "S13", f"watcher {watcher} is to see {message.key}, and its position goes"
+                    "S13",
+                    f"the position of watcher {watcher} is deleted, but it has missed {message.key}",
                 )
         told = self._advanced.get((before.topic, lane), set())
         if before.rewound_to is not None:
-            # It was not behind: what comes again it has, and keys absorb it.
+            # The watcher had no backlog before the rewind. Idempotency keys absorb redelivered messages.
             return
-        # What has failed and comes again it is not done with.
+        # A failed message that comes again is not done.
         told = {offset for offset in told if messages[offset].key not in self._comes_again}
         if early := set(range(committed, before.offset)) - told:
             self._fail(
                 "S13",
-                f"the position {before.offset} of watcher {watcher} in lane {lane} goes before the broker was told of"
-                f" {sorted(early)}",
+                f"the position {before.offset} of watcher {watcher} in lane {lane} is deleted before the broker"
+                f" advanced past {sorted(early)}",
             )
 
     def on_row_gone(self, row: ParkedRow) -> None:
-        """A message is not parked any more: what the watcher has derived from it is durable."""
+        """Check the deletion of a stored or parked message: the watcher's events of it must be durable."""
         watcher, key = row.watcher, row.message
         self._record_behind_to(watcher, key)
         self._set_aside.discard((watcher, key))
         if not self._is_settled_key(watcher, key):
-            self._fail("S13", f"{key} is parked for watcher {watcher} no more, and is not durable")
+            self._fail("S13", f"the row of {key} for watcher {watcher} is deleted, but not durable")
 
     def _record_behind_to(self, watcher: int, key: str) -> None:
-        """What was broadcast up to now came while this was kept for the watcher, if it was."""
+        """Record that all broadcasts so far came while a message was stored for the watcher."""
         topic, lane, _ = key.rsplit("/", 2)
         if not self.is_log:
             for at, number in self.broadcasts.last_of(topic, int(lane)):
                 self._behind_to[watcher, at] = number
 
     def record_row(self, row: ParkedRow) -> None:
-        """A message is parked in this place; if it is given once more when it is gone, that is no other place."""
+        """Record the row of a stored or parked message. An unchanged row keeps its number."""
         at = row.watcher, row.key
         if self._row_ids.get(at) != row.id:
             self._row_ids[at] = row.id
             self._stored_at[at] = self._next_number()
 
     def is_behind(self, watcher: int, message: Message) -> bool:
-        """Whether others of the message's lane in a queue are kept for the watcher: it is given this again."""
+        """Whether other messages of the lane of a queue are stored for the watcher, so that it gets this one again."""
         return any(
             row.key != message.key for row in self._stored_in(watcher, message.topic, message.lane)
         )
 
     def on_set_aside(self, watcher: int, key: str) -> None:
-        """It is for a person to decide about it."""
+        """Record that a message is parked."""
         self._record_behind_to(watcher, key)
         self._set_aside.add((watcher, key))
 
     def on_replayed(self, watcher: int, key: str) -> None:
-        """Somebody has decided that the watcher is to be given it once more."""
+        """Record that the operator replays a parked message."""
         self._set_aside.discard((watcher, key))
         self._replayed.add((watcher, key))
 
     def on_discarded(self, watcher: int, key: str) -> None:
-        """Somebody has decided that the watcher need not see it."""
+        """Record that the operator discards a message."""
         self._set_aside.discard((watcher, key))
         self._excused.add((watcher, key))
 
     def check_not_parked(self, watcher: int, message: Message) -> None:
-        """The producer is about to be handed it, since it cannot be kept."""
+        """Check a message that is about to be dead-lettered at a bound: it may not be parked as well."""
         if (watcher, message.key) in self.parked:
-            self._fail("S9", f"{message.key} is dead-lettered for watcher {watcher}, and is parked")
+            self._fail("S9", f"{message.key} is parked for watcher {watcher} and dead-lettered too")
 
     def on_dead_lettered(self, watcher: int, message: Message) -> None:
-        """At a bound the producer was handed it in the watcher's place."""
+        """Record that a message was dead-lettered for the watcher at a bound."""
         self._excused.add((watcher, message.key))
 
     # At the end
 
     def find_unread(self, topic: str) -> str | None:
-        """Who has not caught up in the topic; None: everybody has."""
-        for kept in self.parked.values():
-            if kept.is_stored and kept.body[0] == topic:
-                return f"{kept.message} is kept for watcher {kept.watcher}"
+        """A watcher that has not caught up in the topic; None if all have."""
+        for stored in self.parked.values():
+            if stored.is_stored and stored.body[0] == topic:
+                return f"{stored.message} is stored for watcher {stored.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
             messages, starts = self.lanes(topic)[lane].messages, self.lanes(topic)[lane].starts
-            # What it has missed of a log that was made anew is gone; its row may stay until the lane's next message.
+            # The missed messages of a recreated topic are gone. The row may stay until the lane's next message.
             offset = max(row.offset, starts[-1])
             if row.topic != topic or offset >= len(messages):
                 continue
             if self._is_dealt_with(row, watcher, messages[offset:]):
                 continue
             if not self.may_stay_at(watcher, messages[offset]):
-                return f"watcher {watcher} stands at {row.offset} of {len(messages)} in lane {lane} of {topic}"
+                return f"watcher {watcher} is at {row.offset} of {len(messages)} in lane {lane} of {topic}"
         return None
 
     def _is_dealt_with(self, row: PositionRow, watcher: int, messages: Sequence[Message]) -> bool:
-        """Whether nothing is missing of what lies behind a row, or all of it has failed for all.
+        """Whether the watcher has dealt with all these messages after its position.
 
-        The owner does not know that the broker has given it up at the limit: its row stays until the lane's next
-        message. Who was set back is to be given again what it has.
+        With redelivery they may also have failed for the whole cohort: the owner does not know that the broker gave up
+        at the limit, so the row stays until the lane's next message. A rewound watcher must read them again.
         """
         if self.is_read_again(watcher, row):
             return False
@@ -355,7 +361,7 @@ class CatchingUpChecker:
         return all(self._is_settled(watcher, message) for message in messages)
 
     def find_missed(self, deleted: set[int]) -> str | None:
-        """What a watcher has missed for good; None: nothing."""
+        """A message that a watcher has missed for good; None if there is none."""
         for watcher, messages in self._claimed.items():
             for message in messages.values():
                 if watcher not in deleted and not self.is_safe(watcher, message):
@@ -369,9 +375,9 @@ class CatchingUpChecker:
         return self._numbers
 
     def _stored_before(self, watcher: int, topic: str, lane: int, key: str) -> Iterator[str]:
-        """What is kept for the watcher in the lane, before this message if that is kept too.
+        """The keys of the messages that are stored for the watcher in the lane before this message.
 
-        Not what is replayed: the lane has gone on behind that long ago.
+        Replayed messages are left out, because the lane has continued after them.
         """
         own = self._row_ids.get((watcher, key))
         for row in self._stored_in(watcher, topic, lane):
@@ -380,7 +386,7 @@ class CatchingUpChecker:
                 yield row.key
 
     def _stored_in(self, watcher: int, topic: str, lane: int) -> Iterator[ParkedRow]:
-        """What is kept for the watcher in the lane; where each message is one, nothing."""
+        """The rows that are stored for the watcher in the lane; none if each message is a lane of its own."""
         if self.is_ordered:
             for row in self.parked.values():
                 is_stored = row.watcher == watcher and row.is_stored and row.body[0] == topic
@@ -388,7 +394,7 @@ class CatchingUpChecker:
                     yield row
 
     def _between(self, row: PositionRow, offset: int) -> Iterator[Message]:
-        """What the watcher is to be given before this offset."""
+        """The messages that the watcher must get before this offset."""
         for message in self.lanes(row.topic)[row.lane].messages[row.offset : offset]:
             if message.key not in self._comes_again:
                 yield message
@@ -412,14 +418,14 @@ class CatchingUpChecker:
         return self.is_excused(*at)
 
     def derives(self, watcher: int, key: str) -> bool:
-        """Whether a filter of the watcher's derives something from a message that the store does not refuse."""
+        """Whether a filter of the watcher yields events for a message, and the store accepts them."""
         is_refused = any(one[:2] == (watcher, key) for one in self._answered[1])
         return bool(self._derived.get((watcher, key))) and not is_refused
 
     def is_excused(self, watcher: int, key: str) -> bool:
-        """Whether the watcher need not see it now: it was rejected, dead-lettered, discarded, is set aside, or gone.
+        """Whether the watcher need not see a message now: rejected, dead-lettered, discarded, parked or gone.
 
-        A log goes on behind what is replayed, too.
+        In a log that includes messages that are replayed, because the lane continues after them.
         """
         at = watcher, key
         if at in self._excused or at in self._set_aside:
@@ -430,12 +436,12 @@ class CatchingUpChecker:
         )
 
     def _is_gone(self, key: str) -> bool:
-        """Whether its log was made anew."""
+        """Whether the message's topic has been recreated."""
         topic, lane, offset = key.rsplit("/", 2)
         return int(offset) < self.lanes(topic)[int(lane)].starts[-1]
 
     def is_left_out(self, watcher: int, message: Message) -> bool:
-        """Whether the watcher's selector leaves it out."""
+        """Whether the watcher's selector leaves out a message."""
         is_selected = self.is_selected.get(watcher)
         return is_selected is not None and not is_selected(message.event)
 
@@ -443,13 +449,13 @@ class CatchingUpChecker:
         return self.is_hopeless(watcher, message.key)
 
     def _is_to_be_set_aside(self, watcher: int, key: str) -> bool:
-        """Whether the store has refused what derives from it each time."""
+        """Whether a message must be parked, because the store has refused its events each time."""
         is_refused = any(one[:2] == (watcher, key) for one in self._answered[1])
         is_taken = self._derived.get((watcher, key)) == 0
         return self.sets_aside and is_refused and not (is_taken or self.is_excused(watcher, key))
 
     def is_hopeless(self, watcher: int, key: str) -> bool:
-        """Whether the watcher has rejected it while it caught up, or the store has refused what derives from it."""
+        """Whether the watcher rejected a message while it caught up, or the store refused its events."""
         refused = self._answered[1]
         if (watcher, key) in self._rejected:
             return True

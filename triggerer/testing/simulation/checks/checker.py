@@ -1,4 +1,4 @@
-"""What must always hold, checked by evidence that the models collect, never by what the runtime says of itself."""
+"""Checks the promises by evidence that the models collect, never by the runtime's own account."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Violation(AssertionError):
-    """A promise was broken. `rule` is one of those in `docs/notes/simulation.md`, such as S1 or L6."""
+    """A promise was broken. `rule` is a rule of `docs/notes/simulation.md`, such as S1 or L6."""
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(f"{rule}: {detail}")
@@ -33,38 +33,39 @@ class Violation(AssertionError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
-        """Seeds run in other processes, and exceptions are pickled by their `args`, which are the message alone."""
+        """Pickle rule and detail, because `args` has only the message and seeds run in other processes."""
         return Violation, (self.rule, self.detail)
 
 
 class Checker:
-    """Notes what happened, and the first violation, which the supervisor raises before the next step.
+    """Records what happened, and the first violation.
 
-    It is told from within the models, under the runtime's own handlers, so it notes a violation rather than raise it.
+    The models call it under the runtime's own error handlers, so it records a violation and the supervisor raises it
+    before the next step.
     """
 
     def __init__(self) -> None:
         self.violation: Violation | None = None
         self.durable: set[Identity] = set()
-        """What the store has committed."""
+        """The events that the store has committed."""
         self.refused: set[Identity] = set()
-        made_again = set[Identity]()
-        self.catching_up = CatchingUpChecker(self.fail, (self.durable, self.refused, made_again))
-        """Off, unless watchers fall behind alone."""
+        reemitted = set[Identity]()
+        self.catching_up = CatchingUpChecker(self.fail, (self.durable, self.refused, reemitted))
+        """Switched on if watchers can fall behind alone."""
         self.handover = HandoverChecker(self.fail, self.catching_up.was_advanced)
-        self.replays = ReplayChecker(self.fail, self.catching_up, made_again)
+        self.replays = ReplayChecker(self.fail, self.catching_up, reemitted)
         self.probes = ProbeChecker(self.fail)
         self.parked = ParkedChecker(self.fail, self.catching_up.may_be_set_aside)
         self.rest = RestChecker(self.fail)
         self.slow_subscribers = SlowSubscriberChecker(self.fail)
         self.filter_errors = FilterErrors()
         self.deleted: set[int] = set()
-        """Watchers that were deleted on purpose: they need not see anything any more."""
+        """Watchers that were deleted on purpose, so that they need not see later messages."""
         self.replays.deleted = self.deleted
         self.is_taken_over: Callable[[Fence], bool] = lambda _: False
         self.is_owner: Callable[[Owner], bool] = lambda _: True
         self._owed: dict[str, set[int]] = {}
-        """By stream: the watchers that have to see each message."""
+        """The watchers that must resolve each message, by stream."""
         self._settled: set[tuple[str, int, int]] = set()
         self._rejected: set[tuple[str, int, int]] = set()
         self._selectors: dict[Subscriber, Callable[[Any], bool]] = {}
@@ -74,7 +75,7 @@ class Checker:
         if self.violation is None:
             self.violation = Violation(rule, detail)
 
-    # The broker's side
+    # The broker
 
     def on_broadcast(self, delivery: Delivery) -> None:
         if not delivery.is_under_lease:
@@ -85,18 +86,18 @@ class Checker:
             "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
         )
         if _assignment(delivery) in self._rejected and not delivery.is_duplicate:
-            self.fail("S10", f"{delivery.message.key} was rejected, and is handed out again")
+            self.fail("S10", f"{delivery.message.key} was rejected, but is broadcast again")
 
     def owe(self, topic: str, watchers: set[int]) -> None:
-        """These watchers have to see each message of the stream from its first one on."""
+        """Require that these watchers resolve each message of the stream, from the first on."""
         self._owed[topic] = watchers
 
     def forgive(self, topic: str, watcher: int) -> None:
-        """This watcher need not see the messages of the stream, until it is one of those that have to answer."""
+        """No longer require that this watcher resolves the stream's messages, until it is in a cohort."""
         self._owed.get(topic, set()).discard(watcher)
 
     def check_members(self, delivery: Delivery) -> None:
-        """Who is one of those that have to answer stays one, until its watcher is deleted."""
+        """Check that each watcher of an earlier cohort is in this one, unless it was deleted."""
         owed = self._owed.setdefault(delivery.message.topic, set())
         if not self.is_owner(delivery.consumer.owner):
             return
@@ -108,7 +109,7 @@ class Checker:
         owed.update(delivery.cohort)
 
     def on_advance(self, delivery: Delivery, outcome: AdvanceOutcome) -> None:
-        """The producer advances with `outcome`: compare it with what the filters did and what the store holds."""
+        """Compare an advance's outcome with the filters' answers and the store's rows."""
         if not delivery.consumer.is_alive:
             return
         self.trace("advance", message=delivery.message.key, n=delivery.number, outcome=outcome)
@@ -118,12 +119,12 @@ class Checker:
         if outcome.acked + outcome.failed + outcome.rejected != count:
             self.fail("S3", f"{name}, but {count} had to answer, for {sorted(cohort)}")
         owed = {watcher for watcher in cohort if watcher not in self.deleted}
-        # A trigger answers once for all of its watchers; without those that were deleted, perhaps for none.
+        # A trigger answers once for all its watchers. If all of them were deleted, it answers for none.
         sharing = [watchers & owed for watchers in delivery.triggers]
         answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
         accepted = answered | self._find_safe(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
-        # Where it comes again, one that passes it for a watcher that is behind counts by the others.
+        # A failed message comes again, so a trigger may accept it although one of its watchers has a backlog there.
         is_partial = bool(outcome.failed)
         able = sum(
             watchers <= accepted or (is_partial and not watchers.isdisjoint(accepted))
@@ -135,19 +136,19 @@ class Checker:
             not watchers or bool(watchers & rejected) for watchers in sharing
         ):
             self.fail("S3", f"{name}, but only {sorted(rejected)} rejected it")
-        # At a bound what was rejected cannot be set aside: it has failed.
+        # At a bound a rejected message cannot be parked, so it counts as failed.
         may_fail = set() if self.parked.has_room else rejected
         healthy = {
             watcher
             for watcher in (answered | rejected) - may_fail
             if self._is_healthy(delivery, watcher)
-            # It is given it once more.
+            # A watcher with a backlog gets the message again.
             and not (
                 self.catching_up.is_on and self.catching_up.is_behind(watcher, delivery.message)
             )
         }
         if self.catching_up.is_on and outcome.failed:
-            # Who has failed it alone falls behind: it has failed for all, or lies behind one that has, and so on.
+            # A watcher that fails alone falls behind, so this message failed for all or follows such a message.
             for_all = outcome.failed == count or self.catching_up.falls_behind
             self.catching_up.broadcasts.mark_failed(delivery, for_all=for_all)
         fails_too = self.catching_up.broadcasts.fails_too(delivery)
@@ -160,8 +161,8 @@ class Checker:
                 self._rejected.add(_assignment(delivery))
             if self.catching_up.is_on:
                 spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
-                # A lease may end sooner than was agreed: what its group passes over until it knows, the watchers of the
-                # next owner need not have.
+                # A lease may end sooner than was agreed. The next owner's watchers need not get the messages that the
+                # old group advances past until it knows.
                 is_owner = self.is_owner(delivery.consumer.owner)
                 excused = rejected | spared if is_owner else owed
                 if outcome.rejected and is_owner:
@@ -169,7 +170,7 @@ class Checker:
                 self.catching_up.on_done(delivery, excused, owed)
 
     def _check_set_aside(self, delivery: Delivery, rejected: set[int]) -> None:
-        """What a live filter has rejected is set aside for its watcher before the broker is told."""
+        """Check that a message rejected by a live filter is parked before the advance."""
         catching_up, message = self.catching_up, delivery.message
         if not catching_up.sets_aside:
             return
@@ -183,30 +184,30 @@ class Checker:
             )
         }
         if missing:
-            self.fail("S13", f"{sorted(missing)} rejected {message.key}, and it is not set aside")
+            self.fail("S13", f"{sorted(missing)} rejected {message.key}, but it is not parked")
 
     def _find_safe(self, delivery: Delivery, owed: set[int]) -> set[int]:
-        """Those that are behind at it or before it, or have dealt with it while they were."""
+        """The watchers that cannot lose the message, because of their backlog or their catch-up."""
         if not self.catching_up.is_on:
             return set()
         return {watcher for watcher in owed if self.catching_up.is_safe(watcher, delivery.message)}
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
-        """A group begins to do `what`, which it may do only while its lease holds.
+        """Check that a group may broadcast or advance, as `what` says: only while its lease holds.
 
-        Not when its instance knows that it is over, and not when the database shows another owner: by then it has to
+        The lease is over if the instance knows that, or if the database shows another owner. By then the instance must
         know from its own clock.
         """
         if self.is_lease_over(delivery.consumer.owner):
             self._fail_for_lease(delivery, what)
 
     def is_lease_over(self, owner: Owner) -> bool:
-        """Whether nothing may be done under its lease any more."""
+        """Whether the owner's lease is over, so that its group must stop."""
         return owner.is_over or (owner.is_alive and self.is_taken_over(owner.fence))
 
     def _fail_for_lease(self, delivery: Delivery, what: str) -> None:
         fence = delivery.consumer.owner.fence
-        self.fail("S6", f"{fence} is over, and its group {what} {delivery.message.key}")
+        self.fail("S6", f"{fence} is over, but its group {what} {delivery.message.key}")
 
     def on_dead_letter(self, delivery: Delivery) -> None:
         self._settled.add(_assignment(delivery))
@@ -215,10 +216,10 @@ class Checker:
             self.catching_up.on_done(delivery, watchers, watchers)
 
     def on_passed(self, message: Message, delivery: Delivery) -> None:
-        """The broker will not deliver `message` again, because of the advance of `delivery`."""
+        """Check a message that the broker will not deliver again, because of the advance of `delivery`."""
         if (message.key, *_assignment(delivery)[1:]) not in self._settled:
             self.fail(
-                "S1", f"the position passed {message.key}, which is not resolved by everybody"
+                "S1", f"the position passed {message.key}, which some watchers have not resolved"
             )
 
     def _has_accepted(self, delivery: Delivery, watcher: int) -> bool:
@@ -230,7 +231,7 @@ class Checker:
         return all(identity in self.durable for identity in _derived(delivery, watcher))
 
     def _is_spared(self, delivery: Delivery, watcher: int) -> bool:
-        """Whether the watcher's selector leaves it out, and its filter has not seen it."""
+        """Whether the watcher's selector leaves out the message and its filter has not seen it."""
         subscriber = delivery.cohort.get(watcher)
         is_selected = self._selectors.get(subscriber) if subscriber is not None else None
         if is_selected is None or watcher in delivery.opened:
@@ -247,17 +248,21 @@ class Checker:
             return False
         return not any(one in self.refused for one in _derived(delivery, watcher))
 
-    # The runtime's side
+    # The runtime
 
     def on_opened(
         self, delivery: Delivery, subscriber: Subscriber, watcher: int, *, is_owed: bool
     ) -> None:
-        """A filter got `delivery`; `is_owed`: it has to answer for it, which is so except on the fast path."""
+        """Check a delivery that a filter gets.
+
+        Args:
+            is_owed: True in ack mode, where the filter must resolve the message.
+        """
         self.trace("opened", message=delivery.message.key, n=delivery.number, watcher=watcher)
         if watcher in delivery.opened:
             self.fail("S3", f"watcher {watcher} was handed {delivery.message.key} twice")
         delivery.opened.add(watcher)
-        # Who has come to its trigger since it was broadcast is given it, and does not owe it.
+        # A watcher that joined its trigger after the broadcast gets the message, but need not resolve it.
         owes = watcher in delivery.cohort or subscriber not in delivery.cohort.values()
         if is_owed and owes and delivery.cohort.get(watcher) is not subscriber:
             self.fail(
@@ -271,13 +276,13 @@ class Checker:
             self.handover.on_opened_live(watcher, delivery)
 
     def record_selector(self, subscriber: Subscriber, is_selected: Callable[[Any], bool]) -> None:
-        """From now on it is not to get the events that are not selected."""
+        """Record that the subscriber gets only the selected events from now on."""
         self._selectors[subscriber] = is_selected
         if self.catching_up.is_on:
             self.record_source(subscriber, subscriber.source.watchers)
 
     def record_source(self, subscriber: Subscriber | None, watchers: Iterable[WatcherRef]) -> None:
-        """It serves these watchers."""
+        """Record the watchers that the subscriber serves."""
         is_selected = self._selectors.get(subscriber) if subscriber is not None else None
         if self.catching_up.is_on and is_selected is not None:
             selected = dict.fromkeys((one.watcher_id for one in watchers), is_selected)
@@ -287,11 +292,13 @@ class Checker:
         return subscriber in self._selectors
 
     def check_group(self, group: Group) -> None:
-        """At every step: what is outstanding adds up, and is within its bounds."""
+        """Check at each step that the counts of outstanding messages add up and are within their bounds."""
         state = group.state
         ledger, lanes, settings = state.ledger, state.lanes, state.settings
         if lanes.outstanding > settings.max_outstanding:
-            self.fail("S9", f"{lanes.outstanding} outstanding of {settings.max_outstanding}")
+            self.fail(
+                "S9", f"{lanes.outstanding} outstanding, the bound is {settings.max_outstanding}"
+            )
         counted, bound = 0, settings.max_outstanding_per_lane
         counted_bytes, bound_bytes = 0, settings.max_outstanding_bytes_per_lane
         # The message that reaches a bound in bytes may exceed it.
@@ -299,7 +306,8 @@ class Checker:
         if lanes.outstanding_bytes >= settings.max_outstanding_bytes + largest:
             self.fail(
                 "S9",
-                f"{lanes.outstanding_bytes} bytes outstanding of {settings.max_outstanding_bytes}",
+                f"{lanes.outstanding_bytes} bytes outstanding,"
+                f" the bound is {settings.max_outstanding_bytes}",
             )
         for lane in lanes:
             counted += lane.outstanding
@@ -307,16 +315,19 @@ class Checker:
             if lane.outstanding_bytes >= bound_bytes + largest:
                 self.fail(
                     "S9",
-                    f"lane {lane.key}: {lane.outstanding_bytes} bytes outstanding of {bound_bytes}",
+                    f"lane {lane.key}: {lane.outstanding_bytes} bytes outstanding,"
+                    f" the bound is {bound_bytes}",
                 )
             if lane.outstanding > bound:
-                self.fail("S9", f"lane {lane.key}: {lane.outstanding} outstanding of {bound}")
+                self.fail(
+                    "S9", f"lane {lane.key}: {lane.outstanding} outstanding, the bound is {bound}"
+                )
         if counted != lanes.outstanding:
-            self.fail("S3", f"the lanes hold {counted}, outstanding are {lanes.outstanding}")
+            self.fail("S3", f"the lanes count {counted} messages, the stream {lanes.outstanding}")
         if counted_bytes != lanes.outstanding_bytes or (not counted and counted_bytes):
             self.fail(
                 "S3",
-                f"the lanes hold {counted_bytes} bytes, outstanding are {lanes.outstanding_bytes}",
+                f"the lanes count {counted_bytes} bytes, the stream {lanes.outstanding_bytes}",
             )
         head, passed, size = ledger.head, ledger.passed, settings.subscriber_queue_size
         for subscriber in group.subscribers:
@@ -328,7 +339,9 @@ class Checker:
                     "S3", f"{subscriber.name}: {passed=}, {done=}, {pulled=}, broadcast={head}"
                 )
             if head - pulled > size:
-                self.fail("S9", f"{subscriber.name} lags {head - pulled} events of {size}")
+                self.fail(
+                    "S9", f"{subscriber.name} has {head - pulled} events in its queue of {size}"
+                )
 
 
 def _assignment(delivery: Delivery) -> tuple[str, int, int]:

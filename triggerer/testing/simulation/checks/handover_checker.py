@@ -1,4 +1,4 @@
-"""What must hold where a filter that catches up meets the live one: nothing is given to both (rule 18)."""
+"""Checks the handover: no message goes both to a filter that catches up and to the live filter (rule 18)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class HandoverChecker:
-    """Compares what live filters are given with what the watcher has passed while it caught up.
+    """Compares the messages of live filters with the messages that the same watcher passed while it caught up.
 
-    Keys absorb what derives from a repeat, so that nothing that is durable tells of it.
+    Idempotency keys absorb the events of a repeat, so the store shows no sign of it.
 
     Args:
         fail: Called with the rule that was broken, and how.
@@ -25,22 +25,22 @@ class HandoverChecker:
         self._fail = fail
         self._was_advanced = was_advanced
         self._broadcast: dict[str, list[Delivery]] = {}
-        """By message its deliveries that were broadcast."""
+        """The broadcast deliveries of each message."""
 
     def on_broadcast(self, delivery: Delivery) -> None:
-        """It is given to the live filters."""
+        """Record a broadcast to the live filters."""
         self._broadcast.setdefault(delivery.message.key, []).append(delivery)
 
     def on_passed(self, watcher: int, message: Message) -> None:
-        """A filter of the watcher's that catches up has moved past a message of a lane."""
+        """Record that the watcher's catch-up has passed a message."""
         for delivery in self._broadcast.get(message.key, ()):
             delivery.caught_up.add(watcher)
 
     def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
-        """The watcher's live filter is given it."""
+        """Check a message that the watcher's live filter receives."""
         message = delivery.message
         if watcher in delivery.caught_up and not self._was_advanced(message):
             self._fail(
                 "S13",
-                f"watcher {watcher} has passed {message.key} while it caught up, and reads it live",
+                f"watcher {watcher} passed {message.key} while it caught up, and now reads it live",
             )

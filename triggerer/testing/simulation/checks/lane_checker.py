@@ -1,4 +1,4 @@
-"""Checks the calls of a producer's hooks of flow control against what is outstanding in its lanes."""
+"""Checks the calls of a producer's flow control against the outstanding messages of its lanes."""
 
 from __future__ import annotations
 
@@ -13,69 +13,69 @@ if TYPE_CHECKING:
 
 
 class LaneChecker:
-    """Follows one producer: what is outstanding in each lane, and how its four hooks are called."""
+    """Follows one producer: the outstanding messages of each lane, and the calls of its four flow-control methods."""
 
     def __init__(
         self, scenario: Scenario, checker: Checker, lane_of: Callable[[Message], Hashable]
     ) -> None:
         self.paused: set[Hashable] = set()
-        """The lanes that were paused, and not resumed since."""
+        """The lanes that were paused and not resumed."""
         self._bound = scenario.max_outstanding_per_lane
         self._bound_bytes = scenario.max_outstanding_bytes_per_lane
         self._bound_bytes_of_all = scenario.max_outstanding_bytes
         self._checker = checker
         self._lane_of = lane_of
         self._outstanding: dict[Hashable, int] = {}
-        """By lane: messages that were broadcast and are in no advance that returned."""
+        """The number of broadcast messages by lane that are in no advance that returned."""
         self._outstanding_bytes: dict[Hashable, int] = {}
-        """Their sizes."""
+        """The size of the outstanding messages, by lane."""
         self._reported: dict[Hashable, list[Delivery]] = {}
-        """By lane what was reported as advanced since it was last paused: the runtime may not have looked yet."""
-        self._in_hand: Delivery | None = None
-        """Yielded by the stream, and not known to be broadcast yet."""
+        """Deliveries by lane that were reported as advanced since its last pause. The runtime may not know it yet."""
+        self._pulled: Delivery | None = None
+        """The delivery that the stream yielded and that may not be broadcast yet."""
         self._touched: set[Hashable] = set()
-        """The lanes from which something came, or was looked at, since they were last paused."""
+        """The lanes with a message that the runtime pulled or considered since their last pause."""
         self._notifying: set[Hashable] = set()
-        """The lanes for which a hook is running."""
+        """The lanes for which `pause_lane` or `resume_lane` is running."""
         self.is_paused = False
-        """Whether the whole stream was paused, and not resumed since."""
+        """Whether the whole stream was paused and not resumed."""
         self._is_pulled = True
 
     @property
-    def held_lane(self) -> Hashable:
-        """The lane of what the poll holds; None: it holds nothing."""
-        return None if self._in_hand is None else self._lane_of(self._in_hand.message)
+    def pulled_lane(self) -> Hashable:
+        """The lane of the message that the poll has pulled but not broadcast; None if there is none."""
+        return None if self._pulled is None else self._lane_of(self._pulled.message)
 
-    # What goes through the lanes
+    # Messages
 
     def mark_yielded(self, delivery: Delivery) -> None:
-        """The stream yields it."""
-        self._in_hand = delivery
+        """Record that the stream yields a delivery."""
+        self._pulled = delivery
         self._touched.add(self._lane_of(delivery.message))
         self._is_pulled = False
 
     def mark_pulled(self) -> None:
-        """The runtime asks for the next message, so it has broadcast the last."""
+        """Record that the runtime pulls again, so it has broadcast the last message."""
         self._is_pulled = True
         if self.is_paused:
-            self._checker.fail("S9", "a stream is pulled that was paused and not resumed")
-        if self._in_hand is not None:
-            self.record_broadcast(self._in_hand)
+            self._checker.fail("S9", "a paused stream is pulled")
+        if self._pulled is not None:
+            self.record_broadcast(self._pulled)
 
     def mark_considered(self, delivery: Delivery) -> None:
-        """The runtime asks for its lane: to check the bounds, or to broadcast it."""
+        """Record that the runtime asks for a delivery's lane, to check the bounds or to broadcast it."""
         self._touched.add(self._lane_of(delivery.message))
 
     def record_broadcast(self, delivery: Delivery) -> None:
-        """It was broadcast; may be called more than once."""
+        """Record a broadcast; may be called more than once for a delivery."""
         if delivery.is_broadcast:
             return
         delivery.is_broadcast = True
-        self._in_hand = None
+        self._pulled = None
         lane = self._lane_of(delivery.message)
         count = self._outstanding[lane] = self._outstanding.get(lane, 0) + 1
         size_bytes = self._outstanding_bytes.get(lane, 0)
-        # The message that reaches a bound in bytes may exceed it: one that alone is larger passes too.
+        # The message that reaches a bound in bytes may exceed it, so that a message larger than the bound can pass.
         if size_bytes >= self._bound_bytes:
             self._fail_for_bytes(f"lane {lane}", size_bytes, self._bound_bytes)
         of_all = sum(self._outstanding_bytes.values())
@@ -85,20 +85,22 @@ class LaneChecker:
         self._checker.on_broadcast(delivery)
         self._checker.check_members(delivery)
         if count > self._bound:
-            self._checker.fail("S9", f"lane {lane}: {count} outstanding of {self._bound}")
+            self._checker.fail(
+                "S9", f"lane {lane}: {count} outstanding, the bound is {self._bound}"
+            )
 
     def _fail_for_bytes(self, what: str, size_bytes: int, bound: int) -> None:
-        self._checker.fail("S9", f"{what}: a broadcast at {size_bytes} bytes of {bound}")
+        self._checker.fail("S9", f"{what}: a broadcast at {size_bytes} bytes, the bound is {bound}")
 
     def mark_advanced(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
-        """An advance of these has returned."""
+        """Record that the advance of these deliveries has returned."""
         self._outstanding[lane] -= len(deliveries)
         self._outstanding_bytes[lane] -= sum(one.message.size_bytes for one in deliveries)
         for one in deliveries:
             self._checker.catching_up.broadcasts.mark_advanced(one)
 
     def mark_reported(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
-        """The same, while the call that has these has not returned."""
+        """Record that these deliveries are reported as advanced, although their call has not returned."""
         self.mark_advanced(lane, deliveries)
         self._reported.setdefault(lane, []).extend(deliveries)
 
@@ -108,7 +110,7 @@ class LaneChecker:
             or self._outstanding_bytes.get(lane, 0) >= self._bound_bytes
         )
 
-    # The hooks
+    # Flow control
 
     def record_pause(self) -> None:
         if self._is_pulled:
@@ -116,11 +118,11 @@ class LaneChecker:
         if self.is_paused:
             self._checker.fail("S9", "pause() of a stream that is paused")
         self.is_paused = True
-        if self._in_hand is not None:
-            lane = self._lane_of(self._in_hand.message)
+        if self._pulled is not None:
+            lane = self._lane_of(self._pulled.message)
             if lane in self.paused and lane in self._touched and self._is_full(lane):
                 self._checker.fail(
-                    "S9", f"lane {lane} was paused, came all the same, and is not paused again"
+                    "S9", f"the paused lane {lane} delivered a message and is not paused again"
                 )
 
     def record_resume(self) -> None:
@@ -130,24 +132,24 @@ class LaneChecker:
 
     @contextmanager
     def pausing(self, lane: Hashable) -> Iterator[None]:
-        """While `pause_lane` runs. A paused lane is paused again only if something still came from it."""
+        """Check `pause_lane` while it runs. A paused lane is paused again only if it still delivered a message."""
         if self._is_pulled:
             self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")
         if lane in self.paused and lane not in self._touched:
-            self._checker.fail("S9", f"lane {lane} is paused again, and nothing came of it")
-        held, size_bytes = self._outstanding.get(lane, 0), self._outstanding_bytes.get(lane, 0)
-        if self._in_hand is not None and self._lane_of(self._in_hand.message) == lane:
-            # It may be the one that filled the lane.
-            held += 1
-            size_bytes += self._in_hand.message.size_bytes
+            self._checker.fail("S9", f"lane {lane} is paused again, but delivered no message")
+        count, size_bytes = self._outstanding.get(lane, 0), self._outstanding_bytes.get(lane, 0)
+        if self._pulled is not None and self._lane_of(self._pulled.message) == lane:
+            # The pulled message may have filled the lane.
+            count += 1
+            size_bytes += self._pulled.message.size_bytes
         reported = self._reported.pop(lane, ())
-        held += len(reported)
+        count += len(reported)
         size_bytes += sum(one.message.size_bytes for one in reported)
-        if held <= self._bound // 2 and size_bytes <= self._bound_bytes // 2:
+        if count <= self._bound // 2 and size_bytes <= self._bound_bytes // 2:
             self._checker.fail(
                 "S9",
-                f"lane {lane} is paused at {held} of {self._bound},"
-                f" {size_bytes} bytes of {self._bound_bytes}",
+                f"lane {lane} is paused at {count} messages and {size_bytes} bytes,"
+                f" the bounds are {self._bound} and {self._bound_bytes}",
             )
         self.paused.add(lane)
         self._touched.discard(lane)
@@ -156,9 +158,9 @@ class LaneChecker:
 
     @contextmanager
     def resuming(self, lane: Hashable) -> Iterator[None]:
-        """While `resume_lane` runs."""
+        """Check `resume_lane` while it runs."""
         if lane not in self.paused:
-            self._checker.fail("S9", f"lane {lane} is resumed, and was not paused")
+            self._checker.fail("S9", f"lane {lane} is resumed, but was not paused")
         if self._is_full(lane):
             self._checker.fail("S9", f"lane {lane} is resumed at its bound")
         self.paused.discard(lane)
@@ -168,7 +170,7 @@ class LaneChecker:
     @contextmanager
     def _notified(self, lane: Hashable) -> Iterator[None]:
         if lane in self._notifying:
-            self._checker.fail("S9", f"lane {lane}: a second hook before the first returned")
+            self._checker.fail("S9", f"lane {lane}: a second call before the first returned")
         self._notifying.add(lane)
         try:
             yield

@@ -1,4 +1,4 @@
-"""What must hold of messages that are parked: their bounds, and why each is set aside (rule 18)."""
+"""Checks parked messages: their bounds, and the evidence for parking each message (rule 18)."""
 
 from __future__ import annotations
 
@@ -21,85 +21,91 @@ if TYPE_CHECKING:
 
 
 class ParkedChecker:
-    """Counts what filters that catch up were given and tried with, and looks at each commit at what is parked.
+    """Counts the messages and probes of filters that catch up, and checks the parked messages at each commit.
 
     Args:
-        fail: Called with the rule that was broken, and how.
-        is_hopeless: Whether the watcher has rejected the message, or the store has refused what derives from it.
+        fail: Called with the broken rule and the details.
+        is_hopeless: True if the watcher rejected the message, or the store refused its events.
     """
 
     def __init__(
         self, fail: Callable[[str, str], None], is_hopeless: Callable[[int, str], bool]
     ) -> None:
         self.rows: Mapping[tuple[int, str], ParkedRow] = {}
-        """By watcher and key: the rows of the store."""
+        """The store's rows, by watcher and key."""
         self.bounds: ParkedBounds | None = None
-        """Of what is parked."""
+        """The bounds of parked messages; set before the first check."""
         self.has_one_stream = False
-        """Then nobody else parks anything, and the bound of all is exact."""
+        """Whether there is one stream. Only then is the total bound exact."""
         self.has_room = False
-        """Whether no bound is ever reached."""
+        """Whether the bounds are too large to be reached."""
         self.max_deliveries: float = math.inf
         self._fail = fail
         self._is_hopeless = is_hopeless
         self._given = Counter[tuple[int, str]]()
-        """By watcher and message, how often a filter was given it, other than to try it."""
-        self._in_flight = Counter[int]()
-        """By watcher how many messages it has taken when it was tried with them."""
-        self._taken_before: dict[tuple[int, str], int] = {}
-        """By watcher and message how many those were when it was given it first."""
+        """How often a filter got a message, other than as a probe, by watcher and message."""
+        self._passed_probes = Counter[int]()
+        """The number of probes that each watcher passed."""
+        self._passed_before: dict[tuple[int, str], int] = {}
+        """The watcher's `_passed_probes` when it first got the message, by watcher and message."""
         self._failed: Counter[Backlog] = Counter()
-        """By lane with how many others its watcher has failed."""
+        """The number of probes that failed for each backlog."""
         self._tried: dict[tuple[int, Hashable], set[str]] = {}
-        """By watcher and lane with which others it was tried."""
+        """The keys of all probes, by watcher and lane."""
         self._blamed: dict[Backlog, tuple[Position, str | None, object]] = {}
-        """By lane, where its watcher has taken another message since that at this position failed: which it was given
-        since, if any, and by which attempt. It may have taken that, and the position not be stored yet."""
+        """The backlogs whose watcher passed a probe after the message at this position had failed.
 
-    # What filters do
+        With the position: the message that the watcher got since, if any, and the attempt that gave it. The watcher may
+        have passed that message while the new position is not stored yet.
+        """
+
+    # Filters
 
     def on_given(self, backlog: Backlog, watcher: int, message: Message, by: object) -> None:
-        """A filter that catches up is given a message of a lane. `by`: with other arguments there is another."""
+        """Check a message of a backlog that a filter gets.
+
+        Args:
+            by: The catch-up attempt, which changes with the watcher's arguments.
+        """
         at = watcher, message.key
         self._given[at] += 1
-        self._taken_before.setdefault(at, self._in_flight[watcher])
+        self._passed_before.setdefault(at, self._passed_probes[watcher])
         position, given, blamed_by = self._blamed.pop(backlog, (None, None, by))
         if blamed_by is not by or position != backlog.cursor or given not in (None, message.key):
-            # The lane has gone on, or there is another filter before what has failed is set aside.
+            # The lane has continued, or another filter started before the failed message was parked.
             return
         self._blamed[backlog] = backlog.cursor, message.key, by
         if given is not None and self.has_room:
             self._fail(
                 "S13",
-                f"watcher {watcher} has taken another message, has failed with {message.key} again, and is given it"
-                " once more",
+                f"watcher {watcher} passed a probe, failed with {message.key} again, and gets it yet again",
             )
 
     def on_tried(self, backlog: Backlog, watcher: int, message: Message) -> None:
-        """A filter is tried with another message than that of its lane: it fails, or `on_passed` is called."""
+        """Record a probe. It counts as failed until `on_passed` is called."""
         self._failed[backlog] += 1
         self._tried.setdefault((watcher, backlog.lane), set()).add(message.key)
 
     def on_passed(self, backlog: Backlog, watcher: int, by: object, *, is_evidence: bool) -> None:
-        """It has moved past that message.
+        """Record that the filter has passed the probe.
 
         Args:
-            by: See `on_given`.
-            is_evidence: Whether something derives from it, or it was rejected.
+            by: The catch-up attempt, which changes with the watcher's arguments.
+            is_evidence: True if the filter yielded events for the probe or rejected it.
         """
         self._failed[backlog] -= 1
         if is_evidence:
-            self._in_flight[watcher] += 1
+            self._passed_probes[watcher] += 1
             known = self._blamed.get(backlog)
             if known is None or known[2] is not by:
                 self._blamed[backlog] = backlog.cursor, None, by
 
     def on_not_written(self) -> None:
-        """A message could not be written as bytes: it is given once more."""
+        """Record that a message could not be dumped, so that a filter gets it again."""
         self._blamed.clear()
 
     def count_failed(self, watcher: int, lane: int) -> int:
-        """With how many others it has failed at most when it was tried for this lane."""
+        """The highest number of failed probes of a watcher for this lane."""
         counts = (
             count
             for backlog, count in self._failed.items()
@@ -108,10 +114,10 @@ class ParkedChecker:
         return max(counts, default=0)
 
     def was_tried(self, watcher: int, lane: int, message: Message) -> bool:
-        """Whether it was tried with this message, for one of this lane."""
+        """Whether this message was a probe of the watcher for this lane."""
         return message.key in self._tried.get((watcher, lane), ())
 
-    # What is stored
+    # The store
 
     def check(
         self,
@@ -119,11 +125,11 @@ class ParkedChecker:
         set_aside: Iterable[ParkedRow],
         bodies: Collection[ParkedBody],
     ) -> None:
-        """A transaction on parked messages has committed.
+        """Check a transaction on parked messages that has committed.
 
         Args:
-            set_aside: What the owner of a stream has set aside in it.
-            bodies: The bytes that there are.
+            set_aside: The rows that the owner of a stream parked in it.
+            bodies: All stored bodies.
         """
         self._check_bounds(before)
         for row in set_aside:
@@ -133,10 +139,10 @@ class ParkedChecker:
         if gone := referred.difference(bodies):
             self._fail("S13", f"the bytes of parked messages are gone: {sorted(gone)}")
         if left := set(bodies) - referred:
-            self._fail("L5", f"bytes stay to which no parked message refers: {sorted(left)}")
+            self._fail("L5", f"no parked message refers to the bytes {sorted(left)}")
 
     def _check_bounds(self, before: Mapping[tuple[int, str], ParkedRow]) -> None:
-        """What has been parked since is within the bounds."""
+        """Check that newly parked messages are within the bounds."""
         bounds, after = self.bounds, self.rows
         assert bounds is not None
         for watcher in {at[0] for at in after.keys() - before.keys()}:
@@ -145,34 +151,34 @@ class ParkedChecker:
             if count > bounds.max_messages or size_bytes > bounds.max_bytes:
                 self._fail(
                     "S9",
-                    f"{count} messages with {size_bytes} bytes are parked for watcher {watcher}, of"
+                    f"{count} messages with {size_bytes} bytes are parked for watcher {watcher}, the bounds are"
                     f" {bounds.max_messages} and {bounds.max_bytes}",
                 )
         total, was = (
             size_of_bodies({row.body for row in rows.values()}) for rows in (after, before)
         )
         if self.has_one_stream and total > max(was, bounds.total_bytes):
-            self._fail("S9", f"{total} bytes are parked of {bounds.total_bytes}")
+            self._fail("S9", f"{total} bytes are parked, the bound is {bounds.total_bytes}")
 
     def _check_evidence(self, row: ParkedRow) -> None:
-        """It has failed too often, and another one has been taken since, or it is hopeless."""
+        """Check that a parked message is hopeless, or failed too often and its watcher passed a probe since."""
         at = row.watcher, row.message
         if self._is_hopeless(*at):
             return
         if not self.max_deliveries < row.failures <= self._given[at]:
             self._fail(
                 "S13",
-                f"{row.message} is set aside for watcher {row.watcher} after {row.failures} failures, and was given"
-                f" {self._given[at]} times; others are tried after {self.max_deliveries}",
+                f"{row.message} is parked for watcher {row.watcher} after {row.failures} failures in"
+                f" {self._given[at]} attempts; probes begin after {self.max_deliveries} failures",
             )
-        elif self._in_flight[row.watcher] <= self._taken_before[at]:
+        elif self._passed_probes[row.watcher] <= self._passed_before[at]:
             self._fail(
                 "S13",
-                f"{row.message} is set aside for watcher {row.watcher}, which has taken no other since",
+                f"{row.message} is parked for watcher {row.watcher}, which has passed no probe since",
             )
 
     def _check_single(self, row: ParkedRow) -> None:
-        """Two rows for one message are right only where its events were to be made again under another key."""
+        """Check that a message has one row, or a second one only to re-emit its events under another key."""
         for other in self.rows.values():
             is_same = other.watcher == row.watcher and other.message == row.message
             if is_same and other.key != row.key and not (other.is_reemitted or row.is_reemitted):

@@ -1,6 +1,6 @@
-"""Which runs partition keys ask for: a plain account of docs/partitions.md, for the few keys that a seed emits.
+"""The runs that partition keys ask for: a simple model of docs/partitions.md, for the few keys that a seed emits.
 
-It shares no code with `triggerer.domain.partitions` or the scheduler.
+The model shares no code with `triggerer.domain.partitions` or the scheduler.
 """
 
 from __future__ import annotations
@@ -26,40 +26,44 @@ _ENDS: Final = {
 """A seed begins when the first quarter ends, and is over long before the second does."""
 _LAST: Final = (*REGIONS, "else", None)
 KEYS: Final = (*MONTHS, *(one for months in MONTHS.values() for one in months), *_LAST)
-"""What events are emitted with; None: without a key."""
+"""The keys of emitted events; None for an event without a key."""
 MINUTE_FORMAT: Final = "%Y-%m-%dT%H:%M"
-"""Of the keys that timetables give."""
+"""The format of keys from timetables."""
 _MINUTE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """An event that is there for the run of a key."""
+    """An event that has arrived for the run of a key."""
 
     asset: str
     key: str
-    """Its own."""
+    """The event's own key."""
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """What makes a DAG's keys due: an expression, and a mapper for each of its assets."""
+    """A schedule by partition keys: an expression, and a mapper for each asset."""
 
     needs: str
     """`a`, `a & b` or `a | b`."""
     mappers: tuple[str, str]
-    """Of `a` and of `b`: `same`; `all`, `two` or `late` (months to quarters: all of them, two, or what is there some
-    time after the quarter); `regions` (both of them, or one some time after the first event); `months` (a quarter to
-    its months); `hour`, `hour two` or `hour late` (minutes to hours: any of them, two, or what is there some time after
-    the hour)."""
+    """The mappers of `a` and `b`.
+
+    - `same`: the identity.
+    - `all`, `two`, `late`: months to quarters, due with all months, with two, or some time after the quarter.
+    - `regions`: both regions, or one some time after the first event.
+    - `months`: a quarter to its months.
+    - `hour`, `hour two`, `hour late`: minutes to hours, due with one minute, with two, or some time after the hour.
+    """
 
     @property
     def assets(self) -> tuple[str, ...]:
         return ("a",) if self.needs == "a" else ("a", "b")
 
     def keys_of(self, asset: str, key: str | None) -> frozenset[str]:
-        """The runs that an event is for; none: it is refused."""
+        """The keys of the runs that an event is for; empty if the event is refused."""
         if key is None or asset not in self.assets:
             return frozenset()
         match self._mapper(asset):
@@ -73,15 +77,17 @@ class Keyed:
                 return frozenset({_hour_of(key)} if _MINUTE.fullmatch(key) else ())
         return frozenset(quarter for quarter, months in MONTHS.items() if key in months)
 
-    def is_due(self, key: str, there: AbstractSet[Arrival], at: datetime, *, has_run: bool) -> bool:
-        """Whether the run of a key may start at that instant with the events that are there for it."""
+    def is_due(
+        self, key: str, arrived: AbstractSet[Arrival], at: datetime, *, has_run: bool
+    ) -> bool:
+        """Whether the run of a key may start at that instant with the events that have arrived for it."""
         if has_run:
-            return any(one.asset in self.assets for one in there)
-        each = [self._has(asset, key, there, at) for asset in self.assets]
+            return any(one.asset in self.assets for one in arrived)
+        each = [self._has(asset, key, arrived, at) for asset in self.assets]
         return any(each) if self.needs == "a | b" else all(each)
 
-    def _has(self, asset: str, key: str, there: AbstractSet[Arrival], at: datetime) -> bool:
-        ours = [one for one in there if one.asset == asset]
+    def _has(self, asset: str, key: str, arrived: AbstractSet[Arrival], at: datetime) -> bool:
+        ours = [one for one in arrived if one.asset == asset]
         keys = {one.key for one in ours}
         match self._mapper(asset):
             case "all":

@@ -1,4 +1,4 @@
-"""What must hold of a kept message that has failed too often: others are tried before it is given again (rule 18)."""
+"""Checks that a stored message that failed too often is probed before its filter gets it again (rule 18)."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ if TYPE_CHECKING:
 
 
 class Lease(Protocol):
-    """Under which a filter runs."""
+    """The lease under which a filter runs."""
 
     @property
     def parked_before(self) -> int:
-        """The id of the last row that was parked before it began; others have greater ones."""
+        """The highest id of a parked row when the lease began."""
 
 
 class ProbeChecker:
-    """Looks at the first time that a filter is given a message of a queue under a lease.
+    """Checks the first time that a filter gets a message of a queue under a lease.
 
-    Afterwards it depends on what the trials have told whether others are tried once more.
+    Later times are not checked, because the results of earlier probes decide whether more probes follow.
 
     Args:
-        fail: Called with the rule that was broken, and how.
+        fail: Called with the broken rule and the details.
     """
 
     def __init__(self, fail: Callable[[str, str], None]) -> None:
         self.max_deliveries: float = math.inf
         self.parked: Mapping[tuple[int, str], ParkedRow] = {}
-        """By watcher and message the rows of the store."""
+        """The store's rows, by watcher and message."""
         self._fail = fail
         self._given: set[tuple[Lease, int, str]] = set()
         self._tried: set[tuple[Lease, int]] = set()
 
     def on_tried(self, lease: Lease, watcher: int) -> None:
-        """A filter of the watcher's is tried with another message."""
+        """Record a probe: a filter of the watcher gets another message."""
         self._tried.add((lease, watcher))
 
     def on_given(self, lease: Lease, watcher: int, message: Message) -> None:
-        """A filter of the watcher's that catches up is given a message whose events count."""
+        """Check a message that the watcher's catch-up gives to its filter, other than a probe."""
         at = lease, watcher, message.key
         if at in self._given:
             return
@@ -62,6 +62,6 @@ class ProbeChecker:
         if others:
             self._fail(
                 "S13",
-                f"watcher {watcher} has failed with {row.key} {row.failures} times, and is given it before any of"
-                f" {sorted(others)} was tried",
+                f"watcher {watcher} failed with {row.key} {row.failures} times and gets it again, but none of"
+                f" {sorted(others)} was probed before",
             )

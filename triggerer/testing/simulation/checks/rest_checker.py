@@ -1,4 +1,4 @@
-"""What must be gone when everything has come to rest: what is dealt with leaves nothing behind (L5)."""
+"""Checks at the end that finished work has left no rows, states or memory (L5)."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ if TYPE_CHECKING:
 
 
 _HELD = "its stream is held"
-"""So begins what is shown of a watcher whose stream waits for room for another."""
+"""The beginning of a watcher's error while its stream waits for room in another watcher's parked messages."""
 
 
 class RestChecker:
-    """Notes what the owner of a stream must know, by which it is judged what may stay.
+    """Records what the owner of a stream must know, to judge which rows may stay.
 
     Args:
-        fail: Called with the rule that was broken, and how.
+        fail: Called with the broken rule and the details.
     """
 
     def __init__(self, fail: Callable[[str, str], None]) -> None:
         self.rows: Mapping[tuple[int, int], PositionRow] = {}
-        """By watcher and lane, where it stands: the rows of the store."""
+        """The store's rows of positions, by watcher and lane."""
         self.replays: Mapping[int, ReplayRequest] = {}
-        """By id what is asked of watchers: likewise."""
+        """The store's rows of replays, by id."""
         self.states: Mapping[int, WatcherState] = {}
-        """By watcher how it is shown: likewise."""
+        """The store's states of watchers, by watcher."""
         self._fail = fail
         self._counted = 0
         self._advanced: dict[tuple[Owner, int], list[tuple[int, int]]] = {}
-        """By owner and lane, up to which offsets advances that returned have told the broker, each with when."""
+        """The end of each advance that returned, with its number, by owner and lane."""
         self._begun: dict[tuple[int, int], int] = {}
-        """By watcher and lane since when there is a row, or what it makes again."""
+        """The number of the last advance when a row, or its re-emission, began; by watcher and lane."""
         self._given = Counter[tuple[int, str]]()
-        """By watcher and message, how often a filter that catches up was given it."""
+        """How often a filter that catches up got a message, by watcher and message."""
 
     def mark_advanced(self, delivery: Delivery) -> None:
-        """It was the last of an advance that has returned, and had not failed."""
+        """Record the last message of an advance that has returned, up to the first failure."""
         at = delivery.consumer.owner, delivery.message.lane
         self._counted += 1
         self._advanced.setdefault(at, []).append((self._counted, delivery.message.offset + 1))
 
     def on_given(self, watcher: int, message: Message) -> None:
-        """A filter of the watcher's that catches up is given a message whose events count."""
+        """Record a message that the watcher's catch-up gives to its filter, other than a probe."""
         self._given[watcher, message.key] += 1
 
     def on_row(self, watcher: int, before: PositionRow | None, row: PositionRow) -> None:
-        """The row of a watcher was written: the failures that it counts are those of the message at which it stands."""
+        """Check a written row: it may not count more failures than its filter had attempts with the message."""
         if before is None or before.reemit != row.reemit:
             self._begun[watcher, row.lane] = self._counted
         key = f"{row.topic}/{row.lane}/{row.offset}"
         if row.failures > self._given[watcher, key]:
             self._fail(
                 "S13",
-                f"watcher {watcher} has failed {row.failures} times with {key}, as its row says, and was given it"
+                f"the row of watcher {watcher} counts {row.failures} failures with {key}, which its filter got"
                 f" {self._given[watcher, key]} times",
             )
 
@@ -73,16 +73,16 @@ class RestChecker:
         watchers: Sequence[int],
         lanes: Sequence[LaneOfBroker],
     ) -> str | None:
-        """What has stayed of a stream of which all is read; None: nothing.
+        """A leftover of a stream that is read to its end; None if there is none.
 
         Args:
-            owner: Under whose lease it is hosted.
-            stream: As it is hosted.
-            watchers: Those that are declared.
-            lanes: Of its topic.
+            owner: The lease under which the stream is hosted.
+            stream: The hosted stream.
+            watchers: The declared watchers of the stream.
+            lanes: The lanes of its topic.
         """
         rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
-        # What the store refuses of the message at which they stand, they never get.
+        # A watcher may stay at a message whose events the store refuses.
         standing = {
             at
             for at, row in rows.items()
@@ -103,32 +103,32 @@ class RestChecker:
         standing: set[tuple[int, int]],
         lanes: Sequence[LaneOfBroker],
     ) -> Iterator[str]:
-        """Positions to which the broker was advanced by this owner, since it opened the stream and the row is there.
+        """Rows of positions that this owner has advanced past since the row exists.
 
-        It does not know what the broker was told before: with such a row it waits for the lane's next message.
+        The owner does not know of earlier advances. Such a row stays until the lane's next message.
         """
         for (watcher, lane), row in rows.items():
             since = self._begun.get((watcher, lane), 0)
             advances = self._advanced.get((owner, lane), [])
             told = max((offset for at, offset in advances if at > since), default=-1)
-            # Not by what was told of the end of a log that was made anew.
+            # An advance of a topic's predecessor proves nothing about the topic.
             is_known = told >= row.offset and told > lanes[lane].starts[-1]
             if (watcher, lane) not in standing and is_known:
                 yield (
-                    f"the position {row.offset} of watcher {watcher} in lane {lane} of {row.topic} stays, and the"
+                    f"the position {row.offset} of watcher {watcher} in lane {lane} of {row.topic} stays, although the"
                     f" broker was advanced to {told}"
                 )
 
     def _replays_left(self, watchers: Sequence[int]) -> Iterator[str]:
-        """What is asked, and is neither done nor refused."""
+        """Replays that are neither done nor refused."""
         for request in self.replays.values():
             if request.watcher_id in watchers:
-                yield f"it is still asked that watcher {request.watcher_id} is set back ({request.id})"
+                yield f"the replay {request.id} of watcher {request.watcher_id} is not done"
 
     def _states_left(
         self, fence: Fence, watchers: Sequence[int], standing: set[int]
     ) -> Iterator[str]:
-        """Watchers that are shown as if something were the matter with them."""
+        """Watchers whose state shows a problem although they are well."""
         for watcher in watchers:
             shown = self.states.get(watcher)
             if shown is None or shown.fence != fence:
@@ -144,31 +144,31 @@ def _backlogs_left(
     rows: Mapping[tuple[int, int], PositionRow],
     standing: set[tuple[int, int]],
 ) -> Iterator[str]:
-    """What the owner keeps in memory of watchers that are behind nowhere."""
+    """Data of finished catch-ups in the owner's memory."""
     backlogs = stream.behind.backlogs
     for watcher, lane in rows:
         if backlogs.find(lane, watcher) is None:
-            yield f"its owner does not know that watcher {watcher} has a position in lane {lane} of {stream.key}"
+            yield f"the owner of {stream.key} does not know the position of watcher {watcher} in lane {lane}"
     for backlog in backlogs.all():
         at = backlog.watcher.watcher_id, backlog.lane
-        name = f"the lag of watcher {at[0]} in lane {backlog.lane!r} of {stream.key}"
+        name = f"the backlog of watcher {at[0]} in lane {backlog.lane!r} of {stream.key}"
         if backlog.stored_lane is not None or at not in rows:
             yield f"{name} stays in memory"
         elif at not in standing and not backlog.is_caught_up:
-            yield f"{name} is not live, and nothing lies behind"
+            yield f"{name} is at the end of the lane, but not live"
         elif backlog.blocked is not None and not _is_blocked(backlog):
             yield f"{name} is blocked at {backlog.blocked.position}, and has read to {backlog.cursor}"
     for member in stream.members:
         for watcher_id in member.catching_up:
             if not backlogs.count_behind(watcher_id):
-                yield f"watcher {watcher_id} of {stream.key} counts as catching up, and is behind nowhere"
+                yield f"watcher {watcher_id} of {stream.key} counts as catching up without a backlog"
     group = stream.group
     if group is None:
         return
     if lanes := [lane for lane in group.state.lane_tail if lane not in backlogs.by_lane]:
-        yield f"messages of {stream.key} are kept in memory for lanes in which nobody is behind: {lanes}"
+        yield f"{stream.key} has lane tails for lanes without a backlog: {lanes}"
     if group.state.blocked_by:
-        yield f"{stream.key} is held for {list(group.state.blocked_by)}"
+        yield f"{stream.key} still waits for room for {list(group.state.blocked_by)}"
 
 
 def _is_blocked(backlog: Backlog) -> bool:

@@ -1,4 +1,4 @@
-"""Checks that who holds up a sibling that waits for more falls behind soon, where it can (contract, rule 8)."""
+"""Checks that a subscriber that delays a waiting sibling soon falls behind, if it can (contract, rule 8)."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ if TYPE_CHECKING:
     from triggerer.streams.delivery.subscriber import Subscriber
 
 _SLACK_S: Final = 1.0
-"""Beyond the overflow grace, for the turns that the runtime needs."""
-_Held = tuple[str, Hashable, "Subscriber"]
+"""Seconds beyond the overflow grace, for the turns that the runtime needs."""
+_Delay = tuple[str, Hashable, "Subscriber"]
+"""The kind of the pause ("stream" or "lane"), its key, and the subscriber that is to blame."""
 
 
 class Pauses(Protocol):
-    """What a producer was told to pause."""
+    """The pauses that the runtime asked a producer for."""
 
     @property
     def is_paused(self) -> bool:
-        """Whether the whole stream is."""
+        """Whether the whole stream is paused."""
 
     @property
     def paused(self) -> Collection[Hashable]:
-        """The lanes."""
+        """The paused lanes."""
 
     @property
-    def held_lane(self) -> Hashable:
-        """That of what the poll holds; None: it holds nothing."""
+    def pulled_lane(self) -> Hashable:
+        """The lane of the message that the poll has pulled but not broadcast; None if there is none."""
 
 
 class SlowSubscriberChecker:
-    """Follows each group: what is paused, as its producer was told, and by whose cursor; since when at a stretch.
+    """Records for each group since when a subscriber's cursor has paused the stream or a lane.
 
-    The cursors are those of the ledger, which other rules hold to what the filters were given.
+    The cursors come from the ledger. Other rules compare the ledger with the messages that the filters received.
     """
 
     def __init__(self, fail: Callable[[str, str], None]) -> None:
         self._fail = fail
-        self._since: WeakKeyDictionary[Group, dict[_Held, float]] = WeakKeyDictionary()
+        self._since: WeakKeyDictionary[Group, dict[_Delay, float]] = WeakKeyDictionary()
 
     def check(self, group: Group, pauses: Pauses, *, is_store_slow: bool, now: float) -> None:
-        """To be called at each step of a group whose watchers may fall behind.
+        """Check a group whose watchers may fall behind; called at each step.
 
         Args:
-            now: The seconds in which something could run.
+            now: The seconds so far, without standstills of the process.
         """
         state = group.state
         is_excused = (
@@ -55,13 +56,13 @@ class SlowSubscriberChecker:
             or state.is_stopping
             or bool(state.blocked_by)
             or not state.may_act
-            # Who has fallen behind already: until that is durable, the message stays outstanding whatever others do.
+            # A watcher has fallen behind, and its backlog is not stored yet: until then its message stays outstanding.
             or any(not backlog.is_stored for backlog in state.backlogs.all())
             or any(one.pending.count >= one.pending.limit for one in group.subscribers)
         )
         before = self._since.get(group, {})
-        held = () if is_excused else self._find(group, pauses)
-        since = {one: before.get(one, now) for one in held}
+        delays = () if is_excused else self._find(group, pauses)
+        since = {one: before.get(one, now) for one in delays}
         if since or before:
             self._since[group] = since
         bound = state.settings.overflow_grace + _SLACK_S
@@ -69,11 +70,11 @@ class SlowSubscriberChecker:
             if now - at > bound:
                 self._fail(
                     "L6",
-                    f"{subscriber.name} has held up {what} {key} of {state.key} for {now - at:.3f} s, while a sibling"
-                    " waits for more",
+                    f"{subscriber.name} has delayed {what} {key} of {state.key} for {now - at:.3f} s, while a sibling"
+                    " waits for messages",
                 )
 
-    def _find(self, group: Group, pauses: Pauses) -> Iterator[_Held]:
+    def _find(self, group: Group, pauses: Pauses) -> Iterator[_Delay]:
         state, settings, subscribers = group.state, group.state.settings, list(group.subscribers)
         ledger, head = state.ledger, state.ledger.head
         if pauses.is_paused and any(one.done >= head for one in subscribers):
@@ -84,14 +85,15 @@ class SlowSubscriberChecker:
                 if (is_queue_full or _are_most(left, *bounds)) and _is_passed(group, left[0]):
                     yield "stream", state.key, one
         keys = set(pauses.paused)
-        if pauses.is_paused and (held := pauses.held_lane) is not None:
-            keys.add(held)
+        if pauses.is_paused and (pulled := pauses.pulled_lane) is not None:
+            keys.add(pulled)
         for key in sorted(keys, key=str):
             if (lane := state.lanes.get(key)) is not None and lane.tail is not None:
-                yield from (("lane", key, one) for one in _holders(group, lane, lane.tail))
+                yield from (("lane", key, one) for one in _slow_in(group, lane, lane.tail))
 
 
-def _holders(group: Group, lane: Lane, tail: Entry) -> Iterator[Subscriber]:
+def _slow_in(group: Group, lane: Lane, tail: Entry) -> Iterator[Subscriber]:
+    """The subscribers that have most of a full lane to resolve, while a sibling has resolved all of it."""
     if not _is_passed(group, tail):
         return
     settings, ledger = group.state.settings, group.state.ledger
@@ -104,7 +106,7 @@ def _holders(group: Group, lane: Lane, tail: Entry) -> Iterator[Subscriber]:
 
 
 def _is_passed(group: Group, entry: Entry) -> bool:
-    """Whether somebody has taken this message who is, and was, behind nowhere in its lane."""
+    """Whether a present subscriber without a backlog in the lane has resolved this message."""
     lane, backlogs = entry.lane, group.state.backlogs.by_lane
     assert lane is not None
     behind = backlogs.get(lane.key, {}).keys()
@@ -124,6 +126,6 @@ def _entries_of(lane: Lane) -> Iterator[Entry]:
 
 
 def _are_most(left: Iterable[Entry], bound: int, bound_bytes: int) -> bool:
-    """Whether these are more than half of one of the bounds."""
+    """Whether these entries exceed half of one of the bounds."""
     sizes = [entry.size_bytes for entry in left]
     return len(sizes) > bound // 2 or sum(sizes) > bound_bytes // 2

@@ -1,4 +1,4 @@
-"""Falling behind alone (contract, rule 18) in a simulation: what a seed draws of it, and which watchers are unwell."""
+"""Faults that make watchers fall behind alone (contract, rule 18): the draws of a seed, and unwell watchers."""
 
 from __future__ import annotations
 
@@ -25,77 +25,81 @@ if TYPE_CHECKING:
 
 
 Sickness = Literal["raises", "chokes", "is slow", "hangs", "is absent"]
-"""What is the matter with a watcher for a while: its filter raises on each message or on some, the same each time, is
-slow, or hangs until its ack timeout; or its trigger cannot be made."""
+"""A fault of a watcher for a while.
+
+Its filter raises on each message, raises on some (the same ones each time), is slow, or hangs until the ack timeout; or
+its trigger cannot be made.
+"""
 
 
 class Unwell(Exception):
-    """Raised in the place of a plugin whose watcher is unwell."""
+    """Raised in a plugin's place while its watcher is unwell."""
 
 
 AMPLE_MESSAGES = 10_000
-"""A bound that nothing reaches in a simulation."""
+"""A bound in messages that a simulation never reaches."""
 AMPLE_PARKED_BYTES = 1_000_000
-"""Likewise."""
+"""A bound in bytes that a simulation never reaches."""
 
 
 MOST_DELIVERIES: Final = 10
-"""Of those that are ever reached."""
+"""The highest `max_deliveries` that a simulation can reach."""
 _OUTAGE_S: Final = 4.0
-"""How long an outage lasts at most."""
+"""The longest outage."""
 _RELAPSE_S: Final = 1.0
-"""How long a relapse lasts at most."""
+"""The longest relapse."""
 _SHORT: Final[tuple[Sickness, ...]] = ("raises", "raises", "chokes", "is slow")
-"""What is the matter in relapses: nothing that takes as long as an ack timeout."""
+"""The faults in relapses. None takes as long as an ack timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchingUpDraws:
-    """Drawn once for each seed, by a generator of its own: the other draws of a seed stay what they were."""
+    """Drawn once for each seed. A separate generator leaves the other draws of a seed as they are."""
 
     is_on: bool
-    """Whether positions are stored, and the broker's lanes can be read again; of a queue, whether messages are."""
+    """Whether a watcher can fall behind alone: positions of a log, or messages of a queue, can be stored."""
     is_queue: bool
     redeliver_share: float
-    """At how many of the starts of a process `on_failure` is "redeliver"."""
+    """The share of process starts with `on_failure` "redeliver"."""
     interval_s: float
-    """How long it takes on average until a watcher falls ill."""
+    """The average time until the next watcher becomes unwell."""
     longest_s: float
+    """The longest time that a watcher is unwell."""
     outage_every_s: float | None
-    """How long it takes on average until all watchers of a stream fall ill at once; None: they never do."""
+    """The average time until all watchers of a stream become unwell at once; None: never."""
     sets_aside: bool
-    """Whether messages can be stored for single watchers; of a log, those that are set aside."""
+    """Whether messages can be stored or parked for single watchers."""
     max_messages: int
-    """What may be parked for each watcher."""
+    """The bound of parked messages for each watcher."""
     max_bytes: int
-    """Of these; what a message is stored as has some twelve."""
+    """The bound of parked bytes for each watcher. A message has about twelve bytes."""
     total_bytes: int
-    """Of all that is parked."""
+    """The bound of all parked bytes."""
     dead_letters_at_bound: bool
-    """Whether the producer is handed what is beyond that; otherwise the stream is held."""
+    """Whether messages beyond a bound are dead-lettered; otherwise the stream waits for room."""
     max_deliveries: int
     most_recent: int
-    """How many of the newest messages of a lane are in memory for those who catch up there."""
+    """The number of messages in a lane tail."""
     is_unordered: bool
-    """Whether each message of a queue is a lane of its own; otherwise they have the lanes of the broker."""
+    """Whether each message of a queue is a lane of its own; otherwise messages have the broker's lanes."""
     tidied_every_s: float
-    """How long it takes on average until a person decides about what is parked."""
+    """The average time until the operator decides about parked messages."""
     replay_share: float
-    """How much of that is replayed; the rest is discarded."""
+    """The share of parked messages that the operator replays; the others are discarded."""
     flooded_every_s: float | None
-    """How long it takes on average until many messages of one lane arrive at once; None: they never do."""
+    """The average time until many messages of one lane arrive at once; None: never."""
     most_in_floods: int
-    """Of a seed: each may mean a run, and runs take their time."""
+    """The most messages of all floods in a seed. Each may cause a run, and runs take time."""
 
     @property
     def has_room(self) -> bool:
-        """Whether no bound of what is parked is ever reached."""
+        """Whether the bounds of parked messages are too large to be reached."""
         is_ample = self.max_bytes == self.total_bytes == AMPLE_PARKED_BYTES
         return is_ample and self.max_messages == AMPLE_MESSAGES
 
 
 def draw_catching_up(scenario: Scenario) -> CatchingUpDraws:
-    """Draw it for a seed; off on the fast path."""
+    """Draw the settings of a seed; off on the fast path."""
     rng = Random(f"{scenario.seed}/lagging")
     is_on = rng.random() < 0.8 and scenario.is_acknowledged
     is_busy, is_instant = has_busy_queue(scenario), has_instant_answers(scenario)
@@ -131,12 +135,12 @@ def draw_catching_up(scenario: Scenario) -> CatchingUpDraws:
 
 
 def _with_relapses(drawn: CatchingUpDraws) -> CatchingUpDraws:
-    """Watchers are behind again and again, and not for long: `Relapses` sees to that."""
+    """Leave most faults to `Relapses`, which makes watchers fall behind for a moment, again and again."""
     return replace(drawn, redeliver_share=0.0, interval_s=20.0, longest_s=5.0, flooded_every_s=None)
 
 
 def _with_poison(scenario: Scenario, drawn: CatchingUpDraws) -> CatchingUpDraws:
-    """Most of it is found to be poison, and is replayed: each takes many steps."""
+    """Let the service recognise most poison, and the operator replay it; both take many steps."""
     logs = Random(f"{scenario.seed}/set aside in logs")
     return replace(
         drawn,
@@ -159,27 +163,27 @@ def _draw_floods(scenario: Scenario, queues: Random) -> float | None:
 
 
 class Health:
-    """Which watchers are unwell, and until when; outlives every process."""
+    """Says which watchers are unwell, and until when. It outlives every process."""
 
     def __init__(self, scenario: Scenario, catching_up_draws: CatchingUpDraws) -> None:
         self.catching_up_draws = catching_up_draws
         self.are_over = False
-        """From now on all are well."""
+        """Once true, all watchers are well."""
         self.poison = Poison(scenario) if catching_up_draws.is_on and has_poison(scenario) else None
-        """Single messages that somebody cannot take."""
+        """The messages that a watcher fails each time; None if the seed has no poison."""
         self.random = Random(f"{scenario.seed}/health")
         self.now: Callable[[], float] = lambda: 0.0
         self._unwell: dict[int, tuple[Sickness, float]] = {}
         self._outages = Random(f"{scenario.seed}/what is away")
 
     def end(self) -> None:
-        """From now on nobody falls ill."""
+        """Make all watchers well, for good."""
         self.are_over = True
         if self.poison is not None:
             self.poison.are_over = True
 
     def sicken(self, watcher: int) -> Sickness:
-        """Have the watcher be unwell for a while."""
+        """Make a watcher unwell for a while."""
         kind: Sickness = self.random.choice(get_args(Sickness))
         self._unwell[watcher] = (
             kind,
@@ -188,19 +192,19 @@ class Health:
         return kind
 
     def relapse(self, watcher: int, random: Random) -> Sickness:
-        """Have the watcher be unwell for a moment."""
+        """Make a watcher unwell for a moment."""
         kind = random.choice(_SHORT)
         self._unwell[watcher] = kind, self.now() + random.uniform(0.0, _RELAPSE_S)
         return kind
 
     async def suffer_outages(
-        self, streams: Sequence[Collection[int]], note: Callable[[Collection[int]], object]
+        self, streams: Sequence[Collection[int]], record: Callable[[Collection[int]], object]
     ) -> None:
-        """Have all watchers of a stream raise at once, again and again, and be well again one after the other.
+        """Let all watchers of a stream raise at once, again and again, and recover one after the other.
 
         Args:
             streams: The watchers of each stream.
-            note: Called with those of one.
+            record: Called with the watchers of each outage.
         """
         random, every_s = self._outages, self.catching_up_draws.outage_every_s
         while every_s is not None:
@@ -208,26 +212,29 @@ class Health:
             if self.are_over:
                 return
             watchers = sorted(random.choice(streams))
-            note(watchers)
+            record(watchers)
             for watcher in watchers:
                 self._unwell[watcher] = "raises", self.now() + random.uniform(0.0, _OUTAGE_S)
 
     def of(self, watcher: int) -> Sickness | None:
-        """What is the matter with the watcher; None: nothing."""
+        """The watcher's current fault; None if it is well."""
         kind, until = self._unwell.get(watcher, (None, 0.0))
         return None if self.are_over or until <= self.now() else kind
 
     def check_making(self, watcher: int) -> None:
-        """Called where the watcher's trigger is made.
+        """Called when the watcher's trigger is made.
 
         Raises:
-            Unwell: It cannot be made now.
+            Unwell: The trigger cannot be made now.
         """
         if self.of(watcher) == "is absent":
-            raise Unwell("it cannot be made")
+            raise Unwell("the trigger cannot be made")
 
     async def suffer(self, watcher: int, message: str) -> None:
-        """Called where the watcher's filter is given a message, by its key.
+        """Called when the watcher's filter gets a message.
+
+        Args:
+            message: The message's key.
 
         Raises:
             Unwell: The filter raises.

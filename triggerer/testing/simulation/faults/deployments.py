@@ -1,4 +1,4 @@
-"""What a deployment does to watchers that are at work: one gets other arguments while messages go on coming."""
+"""Deployments: a watcher gets other arguments while messages keep coming."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _EVERY_S: Final = 2.0
-"""How long it takes on average until one begins."""
+"""The average time until the next deployment begins."""
 _TRAFFIC_S: Final = (0.1, 2.0)
-"""How long after the one before each message comes."""
+"""The shortest and the longest time between two messages."""
 _MESSAGES: Final = 4
-"""So many come."""
+"""The number of messages that come after a deployment."""
 
 
 class DeployedWorld(Protocol):
-    """What `Deployments` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+    """The part of `triggerer.testing.simulation.worlds.world.World` that `Deployments` needs."""
 
     scenario: Scenario
     faults: FaultInjector
@@ -35,16 +35,20 @@ class DeployedWorld(Protocol):
 
 
 class Deployments:
-    """Changes watchers' arguments in the midst of their streams' traffic; outlives every process."""
+    """Changes watchers' arguments during their streams' traffic. It outlives every process."""
 
     def __init__(self, world: DeployedWorld) -> None:
         self.is_under_way = False
-        """Whether one has begun, and not all of its messages have come: classes take time to load then, not before."""
+        """Whether a deployment has begun and not all its messages have come. Only then do classes take time to load."""
         self._random = Random(f"{world.scenario.seed}/what is deployed")
         self._world = world
 
     async def run(self, announce: Callable[[Stream], None]) -> None:
-        """Deploy until nothing goes wrong any more; `announce` tells the hosts of a process."""
+        """Deploy until the faults end.
+
+        Args:
+            announce: Tells the hosts of the current process about a changed stream.
+        """
         random, world = self._random, self._world
         self.is_under_way = False
         while True:

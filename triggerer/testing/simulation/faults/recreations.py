@@ -1,4 +1,4 @@
-"""Topics of logs that are deleted and made anew, under the same name."""
+"""Deletes topics of logs and creates them again under the same name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _MOST: Final = 3
-"""Of a seed."""
+"""The most recreations in a seed."""
 
 
 class RecreatedWorld(Protocol):
-    """What `Recreations` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+    """The part of `triggerer.testing.simulation.worlds.world.World` that `Recreations` needs."""
 
     scenario: Scenario
     faults: FaultInjector
@@ -26,7 +26,7 @@ class RecreatedWorld(Protocol):
 
 
 class Recreations:
-    """Makes them anew, by a generator of its own; outlives every process."""
+    """Recreates topics from time to time, by a separate generator. It outlives every process."""
 
     def __init__(self, world: RecreatedWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/when it is made anew")
@@ -35,7 +35,7 @@ class Recreations:
         self._world = world
 
     async def run(self) -> None:
-        """Do it until nothing goes wrong any more."""
+        """Recreate topics until the faults end."""
         random, world = self._random, self._world
         while self._made < _MOST:
             await asyncio.sleep(random.expovariate(1.0 / self._every_s))
@@ -43,5 +43,5 @@ class Recreations:
             if world.faults.are_over:
                 return
             self._made += 1
-            world.trace("made anew", stream=stream.key)
+            world.trace("topic created again", stream=stream.key)
             stream.broker.recreate()

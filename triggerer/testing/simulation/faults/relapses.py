@@ -1,4 +1,4 @@
-"""Watchers that are unwell for a moment, and get other arguments in the moment in which they have caught up."""
+"""Relapses: watchers are unwell for a moment, and get other arguments just when they have caught up."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _EVERY_S: Final = 1.0
-"""How long it takes on average until one falls ill."""
+"""The average time until a watcher becomes unwell."""
 _SHARE: Final = 0.5
-"""How many get other arguments, of those that have read a lane again to its end."""
+"""The share of watchers that get other arguments after they have read a lane to its end."""
 _SOON_S: Final = 0.1
-"""How long it takes at most until they do."""
+"""The longest time until such a watcher gets other arguments."""
 _DELETION_S: Final = 0.5
-"""How long it takes at most until a position is gone."""
+"""The longest time that the deletion of a position takes."""
 _PAUSE_S: Final = 0.2
-"""How long it takes at most until one is unwell that has got other arguments."""
+"""The longest time until a watcher with other arguments becomes unwell."""
 _MESSAGES: Final = 3
-"""So many come at most in the lane of one that is unwell."""
+"""The most messages that come in the lane of an unwell watcher."""
 _APART_S: Final = 0.3
-"""How long after the one before each comes at most."""
+"""The longest time between two of these messages."""
 
 
 class RelapsingWorld(Protocol):
-    """What `Relapses` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+    """The part of `triggerer.testing.simulation.worlds.world.World` that `Relapses` needs."""
 
     scenario: Scenario
     faults: FaultInjector
@@ -50,35 +50,39 @@ class RelapsingWorld(Protocol):
 
 
 class Relapses:
-    """Makes watchers fall behind, and deploys once more what was just mended; outlives every process.
+    """Makes watchers fall behind, and deploys them again when they have caught up. It outlives every process.
 
-    Where such a watcher stood is about to be deleted then, and its owner reads it once more.
+    At that moment the watcher's position is about to be deleted, and the stream's owner reads the position again.
     """
 
     def __init__(self, world: RelapsingWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/who relapses")
         self._world = world
         self._deployed: set[tuple[int, int]] = set()
-        """Watchers and lanes, of which the position is not gone."""
+        """Deployed watchers, with the lanes where they still have a position."""
         self._mended: list[tuple[Stream, int, int]] = []
-        """Watchers, and the lanes that they have read to their end."""
+        """Watchers, with the lanes that they have read to the end."""
         self._is_some_mended = AutoResetEvent()
 
     def on_read_again(self, stream: Stream, watcher: int, message: Message) -> None:
-        """One that catches up has moved past a message: if nothing lies behind it, it gets other arguments soon."""
+        """Called when a catch-up has passed a message: after the last message of a lane, a deployment may follow."""
         is_last = message.offset + 1 == len(stream.broker.lanes[message.lane].messages)
         if is_last and not self._world.faults.are_over and self._random.random() < _SHARE:
             self._mended.append((stream, watcher, message.lane))
             self._is_some_mended.set()
 
     async def on_deleting(self, watcher: int, lane: int) -> None:
-        """Where a watcher stood is being deleted."""
+        """Called when a transaction deletes a position: delay it for a deployed watcher."""
         if (watcher, lane) in self._deployed and not self._world.faults.are_over:
             self._deployed.discard((watcher, lane))
             await asyncio.sleep(self._random.uniform(0.0, _DELETION_S))
 
     async def run(self, announce: Callable[[Stream], None]) -> None:
-        """Do it until nothing goes wrong any more; `announce` tells the hosts of a process."""
+        """Cause relapses until the faults end.
+
+        Args:
+            announce: Tells the hosts of the current process about a changed stream.
+        """
         self._deployed.clear()
         self._mended.clear()
         self._is_some_mended = AutoResetEvent()
@@ -109,7 +113,7 @@ class Relapses:
                 await self._relapse(stream, watcher, lane)
 
     async def _relapse(self, stream: Stream, watcher: int, lane: int) -> None:
-        """Have a watcher be unwell for a moment while messages come."""
+        """Make a watcher unwell for a moment while messages come."""
         world, random = self._world, self._random
         if world.faults.are_over:
             return

@@ -1,4 +1,4 @@
-"""Somebody asks to have watchers of a log read it again (`triggerer watchers replay`)."""
+"""Replays: an operator lets watchers of a log read it again (`triggerer watchers replay`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _MOST: Final = 4
-"""Of a seed: each reads much of what there is once more."""
+"""The most replays in a seed, because each reads much of a log again."""
 
 
 class ReplayedWorld(Protocol):
-    """What `Replaying` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+    """The part of `triggerer.testing.simulation.worlds.world.World` that `Replaying` needs."""
 
     scenario: Scenario
     faults: FaultInjector
@@ -31,7 +31,7 @@ class ReplayedWorld(Protocol):
 
 
 class Replaying:
-    """Asks for it from time to time, by a generator of its own; outlives every process."""
+    """Asks for replays from time to time, by a separate generator. It outlives every process."""
 
     def __init__(self, world: ReplayedWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/what is replayed")
@@ -41,7 +41,7 @@ class Replaying:
         self._world = world
 
     async def run(self, database: Database) -> None:
-        """Ask until nothing goes wrong any more."""
+        """Ask for replays until the faults end."""
         random, world = self._random, self._world
         while self._asked < _MOST:
             await asyncio.sleep(random.expovariate(1.0 / self._every_s))
@@ -52,7 +52,7 @@ class Replaying:
                 continue
             watcher = random.choice(sorted(stream.watchers))
             published = [at for lane in stream.broker.lanes for at in lane.published]
-            # From the earliest message, or from the time of one of them.
+            # The replay begins at the earliest message, or at the time of any message.
             start = random.choice((None, *published))
             is_reemitted = random.random() < self._again_share
             self._asked += 1
@@ -61,5 +61,5 @@ class Replaying:
                 async with database.transaction() as session:
                     await session.ask_for_replay(stream.key, watcher, start, reemit=is_reemitted)
             except StoreError:
-                # Who asks sees the error; an unknown outcome may be a commit.
+                # The operator sees the error. An unknown outcome may be a commit.
                 continue

@@ -1,4 +1,4 @@
-"""The process, or the machine, stands still for a while: in the midst of a filter, which then goes on at once."""
+"""Standstills: the process or its machine stops for a while inside a filter, which then continues at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _MOST: Final = 10
-"""Of a seed: after each, streams may have to be claimed and opened again."""
+"""The most standstills in a seed, because after each one streams may be claimed and opened again."""
 
 
 class Standstills:
-    """Drawn for each message that a filter is given, by a generator of its own; outlives every process."""
+    """Drawn for each message of a filter, by a separate generator. It outlives every process."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._random = Random(f"{scenario.seed}/where it stands still")
@@ -23,10 +23,10 @@ class Standstills:
         self._lease_s = scenario.lease
 
     def draw(self, *, is_behind: bool) -> float | None:
-        """For how many seconds it stands still now, mostly for longer than its leases; None: it does not.
+        """The seconds that the process stands still now, mostly longer than its leases; None if it does not.
 
         Args:
-            is_behind: Whether the filter catches up: fewer are given a message then.
+            is_behind: True if the filter catches up. Such a message is rarer, so its standstills are more likely.
         """
         rate = self._rate_behind if is_behind else self._rate
         if not self._left or self._random.random() >= rate:

@@ -1,4 +1,4 @@
-"""What happens besides: many messages arrive at once, and a person decides about what is parked."""
+"""The operator, who decides about parked messages, and floods: many messages that arrive at once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _MOST_AT_ONCE: Final = 12
-"""Messages."""
+"""The most messages in a flood."""
 _AFTER_FAULTS_S: Final = 5.0
-"""How often somebody looks then: a stream that is held waits for it."""
+"""The average time between two looks of the operator after the faults. A stream at a bound waits for the operator."""
 
 
 class TidiedWorld(Protocol):
-    """What `Tidying` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+    """The part of `triggerer.testing.simulation.worlds.world.World` that `Operator` needs."""
 
     scenario: Scenario
     catching_up_draws: CatchingUpDraws
@@ -40,9 +40,9 @@ class TidiedWorld(Protocol):
 
 
 class Operator:
-    """Replays and discards messages that are parked; outlives every process.
+    """Replays and discards parked messages. It outlives every process.
 
-    Once nothing goes wrong any more, each is replayed once at most, and discarded if it is set aside all the same.
+    After the faults the operator replays a message at most once, and discards it if it is parked again.
     """
 
     def __init__(self, world: TidiedWorld) -> None:
@@ -56,7 +56,7 @@ class Operator:
         self._replayed: Counter[tuple[int, str]] = Counter()
 
     async def flood(self) -> None:
-        """Have many messages of one lane arrive at once, again and again."""
+        """Publish many messages of one lane at once, again and again."""
         every_s = self._world.catching_up_draws.flooded_every_s
         while every_s is not None and self._flooded < self._world.catching_up_draws.most_in_floods:
             await asyncio.sleep(self._random.expovariate(1.0 / every_s))
@@ -71,7 +71,7 @@ class Operator:
                 self._world.publish_in(stream, lane)
 
     async def tidy(self, database: Database) -> None:
-        """Decide about what is parked, from time to time."""
+        """Decide about parked messages, from time to time."""
         while True:
             is_over = self._world.faults.are_over
             every_s = _AFTER_FAULTS_S if is_over else self._world.catching_up_draws.tidied_every_s
@@ -82,13 +82,13 @@ class Operator:
                 async with database.transaction() as session:
                     await session.decide_parked(self._decide)
             except StoreError:
-                # The person sees the error, and looks again later; an unknown outcome may be a commit.
+                # The operator sees the error and looks again later. An unknown outcome may be a commit.
                 continue
 
     def _decide(self, row: ParkedRow) -> Decision:
         world, at = self._world, (row.watcher, row.key)
         if row.is_stored:
-            # What the watcher is to be given by itself is discarded seldom.
+            # The operator rarely discards a message that the watcher gets anyway.
             is_discarded = not world.faults.are_over and self._deciding.random() < 0.02
             return "discard" if is_discarded else None
         if self._deciding.random() < 0.3:
