@@ -90,7 +90,7 @@ async def test_an_option_that_the_driver_does_not_know_is_a_wrong_setting(
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database " * 1_000)
-    with pytest.raises(ConfigurationError, match="no SQLite database"):
+    with pytest.raises(ConfigurationError, match="not a SQLite database"):
         await _open(f"sqlite:///{path}")
 
 
