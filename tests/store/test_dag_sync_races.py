@@ -15,7 +15,7 @@ from tests.store.test_dag_sync import NOW, asset, file, rows, sync, watcher
 from triggerer.dag_processing import DagProcessor
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.lane_positions import PositionChange
-from triggerer.domain.watchers.parked import Kept, ParkedBounds, ParkedChange
+from triggerer.domain.watchers.parked import ParkedBounds, ParkedChange, Stored
 from triggerer.hosting.ownership import Ownership
 from triggerer.processes.own_lease import OwnLease
 from triggerer.store.database.script import perform
@@ -94,7 +94,7 @@ async def test_what_an_owner_writes_while_a_watcher_moves_does_not_outlive_the_m
             update(Stream).values(owner=owner.owner, epoch=owner.epoch, expires_at=LATER)
         )
     moved = file(assets=(asset("x"),), watchers=(watcher("x", args="2", stream="other"),))
-    kept = ParkedChange(owner, 1, Kept("0", "key", b"bytes", NOW), lambda error: None)
+    kept = ParkedChange(owner, 1, Stored("0", "key", b"bytes", NOW), lambda error: None)
     position = PositionChange(owner, 1, "0", ["log", 3], NOW, None, 0, lambda error: None)
     has_moved = anyio.Event()
 

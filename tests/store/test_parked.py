@@ -16,15 +16,15 @@ from tests.store.seeding import FENCE, NOW, add_asset, add_stream
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.parked import (
     Failed,
-    Kept,
-    KeptLane,
-    KeptMessage,
     ParkedBounds,
     ParkedChange,
     Passed,
     Replayed,
     Returned,
     SetAside,
+    Stored,
+    StoredBacklog,
+    StoredMessage,
 )
 from triggerer.errors import LeaseLost, ParkedFull, RowRefused, TriggererError
 from triggerer.store.dags.listing import list_watchers
@@ -33,26 +33,26 @@ from triggerer.store.database.statement import BoundStatement
 from triggerer.store.database.transactions import Database
 from triggerer.store.schema.models import ParkedBody, Stream, Trigger, Watcher
 from triggerer.store.watchers import hosting
-from triggerer.store.watchers.hosting import TriggerRow, load_kept_lanes, load_triggers
+from triggerer.store.watchers.hosting import TriggerRow, load_stored_backlogs, load_triggers
 from triggerer.store.watchers.parked import (
     TOTAL,
     USAGE,
     USED,
-    KeepBodies,
     ParkedUsage,
+    StoreBodies,
     write_parked,
 )
 from triggerer.store.watchers.parked_listing import (
     choose_parked,
-    count_kept,
     count_set_aside,
+    count_stored,
     discard_parked,
     find_parked,
     list_parked,
     replay_parked,
 )
 from triggerer.store.watchers.parked_writer import ParkedWriter
-from triggerer.store.watchers.stored_backlog import set_kept_aside_without_stream
+from triggerer.store.watchers.stored_backlog import park_strays
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ async def _writing(
 
 async def _store(
     writer: ParkedWriter,
-    *what: SetAside | Kept | Passed | Failed | Returned | Replayed,
+    *what: SetAside | Stored | Passed | Failed | Returned | Replayed,
     watcher_id: int = 1,
     fence: Fence = FENCE,
 ) -> list[Exception | None]:
@@ -158,7 +158,7 @@ async def test_bytes_that_are_no_text_are_kept_as_they_are(database: Database, d
             assert shown is not None
             assert base64.b64decode(shown.message, validate=True) == data
             assert await replay_parked(session, await choose_parked(session)) == 1
-        (kept,) = await writer.read_kept(FENCE, 1, 0, 10)
+        (kept,) = await writer.read_stored(FENCE, 1, 0, 10)
     assert kept.data == data
 
 
@@ -210,7 +210,8 @@ async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_
         await _store(writer, *messages)
         async with database.reading() as session:
             ((*_, kept),) = [
-                (row, row.kept) for row in await load_triggers(session, [FENCE.stream_digest])
+                (row, row.stored_lanes)
+                for row in await load_triggers(session, [FENCE.stream_digest])
             ]
         assert kept == ()
         async with database.transaction() as session:
@@ -219,13 +220,13 @@ async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_
             assert await replay_parked(session, chosen[1:]) == 0, "they are kept already"
         async with database.reading() as session:
             (row,) = await load_triggers(session, [FENCE.stream_digest])
-        assert row.kept == (KeptLane(1, "[0]", NOW, 2),)
-        assert await writer.read_kept(FENCE, 1, 0, 10) == [
-            KeptMessage(chosen[number], "[0]", f"topic/0/{number}", MESSAGE.data, 11)
+        assert row.stored_lanes == (StoredBacklog(1, "[0]", NOW, 2),)
+        assert await writer.read_stored(FENCE, 1, 0, 10) == [
+            StoredMessage(chosen[number], "[0]", f"topic/0/{number}", MESSAGE.data, 11)
             for number in (1, 2)
         ]
         await _store(writer, Replayed(chosen[1]), Returned(chosen[2], "again", None))
-        assert await writer.read_kept(FENCE, 1, 0, 10) == []
+        assert await writer.read_stored(FENCE, 1, 0, 10) == []
         # Discarded while it is worked on: the answer finds nothing, and blocks nothing.
         assert await _store(writer, Replayed(999), Returned(998, "gone", None)) == [None, None]
     async with database.reading() as session:
@@ -282,7 +283,7 @@ async def test_what_is_left_of_a_deleted_watcher_can_be_discarded_and_not_replay
     async with database.reading() as session:
         chosen = await choose_parked(session, asset="x-test://orders", watcher="w1")
     with pytest.raises(
-        TriggererError, match=r"declares orders/w1 any more.*replays those of another"
+        TriggererError, match=r"declares orders/w1 any longer.*replays another watcher"
     ):
         async with database.transaction() as session:
             await replay_parked(session, chosen)
@@ -300,7 +301,7 @@ async def test_what_was_discarded_while_its_watcher_failed_with_it_is_not_set_as
     database: Database,
 ) -> None:
     await _watchers(database)
-    failed = replace(MESSAGE, key="queue/0", data=b"0", was_kept=True)
+    failed = replace(MESSAGE, key="queue/0", data=b"0", was_stored=True)
     async with _writing(database) as writer:
         await _store(writer, _kept(0))
         async with database.transaction() as session:
@@ -329,7 +330,7 @@ async def test_more_watchers_can_be_listed_than_a_statement_takes_values(
     numbers = list(range(1, 33_000))
     async with database.reading() as session:
         assert await count_set_aside(session, numbers) == {1: 1}
-        assert await count_kept(session, numbers) == [(1, "[0]", 1, NOW)]
+        assert await count_stored(session, numbers) == [(1, "[0]", 1, NOW)]
 
 
 async def test_more_can_be_replayed_and_discarded_at_once_than_a_statement_takes_values(
@@ -358,8 +359,8 @@ async def test_more_can_be_replayed_and_discarded_at_once_than_a_statement_takes
     assert await _bodies(database) == 0
 
 
-def _kept(number: int, lane: str = "[0]") -> Kept:
-    return Kept(lane, f"queue/{number}", b"%d" % number, NOW)
+def _kept(number: int, lane: str = "[0]") -> Stored:
+    return Stored(lane, f"queue/{number}", b"%d" % number, NOW)
 
 
 @pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
@@ -372,27 +373,27 @@ async def test_what_is_kept_stays_in_its_order_and_goes_when_it_has_passed(
         await _store(writer, *map(_kept, range(5)), watcher_id=2)
         assert await _bodies(database) == 6, "the bytes are kept once for the stream"
         await _store(writer, _kept(1), Failed("queue/2", 3))
-        found = await writer.read_kept(FENCE, 1, 0, 10, "[0]")
+        found = await writer.read_stored(FENCE, 1, 0, 10, "[0]")
         assert [(one.key, one.failures) for one in found] == [
             (f"queue/{number}", 3 if number == 2 else 0) for number in range(5)
         ]
-        assert [one.key for one in await writer.read_kept(FENCE, 1, found[1].id, 2, "[0]")] == [
+        assert [one.key for one in await writer.read_stored(FENCE, 1, found[1].id, 2, "[0]")] == [
             "queue/2",
             "queue/3",
         ]
         await _store(writer, Passed(("queue/0", "queue/1", "unknown")))
-        assert [one.key for one in await writer.read_kept(FENCE, 1, 0, 1)] == ["queue/2"]
+        assert [one.key for one in await writer.read_stored(FENCE, 1, 0, 1)] == ["queue/2"]
         assert await _bodies(database) == 6
         await _store(writer, Passed(("queue/0",)), watcher_id=2)
         assert await _bodies(database) == 5
     async with database.reading() as session:
         (row,) = await load_triggers(session, [FENCE.stream_digest])
-        kept = await load_kept_lanes(session, [FENCE.stream_digest])
+        kept = await load_stored_backlogs(session, [FENCE.stream_digest])
         first, second = await list_watchers(session)
-    assert row.kept == (), "its owner has kept them itself"
+    assert row.stored_lanes == (), "its owner has kept them itself"
     assert kept == {
-        1: [KeptLane(1, "[0]", NOW, 3), KeptLane(1, "[1]", NOW, 1)],
-        2: [KeptLane(2, "[0]", NOW, 4)],
+        1: [StoredBacklog(1, "[0]", NOW, 3), StoredBacklog(1, "[1]", NOW, 1)],
+        2: [StoredBacklog(2, "[0]", NOW, 4)],
     }
     assert (first.behind, first.behind_since, first.set_aside) == (4, NOW, 0)
     assert second.behind == 4
@@ -406,7 +407,7 @@ async def test_what_is_kept_after_all_has_passed_is_found_by_who_reads_on(
         after = 0
         for number in range(3):
             await _store(writer, _kept(number))
-            (found,) = await writer.read_kept(FENCE, 1, after, 10, "[0]")
+            (found,) = await writer.read_stored(FENCE, 1, after, 10, "[0]")
             assert found.key == f"queue/{number}"
             after = found.id
             await _store(writer, Passed((found.key,)))
@@ -417,7 +418,7 @@ async def test_what_was_set_aside_is_not_kept_again_and_does_not_pass(database: 
     aside = replace(MESSAGE, key="queue/0")
     async with _writing(database) as writer:
         await _store(writer, _kept(0), aside, _kept(0), Passed(("queue/0",)))
-        assert await writer.read_kept(FENCE, 1, 0, 10) == []
+        assert await writer.read_stored(FENCE, 1, 0, 10) == []
     async with database.reading() as session:
         (found,) = await list_parked(session)
     assert (found.state, found.failures) == ("set_aside", 11)
@@ -458,7 +459,7 @@ async def test_what_is_kept_is_read_back_in_pages_of_a_few_megabytes(database: D
         await _store(writer, *messages)
         pages: list[list[int]] = []
         after = 0
-        while rows := await writer.read_kept(FENCE, 1, after, 100):
+        while rows := await writer.read_stored(FENCE, 1, after, 100):
             pages.append([len(row.data) for row in rows])
             after = rows[-1].id
     assert [size for page in pages for size in page] == sizes
@@ -500,7 +501,7 @@ async def test_what_is_stored_reads_what_is_parked_once_and_not_for_each(
             await perform(session, _noting(write_parked(changes, ParkedBounds(), usage), steps))
     asked = [step.statement for step in steps if isinstance(step, BoundStatement)]
     assert [asked.count(one) for one in (TOTAL, USAGE, USED)] == [1, 1, 0]
-    kept_together = [len(step.bodies) for step in steps if isinstance(step, KeepBodies)]
+    kept_together = [len(step.bodies) for step in steps if isinstance(step, StoreBodies)]
     assert kept_together == [3, 1, 1, 1] * 2
 
 
@@ -556,7 +557,7 @@ async def test_what_is_kept_for_a_watcher_that_reads_another_stream_is_set_aside
         await _store(writer, _kept(0), watcher_id=2)
     async with database.transaction() as session:
         await session.execute(update(Watcher).where(Watcher.id == 1).values(trigger_id=None))
-        await set_kept_aside_without_stream(session)
+        await park_strays(session)
     async with database.reading() as session:
         found = [(one.watcher, one.state) for one in await list_parked(session)]
     assert found == [("w1", "set_aside"), ("w2", "kept")]
@@ -576,11 +577,11 @@ async def test_what_is_replayed_is_given_though_its_watcher_reads_another_stream
         await replay_parked(session, await choose_parked(session))
         await session.execute(update(Trigger).values(stream_digest=other.stream_digest))
         await session.execute(update(Watcher).where(Watcher.id == 2).values(trigger_id=None))
-        await set_kept_aside_without_stream(session)
+        await park_strays(session)
     async with database.reading() as session:
         (row,) = await load_triggers(session, [other.stream_digest])
         found = [(one.watcher, one.state, one.error) for one in await list_parked(session)]
-    assert row.kept == (KeptLane(1, "[0]", NOW, 1),)
+    assert row.stored_lanes == (StoredBacklog(1, "[0]", NOW, 1),)
     assert found == [("w1", "kept", "ValueError: no"), ("w2", "set_aside", "ValueError: no")]
 
 
@@ -611,7 +612,7 @@ async def test_what_is_kept_before_its_owner_has_seen_that_a_watcher_left_is_set
         assert await _store(writer, _kept(0), _kept(1)) == [None, None]
         assert await _store(writer, _kept(0), watcher_id=2) == [None]
     async with database.reading() as session:
-        kept = await load_kept_lanes(session, [FENCE.stream_digest, other.stream_digest])
+        kept = await load_stored_backlogs(session, [FENCE.stream_digest, other.stream_digest])
         found = [(one.watcher, one.state, one.error) for one in await list_parked(session)]
     assert list(kept) == [2]
     assert found == [
@@ -638,6 +639,6 @@ async def test_what_is_kept_in_the_stream_that_a_watcher_has_moved_to_is_not_giv
     await _move(database, 1, other)
     async with _writing(database) as writer:
         await _store(writer, _kept(0), fence=other)
-        assert await writer.read_kept(FENCE, 1, 0, 10) == []
-        (found,) = await writer.read_kept(other, 1, 0, 10, "[0]")
+        assert await writer.read_stored(FENCE, 1, 0, 10) == []
+        (found,) = await writer.read_stored(other, 1, 0, 10, "[0]")
     assert found.key == _kept(0).key

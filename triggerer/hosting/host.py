@@ -14,7 +14,7 @@ from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
 from triggerer.domain.events import EventSource, Fence
-from triggerer.domain.watchers.parked import KeptLane
+from triggerer.domain.watchers.parked import StoredBacklog
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.ownership import Heartbeat, Ownership
@@ -342,7 +342,7 @@ class TriggerHost:
             self._manager.replace_source(placed.member, source, name=row.display_name)
             self._states.note(placed.member)
         for placed, row in difference.kept:
-            self._manager.replay_parked(placed.member, row.kept)
+            self._manager.replay_parked(placed.member, row.stored_lanes)
         member = self._manager.add(specs)
         for row, one in zip(owned_rows, member, strict=True):
             self._roster.place(Placed(row, self._owned[row.stream_digest], one))
@@ -367,8 +367,8 @@ class TriggerHost:
                 difference = replace(difference, alive=alive)
             if difference.new:
                 digests = {row.stream_digest for row in difference.new}
-                kept = await self._queries.load_kept_lanes(session, digests)
-                difference = replace(difference, new=[_with(row, kept) for row in difference.new])
+                stored = await self._queries.load_stored_backlogs(session, digests)
+                difference = replace(difference, new=[_with(row, stored) for row in difference.new])
         return difference
 
     def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
@@ -379,7 +379,7 @@ class TriggerHost:
             kwargs=row.kwargs,
             source=source_of(row, fence),
             positions=row.positions,
-            stored_lanes=row.kept,
+            stored_lanes=row.stored_lanes,
             stream_id=row.stream_digest,
             load=prepared.load,
         )
@@ -403,7 +403,7 @@ class TriggerHost:
             _log.warning("leases not given back", error=str(error))
 
 
-def _with(row: TriggerRow, kept: Mapping[int, Iterable[KeptLane]]) -> TriggerRow:
-    """A trigger that is new here, with all that is kept for its watchers."""
-    lanes = [lane for one in row.watchers for lane in kept.get(one.watcher_id, ())]
-    return replace(row, kept=tuple(lanes))
+def _with(row: TriggerRow, stored: Mapping[int, Iterable[StoredBacklog]]) -> TriggerRow:
+    """Return a trigger that is new here, with all stored messages of its watchers."""
+    lanes = [lane for one in row.watchers for lane in stored.get(one.watcher_id, ())]
+    return replace(row, stored_lanes=tuple(lanes))

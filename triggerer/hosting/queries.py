@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from triggerer.domain.events import Fence
-from triggerer.domain.watchers.parked import KeptLane
+from triggerer.domain.watchers.parked import StoredBacklog
 from triggerer.store.watchers.hosting import StreamLoad, TriggerRow, WatcherState
 
 
@@ -55,9 +55,9 @@ class HostingQueries(Protocol):
         self, session: Any, stream_digests: Collection[str]
     ) -> list[TriggerRow]: ...
 
-    async def load_kept_lanes(
+    async def load_stored_backlogs(
         self, session: Any, stream_digests: Iterable[str]
-    ) -> dict[int, list[KeptLane]]: ...
+    ) -> dict[int, list[StoredBacklog]]: ...
 
     async def stream_loads(self, session: Any) -> list[StreamLoad]: ...
 

@@ -120,7 +120,7 @@ class Roster:
         gone = [p for key, p in placed.items() if key not in pairs]
         changed = [pairs[key] for key in wanted if key in pairs and key in others]
         new = [row for key, row in wanted.items() if key not in pairs]
-        kept = [pairs[key] for key, row in wanted.items() if key in pairs and row.kept]
+        kept = [pairs[key] for key, row in wanted.items() if key in pairs and row.stored_lanes]
         replayed = [row for row in rows if row.replays]
         return Difference(gone, changed, new, kept, replayed=replayed)
 

@@ -10,21 +10,21 @@ from anyio.lowlevel import checkpoint
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.parked import (
     Failed,
-    Kept,
-    KeptMessage,
     ParkedChange,
     ParkedState,
     Passed,
     Replayed,
     Returned,
     SetAside,
+    Stored,
+    StoredMessage,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     watcher_id: int
-    message: KeptMessage
+    message: StoredMessage
     state: ParkedState
 
 
@@ -37,7 +37,7 @@ class InMemoryParked:
 
     def submit_nowait(self, change: ParkedChange) -> None:
         what, watcher_id = change.what, change.watcher_id
-        if isinstance(what, Kept):
+        if isinstance(what, Stored):
             self._put(watcher_id, what, ParkedState.KEPT)
         elif isinstance(what, SetAside):
             self._put(watcher_id, what, ParkedState.SET_ASIDE)
@@ -59,7 +59,7 @@ class InMemoryParked:
             self._rows.pop(what.id, None)
         change.on_done(None)
 
-    def _put(self, watcher_id: int, what: Kept | SetAside, state: ParkedState) -> None:
+    def _put(self, watcher_id: int, what: Stored | SetAside, state: ParkedState) -> None:
         """Add a message, unique by watcher and key. A repeat keeps its row, and a parked message stays parked."""
         id_ = self._find(watcher_id, what.key)
         if id_ is not None and state is ParkedState.KEPT:
@@ -67,7 +67,9 @@ class InMemoryParked:
         if id_ is None:
             self._last_id += 1
             id_ = self._last_id
-        self._rows[id_] = _Row(watcher_id, KeptMessage(id_, what.lane, what.key, what.data), state)
+        self._rows[id_] = _Row(
+            watcher_id, StoredMessage(id_, what.lane, what.key, what.data), state
+        )
 
     def _find(self, watcher_id: int, key: str) -> int | None:
         for id_, row in self._rows.items():
@@ -75,9 +77,9 @@ class InMemoryParked:
                 return id_
         return None
 
-    async def read_kept(
+    async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
-    ) -> list[KeptMessage]:
+    ) -> list[StoredMessage]:
         # The real store is asked here.
         await checkpoint()
         return [
@@ -94,7 +96,7 @@ class InMemoryParked:
         """A watcher's parked messages, in order, as `dump_event` wrote them."""
         return [one.data for one in self._of(watcher_id, ParkedState.SET_ASIDE)]
 
-    def _of(self, watcher_id: int, state: ParkedState) -> Iterator[KeptMessage]:
+    def _of(self, watcher_id: int, state: ParkedState) -> Iterator[StoredMessage]:
         for _, row in sorted(self._rows.items()):
             if row.watcher_id == watcher_id and row.state is state:
                 yield row.message

@@ -89,9 +89,9 @@ def a_lane_of_a_queue_is_remembered_for_ever() -> Replacements:
 @mutation(rules="S9|S13|L1", seed=5714)
 def a_repeat_at_the_bound_is_refused() -> Replacements:
     """At a bound the store refuses a message that it has already."""
-    right = parked._keep
+    right = parked._store
 
-    def keep(
+    def store(
         changes: Iterable[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
     ) -> Script[list[ParkedChange]]:
         def answer(step: Any, rows: list[Any]) -> list[Any]:
@@ -99,7 +99,7 @@ def a_repeat_at_the_bound_is_refused() -> Replacements:
 
         return answered(right(changes, bounds, usage), answer)
 
-    yield right, keep
+    yield right, store
 
 
 @mutation(rules="S13|L1|S2/S7", seed=163)

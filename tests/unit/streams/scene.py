@@ -25,15 +25,15 @@ from triggerer.abc import (
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import LanePosition, PositionChange, ReplayEnd
 from triggerer.domain.watchers.parked import (
-    Kept,
-    KeptLane,
-    KeptMessage,
     ParkedChange,
     ParkedState,
     Passed,
     Replayed,
     Returned,
     SetAside,
+    Stored,
+    StoredBacklog,
+    StoredMessage,
 )
 from triggerer.errors import ParkedFull, RowRefused
 from triggerer.streams import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
@@ -88,7 +88,7 @@ class Scene:
         self,
         *names: str,
         positions: tuple[LanePosition, ...] = (),
-        kept: tuple[KeptLane, ...] = (),
+        kept: tuple[StoredBacklog, ...] = (),
     ) -> list[TriggerSpec]:
         """A trigger for each name, with watchers 1, 2, ...; `positions`: where they stand that are behind."""
         fence = Fence("stream", "me", 1)
@@ -254,9 +254,9 @@ class Sink:
             return
         what = change.what
         known = {(watcher, one.key): id_ for id_, (watcher, one, _) in self.parked.items()}
-        if isinstance(what, SetAside | Kept):
+        if isinstance(what, SetAside | Stored):
             id_ = known.get((change.watcher_id, what.key))
-            if isinstance(what, SetAside) and what.was_kept and id_ is None:
+            if isinstance(what, SetAside) and what.was_stored and id_ is None:
                 change.on_done(None)
                 return
             if self.is_full_of_parked and id_ is None:
@@ -289,12 +289,12 @@ class Sink:
             self._last_id += 1
         return known or self._last_id
 
-    async def read_kept(
+    async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
-    ) -> list[KeptMessage]:
+    ) -> list[StoredMessage]:
         await anyio.lowlevel.checkpoint()
         return [
-            KeptMessage(id_, one.lane, one.key, one.data, one.failures)
+            StoredMessage(id_, one.lane, one.key, one.data, one.failures)
             for id_, (watcher, one, state) in sorted(self.parked.items())
             if watcher == watcher_id
             and id_ > after
@@ -310,11 +310,11 @@ class Sink:
             if watcher == watcher_id and state is ParkedState.KEPT
         ]
 
-    def kept_lanes(self) -> tuple[KeptLane, ...]:
+    def stored_backlogs(self) -> tuple[StoredBacklog, ...]:
         """As the owner of the stream reads them."""
         return tuple(
             {
-                (watcher, one.lane): KeptLane(watcher, one.lane, one.parked_at)
+                (watcher, one.lane): StoredBacklog(watcher, one.lane, one.parked_at)
                 for watcher, one, state in self.parked.values()
                 if state is ParkedState.KEPT
             }.values()
@@ -397,7 +397,7 @@ async def hosting(
     sink: Sink,
     *names: str,
     positions: tuple[LanePosition, ...] = (),
-    kept: tuple[KeptLane, ...] = (),
+    kept: tuple[StoredBacklog, ...] = (),
     **others: Any,
 ) -> AsyncIterator[tuple[Any, ...]]:
     """Host watchers of these names, by default one that is "sick" and one that is "well"; give the manager and them."""

@@ -31,7 +31,7 @@ async def test_one_that_is_discarded_while_it_is_replayed_holds_up_nothing(
         scene.fails["sick"] = lambda event: event == "b" and not is_taken
         scene.opened.clear()
         sink.keep()
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: ("sick", "b") in scene.opened)
         discard(sink, "b")
         gate.set()

@@ -48,12 +48,12 @@ async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
             )
         )
         sink.keep()
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: "b" in sink.derived(1))
         await sink.until(lambda: "z" in sink.derived(2))
         assert sink.positions.get((1, "0")) == (None if scene.is_queue else at_x)
     scene.fails.clear()
-    async with hosting(scene, sink, positions=sink.rows(), kept=sink.kept_lanes()):
+    async with hosting(scene, sink, positions=sink.rows(), kept=sink.stored_backlogs()):
         scene.publish("end")
         await sink.until(lambda: "end" in sink.derived(1) and not sink.parked)
     assert sink.derived(1) == ["a", *range(20), "b", "x", "y", "z", "end"]
@@ -90,13 +90,13 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
         sick, _ = manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.derived(1) == ["a", "c"] and len(aside(sink)) == 1)
-        lanes = {(one.watcher_id, one.lane) for one in sink.kept_lanes()}
+        lanes = {(one.watcher_id, one.lane) for one in sink.stored_backlogs()}
         assert not lanes
         manager.replay_parked(sick, ())
         scene.publish("d")
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d"])
         sink.keep()
-        there = sink.kept_lanes()
+        there = sink.stored_backlogs()
         scene.fails.clear()
         manager.replay_parked(sick, there)
         await sink.until(lambda: not sink.parked)
@@ -121,7 +121,7 @@ async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
     assert "c" not in sink.derived(1)
     scene.fails.clear()
     async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+        manager.add(scene.specs("sick", "well", kept=sink.stored_backlogs()))
         scene.publish("d")
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d"])
         await sink.until(lambda: not sink.parked)
@@ -171,12 +171,12 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     # In the first it fails live: what it does with the message from then on is counted.
     for number in range(MAX_DELIVERIES + 1):
         async with Manager(context(sink)) as manager:
-            manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+            manager.add(scene.specs("sick", "well", kept=sink.stored_backlogs()))
             await sink.until(lambda number=number: failures() >= number)  # type: ignore[misc]
         assert failures() == number
     tried = scene.opened.count(("sick", "b"))
     async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+        manager.add(scene.specs("sick", "well", kept=sink.stored_backlogs()))
         await sink.until(lambda: bool(aside(sink)))
         await sink.until(lambda: "c" in sink.derived(1))
     assert aside(sink) == [b'["in memory","b"]']

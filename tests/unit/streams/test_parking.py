@@ -352,17 +352,17 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
         await sink.until(lambda: len(sink.parked) == 2)
         scene.fails["sick"] = lambda event: event == "c"
         sink.keep()
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: list(sink.parked) == [2])
         assert sink.derived(1) == ["a", "d", "b"]
         assert aside(sink) == [(1, b'["in memory","c"]')]
         # A replay of nothing leaves nothing behind it.
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         scene.publish("e")
         await sink.until(lambda: sink.derived(1) == ["a", "d", "b", "e"])
         scene.fails.clear()
         sink.keep()
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: not sink.parked)
     assert sink.derived(1) == ["a", "d", "b", "e", "c"]
 
@@ -381,10 +381,10 @@ async def test_what_is_replayed_for_one_that_reads_no_producer_now_is_set_aside_
     source = EventSource((WatcherRef(1, 0),), Fence("another", "me", 1))
     async with Manager(context(sink)) as manager:
         (sick,) = manager.add(
-            [TriggerSpec("sick", trigger, {}, source, stored_lanes=sink.kept_lanes())]
+            [TriggerSpec("sick", trigger, {}, source, stored_lanes=sink.stored_backlogs())]
         )
         await sink.until(lambda: sick.is_keyed)
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: sink.parked[1][2] is ParkedState.SET_ASIDE)
         assert sick.error is None
 

@@ -10,7 +10,7 @@ import pytest
 
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import encode_lane
-from triggerer.domain.watchers.parked import KeptMessage, ParkedStore
+from triggerer.domain.watchers.parked import ParkedStore, StoredMessage
 from triggerer.streams.catchup.backlogs.backlogs import Backlog, Backlogs
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.catchup.reading import queue_reader as kept_reader
@@ -26,17 +26,17 @@ class Store:
     """Rows of a watcher; notes which readings there were."""
 
     def __init__(self) -> None:
-        self.rows: list[KeptMessage] = []
+        self.rows: list[StoredMessage] = []
         self.readings: list[str | None] = []
 
     def add(self, lane: str, value: str) -> None:
         number = len(self.rows) + 1
         data = orjson.dumps(["in memory", value])
-        self.rows.append(KeptMessage(number, str(encode_lane(lane)), f"key {number}", data))
+        self.rows.append(StoredMessage(number, str(encode_lane(lane)), f"key {number}", data))
 
-    async def read_kept(
+    async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
-    ) -> list[KeptMessage]:
+    ) -> list[StoredMessage]:
         self.readings.append(lane)
         return [row for row in self.rows if row.id > after and lane in (None, row.lane)][:limit]
 

@@ -22,7 +22,7 @@ from tests.unit.streams.scene import (
 )
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer
 from triggerer.domain.events import EventSource, WatcherRef
-from triggerer.domain.watchers.parked import Kept, ParkedChange, ParkedState, SetAside
+from triggerer.domain.watchers.parked import ParkedChange, ParkedState, SetAside, Stored
 from triggerer.errors import ParkedFull, RowRefused
 from triggerer.streams import Manager
 
@@ -47,7 +47,7 @@ async def test_one_that_had_failed_too_often_is_tried_after_others_when_its_owne
     sink.parked[1] = watcher, replace(one, failures=MAX_DELIVERIES), state
     scene.opened.clear()
     scene.fails["sick"] = lambda event: event == "a"
-    async with hosting(scene, sink, kept=sink.kept_lanes()):
+    async with hosting(scene, sink, kept=sink.stored_backlogs()):
         await sink.until(lambda: sink.derived(1) == ["b"])
     assert [event for name, event in scene.opened if name == "sick"] == ["b", "a", "b"]
 
@@ -144,7 +144,7 @@ async def test_what_is_kept_comes_first_for_another_owner(scene: Scene) -> None:
         await sink.until(lambda: scene.broker.committed() == 3)
     scene.fails.clear()
     scene.publish("d")
-    async with hosting(scene, sink, kept=sink.kept_lanes()):
+    async with hosting(scene, sink, kept=sink.stored_backlogs()):
         scene.publish("e")
         await sink.until(lambda: sink.derived(1) == ["a", "b", "c", "d", "e"])
         await sink.until(lambda: not sink.parked)
@@ -343,7 +343,7 @@ async def test_what_is_held_is_kept_once_however_slow_the_store_is(scene: Scene)
         await sink.until(lambda: bool(sink.held_parked))
         # In this time it would be tried again, if its answer were not waited for.
         await anyio.sleep(1.0)
-        assert [type(change.what) for change in sink.held_parked].count(Kept) == 1
+        assert [type(change.what) for change in sink.held_parked].count(Stored) == 1
         sink.release_parked()
         await sink.until(lambda: scene.broker.committed() == 2)
         assert sink.kept(1) == ["a", "b"]
@@ -403,7 +403,7 @@ async def test_what_no_longer_loads_is_set_aside(scene: Scene) -> None:
     watcher, one, state = sink.parked[1]
     sink.parked[1] = watcher, replace(one, data=b"?"), state
     scene.fails.clear()
-    async with hosting(scene, sink, kept=sink.kept_lanes()):
+    async with hosting(scene, sink, kept=sink.stored_backlogs()):
         await sink.until(lambda: sink.derived(1) == ["b"])
         await sink.until(lambda: list(sink.parked) == [1])
     assert sink.parked[1][2] is ParkedState.SET_ASIDE
@@ -417,7 +417,7 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
         await sink.until(lambda: sink.derived(1) == ["a", "c"] and len(sink.parked) == 1)
         scene.fails.clear()
         sink.keep()
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: sink.derived(1) == ["a", "c", "b"])
         await sink.until(lambda: not sink.parked)
 
@@ -439,7 +439,7 @@ async def test_what_is_replayed_while_later_messages_are_in_hand_is_given_all_th
         scene.fails.clear()
         await sink.until(lambda: ("sick", "y") in scene.opened)
         sink.keep()
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         gate.set()
         await sink.until(lambda: not sink.parked)
     assert sorted(sink.derived(1)) == ["a", "b", "c", "x", "y", "z"]
@@ -548,7 +548,7 @@ async def test_what_is_replayed_while_the_stream_is_held_is_given_and_makes_room
         await sink.until(lambda: well.held_by == "sick")
         scene.fails.clear()
         sink.keep()
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: sink.derived(1) == ["a", "c", "d", "b"])
         await sink.until(lambda: not sink.parked)
         sink.is_full_of_parked = False
@@ -618,7 +618,7 @@ async def test_what_an_old_trigger_had_taken_makes_nothing_durable_that_the_new_
         resolve.set()
         await sink.until(lambda: bool(sink.held_parked))
         assert [
-            change.what.data for change in sink.held_parked if isinstance(change.what, Kept)
+            change.what.data for change in sink.held_parked if isinstance(change.what, Stored)
         ] == [b'["in memory","b"]']
         sink.late = []
         sink.is_late = lambda payload: False
@@ -715,7 +715,7 @@ async def test_what_is_replayed_as_soon_as_it_is_set_aside_is_given_once_more(sc
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.derived(1) == ["a", "c"])
         scene.fails.clear()
-        manager.replay_parked(sick, sink.kept_lanes())
+        manager.replay_parked(sick, sink.stored_backlogs())
         await sink.until(lambda: sink.derived(1) == ["a", "c", "b"])
         await sink.until(lambda: not sink.parked)
 

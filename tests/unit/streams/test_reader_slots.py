@@ -215,5 +215,5 @@ async def test_who_waits_at_the_end_of_a_lane_is_given_what_is_replayed(
         await anyio.sleep(3 * IDLE_S)
         scene.rejects = lambda event: False
         sink.keep()
-        manager.replay_parked(one, sink.kept_lanes())
+        manager.replay_parked(one, sink.stored_backlogs())
         await sink.until(lambda: sink.derived(1) == ["a", "b", "poison"])

@@ -208,6 +208,6 @@ async def test_what_a_replay_gives_again_is_set_aside_again_and_says_why(source:
         source.publish("bad")
         await sink.until(lambda: len(source.told) == 1)
     sink.keep()
-    kept = sink.kept_lanes()
+    kept = sink.stored_backlogs()
     async with hosting(source, sink, "one", kept=kept):
         await sink.until(lambda: aside(sink) == [(1, "bad")])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from triggerer.domain.watchers.parked import KeptMessage
+from triggerer.domain.watchers.parked import StoredMessage
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 
 
-def row(id_: int) -> KeptMessage:
-    return KeptMessage(id_, "0", f"key {id_}", b"", 0)
+def row(id_: int) -> StoredMessage:
+    return StoredMessage(id_, "0", f"key {id_}", b"", 0)
 
 
 def given(kept: StoredLane) -> int | None:

@@ -38,12 +38,12 @@ class SetAside:
     error: str
     traceback: str | None
     parked_at: datetime
-    was_kept: bool = False
+    was_stored: bool = False
     """True if the message was read from its row. If the row is gone, an operator discarded the message: do not park."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Stored:
     """Store a message of a queue that a watcher has missed. The watcher receives stored messages in order."""
 
     lane: str
@@ -90,12 +90,12 @@ class ParkedChange:
 
     fence: Fence
     watcher_id: int
-    what: SetAside | Kept | Passed | Failed | Returned | Replayed
+    what: SetAside | Stored | Passed | Failed | Returned | Replayed
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: None when durable, `ParkedFull` at a bound. Must not raise."""
 
 
-class KeptMessage(NamedTuple):
+class StoredMessage(NamedTuple):
     """A stored message that its watcher must receive."""
 
     id: int
@@ -105,7 +105,7 @@ class KeptMessage(NamedTuple):
     failures: int = 0
 
 
-class KeptLane(NamedTuple):
+class StoredBacklog(NamedTuple):
     """A lane with stored messages for a watcher."""
 
     watcher_id: int
@@ -134,9 +134,9 @@ class ParkedStore(Protocol):
     def submit_nowait(self, change: ParkedChange) -> None:
         """Add a change to the next transaction. Changes of one watcher are stored in order."""
 
-    async def read_kept(
+    async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
-    ) -> list[KeptMessage]:
+    ) -> list[StoredMessage]:
         """Return the watcher's next stored messages with ids above `after`, in order.
 
         Large messages may make the list shorter than `limit`. The list is empty only if no message is stored, or if the

@@ -51,7 +51,7 @@ from triggerer.store.schema.models import (
 )
 from triggerer.store.schema.models.dags import NEVER
 from triggerer.store.streams.liveness import GONE, Liveness, known_instances, why_silent
-from triggerer.store.watchers.parked_listing import count_kept, count_set_aside
+from triggerer.store.watchers.parked_listing import count_set_aside, count_stored
 
 MOST_COUNTED: Final = 1_000
 
@@ -346,7 +346,7 @@ async def _positions_of(
             left = None if row.head is None else max(row.head - row.position[1], 0)
             view = PositionView(row.lane, row.position, left, row.since)
             found.setdefault(row.watcher_id, []).append(view)
-    for watcher_id, lane, count, since in await count_kept(session, behind):
+    for watcher_id, lane, count, since in await count_stored(session, behind):
         found.setdefault(watcher_id, []).append(PositionView(lane, None, count, since))
     return found
 

@@ -12,11 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.dag_files.new_streams import may_open
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
-from triggerer.domain.watchers.parked import KeptLane
+from triggerer.domain.watchers.parked import StoredBacklog
 from triggerer.store.database.transactions import database_now
 from triggerer.store.schema.models import Asset, Stream, Trigger, Watcher
 from triggerer.store.streams.leases import is_free
-from triggerer.store.watchers import stored_backlog as kept
+from triggerer.store.watchers import stored_backlog
 from triggerer.store.watchers.positions import load_positions, load_replays
 
 
@@ -33,7 +33,7 @@ class TriggerRow:
     """`<asset>/<watcher>`, parallel to `watchers`."""
     positions: tuple[LanePosition, ...] = ()
     """The positions of its watchers that are behind in a log."""
-    kept: tuple[KeptLane, ...] = ()
+    stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes with replayed messages: they were parked, and are delivered to its watchers again."""
     replays: tuple[ReplayRequest, ...] = ()
     """Open replay requests for its watchers, by watcher, in the order of the requests."""
@@ -82,7 +82,9 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
     # Replays before positions: if a request is already gone, the positions that it set are visible.
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
-    kept_lanes = await kept.load_kept_lanes(session, stream_digests, are_replayed=True)
+    stored_backlogs = await stored_backlog.load_stored_backlogs(
+        session, stream_digests, are_replayed=True
+    )
     served: dict[int, tuple[Trigger, list[WatcherRef], list[str]]] = {}
     for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
         # Many watchers may share a trigger.
@@ -98,7 +100,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
             tuple(watchers),
             tuple(names),
             tuple(row for one in watchers for row in positions.get(one.watcher_id, ())),
-            tuple(lane for one in watchers for lane in kept_lanes.get(one.watcher_id, ())),
+            tuple(lane for one in watchers for lane in stored_backlogs.get(one.watcher_id, ())),
             tuple(request for one in watchers for request in replays.get(one.watcher_id, ())),
             trigger.guarantee,
         )
@@ -106,11 +108,11 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
     ]
 
 
-async def load_kept_lanes(
+async def load_stored_backlogs(
     session: AsyncSession, stream_digests: Iterable[str]
-) -> dict[int, list[KeptLane]]:
+) -> dict[int, list[StoredBacklog]]:
     """Return the lanes with stored messages for watchers of these streams, by watcher."""
-    return await kept.load_kept_lanes(session, stream_digests)
+    return await stored_backlog.load_stored_backlogs(session, stream_digests)
 
 
 async def stream_loads(session: AsyncSession) -> list[StreamLoad]:

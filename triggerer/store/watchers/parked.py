@@ -11,7 +11,6 @@ from triggerer.domain.events import Fence
 from triggerer.domain.watchers.parked import (
     NO_LONGER_READ,
     Failed,
-    Kept,
     ParkedBounds,
     ParkedChange,
     ParkedState,
@@ -19,6 +18,7 @@ from triggerer.domain.watchers.parked import (
     Replayed,
     Returned,
     SetAside,
+    Stored,
 )
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row, Script
@@ -40,13 +40,13 @@ USED: Final = Statement(
     "FROM parked_message m JOIN parked_body b ON b.id = m.body_id "
     "WHERE m.watcher_id = {watcher_id} AND m.idempotency_key <> {key}"
 )
-_KEEP_BODIES: Final = (
+_STORE_BODIES: Final = (
     "INSERT INTO parked_body (stream_digest, idempotency_key, data, size_bytes) {} "
     "ON CONFLICT (stream_digest, idempotency_key) DO UPDATE SET size_bytes = excluded.size_bytes "
     "RETURNING stream_digest, idempotency_key, id"
 )
-_KEEP_BODY_ON_SQLITE: Final = _KEEP_BODIES.format("VALUES (?, ?, ?, ?)")
-_KEEP_BODIES_ON_POSTGRES: Final = _KEEP_BODIES.format(
+_STORE_BODY_ON_SQLITE: Final = _STORE_BODIES.format("VALUES (?, ?, ?, ?)")
+_STORE_BODIES_ON_POSTGRES: Final = _STORE_BODIES.format(
     "SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[])"
 )
 SET_ASIDE: Final = Statement(
@@ -58,7 +58,7 @@ SET_ASIDE: Final = Statement(
 )
 # A known message keeps its order and its state. A watcher that was deleted meanwhile, or whose trigger moved to another
 # stream, will not read this stream again, so its messages are parked.
-KEEP: Final = Statement(
+STORE: Final = Statement(
     "INSERT INTO parked_message "
     "(watcher_id, body_id, lane, idempotency_key, state, failures, error, parked_at) "
     "SELECT g.watcher_id, g.body_id, g.lane, g.key, CASE WHEN t.id IS NULL THEN {else_state} ELSE {state} END, "
@@ -86,7 +86,7 @@ PASS: Final = Statement(
     "(SELECT g.watcher_id, g.key FROM {KEYS} g) RETURNING body_id",
     KEYS=parameter_rows(watcher_id="bigint", key="text"),
 )
-NOTE_FAILURES: Final = Statement(
+STORE_FAILURES: Final = Statement(
     "UPDATE parked_message SET failures = {failures} "
     "WHERE watcher_id = {watcher_id} AND idempotency_key = {key} AND state = {state}"
 )
@@ -107,10 +107,10 @@ PARKING: Final = {
     TOTAL,
     USED,
     SET_ASIDE,
-    KEEP,
+    STORE,
     KNOWN,
     PASS,
-    NOTE_FAILURES,
+    STORE_FAILURES,
     RETURN,
     DROP,
     DROP_BODIES,
@@ -127,7 +127,7 @@ class Body(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepBodies:
+class StoreBodies:
     """A step: store these bodies, each once; return a row (stream digest, key, id) for each.
 
     Not a `Statement`, because bytes do not go into JSON.
@@ -139,12 +139,12 @@ class KeepBodies:
         return [
             row
             for body in self.bodies
-            for row in connection.execute(_KEEP_BODY_ON_SQLITE, (*body, len(body.data))).fetchall()
+            for row in connection.execute(_STORE_BODY_ON_SQLITE, (*body, len(body.data))).fetchall()
         ]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         digests, keys, data = zip(*self.bodies, strict=True)
-        return _KEEP_BODIES_ON_POSTGRES, (digests, keys, data, [len(one) for one in data])
+        return _STORE_BODIES_ON_POSTGRES, (digests, keys, data, [len(one) for one in data])
 
 
 class ParkedUsage:
@@ -211,7 +211,7 @@ def write_parked(
     fences = {change.fence for change in changes}
     valid = yield from valid_fences(fences)
     written = [change for change in changes if change.fence in valid]
-    refused = yield from _keep(written, bounds, usage)
+    refused = yield from _store(written, bounds, usage)
     gone, passed = [], []
     for change in written:
         what = change.what
@@ -226,7 +226,7 @@ def write_parked(
                 traceback=what.traceback,
             )
         elif isinstance(what, Failed):
-            yield NOTE_FAILURES(
+            yield STORE_FAILURES(
                 watcher_id=change.watcher_id,
                 key=what.key,
                 failures=what.failures,
@@ -243,27 +243,27 @@ def write_parked(
     return frozenset(fences) - valid, refused
 
 
-def _keep(
+def _store(
     changes: Iterable[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[list[ParkedChange]]:
     """Store messages, the bytes of each once; return the changes for which there is no room."""
-    kept = [(change, what) for change in changes if isinstance(what := change.what, Kept)]
-    if not kept:
+    messages = [(change, what) for change in changes if isinstance(what := change.what, Stored)]
+    if not messages:
         return []
-    watchers = [change.watcher_id for change, _ in kept]
+    watchers = [change.watcher_id for change, _ in messages]
     yield from usage.read(watchers)
-    size_bytes = sum(len(what.data) for _, what in kept)
+    size_bytes = sum(len(what.data) for _, what in messages)
     known: set[tuple[int, str]] = set()
-    if any(not usage.has_room(one, len(kept), size_bytes, bounds) for one in set(watchers)):
+    if any(not usage.has_room(one, len(messages), size_bytes, bounds) for one in set(watchers)):
         # Read again, because rows may have gone since the last read.
         usage.forget()
         yield from usage.read(watchers)
-        keys = sorted({(change.watcher_id, what.key) for change, what in kept})
+        keys = sorted({(change.watcher_id, what.key) for change, what in messages})
         found = yield KNOWN(rows=ParameterRows(keys))
         known.update((watcher_id, key) for watcher_id, key in found)
     bodies: dict[tuple[str, str], Body] = {}
     allowed, refused = [], []
-    for place, (change, what) in enumerate(kept):
+    for place, (change, what) in enumerate(messages):
         size_bytes = len(what.data)
         if (change.watcher_id, what.key) in known:
             # A repeat, possibly of a commit whose outcome was unknown.
@@ -281,13 +281,13 @@ def _keep(
         # A message that was broadcast again may appear twice in one group.
         known.add((change.watcher_id, what.key))
     if allowed:
-        stored = yield KeepBodies(list(bodies.values()))
-        ids = {(digest, key): id_ for digest, key, id_ in stored}
+        written = yield StoreBodies(list(bodies.values()))
+        ids = {(digest, key): id_ for digest, key, id_ in written}
         rows = [
             (place, of[0], watcher_id, ids[of], what.lane, what.key, what.parked_at)
             for place, watcher_id, of, what in allowed
         ]
-        new = yield KEEP(
+        new = yield STORE(
             rows=ParameterRows(rows),
             state=ParkedState.KEPT.value,
             else_state=ParkedState.SET_ASIDE.value,
@@ -303,7 +303,7 @@ def _set_aside(
     fence: Fence, watcher_id: int, what: SetAside, bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[bool]:
     digest, size_bytes = fence.stream_digest, len(what.data)
-    if what.was_kept and not (yield KNOWN(rows=ParameterRows([(watcher_id, what.key)]))):
+    if what.was_stored and not (yield KNOWN(rows=ParameterRows([(watcher_id, what.key)]))):
         return True
     yield from usage.read([watcher_id])
     if not usage.has_room(watcher_id, 1, size_bytes, bounds):
@@ -316,7 +316,7 @@ def _set_aside(
             or total + size_bytes > bounds.total_bytes
         ):
             return False
-    ((*_, body_id),) = yield KeepBodies([Body(digest, what.key, what.data)])
+    ((*_, body_id),) = yield StoreBodies([Body(digest, what.key, what.data)])
     yield SET_ASIDE(
         watcher_id=watcher_id,
         body_id=body_id,

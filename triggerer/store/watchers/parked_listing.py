@@ -160,7 +160,7 @@ async def count_set_aside(session: AsyncSession, watcher_ids: Sequence[int]) -> 
     return found
 
 
-async def count_kept(
+async def count_stored(
     session: AsyncSession, watcher_ids: Sequence[int]
 ) -> list[tuple[int, str, int, datetime]]:
     """Return the stored messages by watcher and lane: their number, and when the oldest was stored."""

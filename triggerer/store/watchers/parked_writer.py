@@ -9,13 +9,13 @@ from time import monotonic
 from typing import Final
 
 from triggerer.domain.events import Fence
-from triggerer.domain.watchers.parked import KeptMessage, ParkedBounds, ParkedChange
+from triggerer.domain.watchers.parked import ParkedBounds, ParkedChange, StoredMessage
 from triggerer.errors import ParkedFull
 from triggerer.store.database.transactions import Database
 from triggerer.store.streams.fenced_writer import FencedWriter
 from triggerer.store.streams.lost_leases import lease_lost
 from triggerer.store.watchers.parked import ParkedUsage, write_parked
-from triggerer.store.watchers.stored_backlog import read_kept
+from triggerer.store.watchers.stored_backlog import read_stored
 
 _MOST_ROWS: Final = 200
 _MOST_BYTES_READ: Final = 4 * 1024 * 1024
@@ -51,11 +51,11 @@ class ParkedWriter(FencedWriter[ParkedChange]):
         if self._is_idle:
             self._wake()
 
-    async def read_kept(
+    async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
-    ) -> list[KeptMessage]:
+    ) -> list[StoredMessage]:
         async with self._database.reading() as session:
-            return await read_kept(
+            return await read_stored(
                 session,
                 fence.stream_digest,
                 watcher_id,

@@ -9,14 +9,19 @@ from sqlalchemy import and_, exists, func, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from triggerer.domain.watchers.parked import NO_LONGER_READ, KeptLane, KeptMessage, ParkedState
+from triggerer.domain.watchers.parked import (
+    NO_LONGER_READ,
+    ParkedState,
+    StoredBacklog,
+    StoredMessage,
+)
 from triggerer.store.schema.models import ParkedBody, ParkedMessage, Trigger, Watcher
 
 # A literal, because the planner chooses an index before it knows the value of a parameter.
 _IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
 
 
-async def read_kept(
+async def read_stored(
     session: AsyncSession,
     stream_digest: str,
     watcher_id: int,
@@ -25,7 +30,7 @@ async def read_kept(
     lane: str | None = None,
     *,
     max_bytes: int,
-) -> list[KeptMessage]:
+) -> list[StoredMessage]:
     """Return the next stored messages of a watcher, in the order of storing.
 
     Args:
@@ -74,12 +79,12 @@ async def read_kept(
         .where(summed.c.bytes_before < max_bytes)
         .order_by(summed.c.id)
     )
-    return [KeptMessage(*row) for row in await session.execute(page)]
+    return [StoredMessage(*row) for row in await session.execute(page)]
 
 
-async def load_kept_lanes(
+async def load_stored_backlogs(
     session: AsyncSession, stream_digests: Iterable[str], *, are_replayed: bool = False
-) -> dict[int, list[KeptLane]]:
+) -> dict[int, list[StoredBacklog]]:
     """Return the lanes with stored messages for watchers of these streams, by watcher.
 
     Args:
@@ -104,14 +109,14 @@ async def load_kept_lanes(
     if are_replayed:
         query = query.where(ParkedMessage.error.is_not(None))
     rows = await session.execute(query)
-    found: dict[int, list[KeptLane]] = {}
+    found: dict[int, list[StoredBacklog]] = {}
     for row in rows:
-        lane = KeptLane(*row)
+        lane = StoredBacklog(*row)
         found.setdefault(lane.watcher_id, []).append(lane)
     return found
 
 
-async def set_kept_aside_without_stream(session: AsyncSession) -> None:
+async def park_strays(session: AsyncSession) -> None:
     """Park the stored messages of watchers that were deleted, or that read another stream now.
 
     Replayed messages stay, because they go to the watcher even if it reads another stream.

@@ -11,7 +11,7 @@ import anyio
 
 from triggerer.domain.events import EventSource
 from triggerer.domain.watchers.lane_positions import ReplayEnd, ReplayRequest
-from triggerer.domain.watchers.parked import KeptLane
+from triggerer.domain.watchers.parked import StoredBacklog
 from triggerer.streams.catchup.backlogs.replays import not_a_log
 from triggerer.streams.catchup.reading.replayed_messages import give_back
 from triggerer.streams.context import RuntimeContext
@@ -144,7 +144,7 @@ class Manager:
         if stream is not None:
             stream.behind.restart(member)
 
-    def replay_parked(self, member: Member, lanes: Collection[KeptLane]) -> None:
+    def replay_parked(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
         """Give its watchers what is kept for them now in these lanes, some of which was set aside before."""
         stream = self._stream_of(member)
         if stream is not None and lanes:
@@ -152,7 +152,7 @@ class Manager:
         elif member.is_keyed and member.key is None:
             self._give_back(member, lanes)
 
-    def _give_back(self, member: Member, lanes: Collection[KeptLane]) -> None:
+    def _give_back(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
         fence, parked = member.source.fence, self._context.parked
         kept_for = {one.watcher_id for one in lanes}
         if self._tasks is not None and fence is not None and parked is not None:

@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource
 from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
-from triggerer.domain.watchers.parked import KeptLane
+from triggerer.domain.watchers.parked import StoredBacklog
 from triggerer.domain.watchers.stream_names import stream_name as name_of_stream
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.streams.cancellation import plugin_code, take_back_stray_cancellations
@@ -53,7 +53,7 @@ class TriggerSpec:
     source: EventSource
     positions: tuple[LanePosition, ...] = ()
     """Where its watchers stand that are behind, as it is stored."""
-    stored_lanes: tuple[KeptLane, ...] = ()
+    stored_lanes: tuple[StoredBacklog, ...] = ()
     """The lanes in which messages are kept for its watchers."""
     stream_id: str | None = None
     """The digest of its stream key, as the DAG processor stored it: known before the trigger is made."""

@@ -18,7 +18,7 @@ from triggerer.store.streams.fences import lock_out_owners
 from triggerer.store.streams.leases import is_free
 from triggerer.store.streams.states import drop_states_without_watchers
 from triggerer.store.watchers.positions import drop_positions_without_stream
-from triggerer.store.watchers.stored_backlog import set_kept_aside_without_stream
+from triggerer.store.watchers.stored_backlog import park_strays
 
 
 async def sync_watchers(
@@ -81,7 +81,7 @@ async def sync_watchers(
     await _drop_unused(session, used, triggers, changed)
     if changed.stream_digests:
         await drop_positions_without_stream(session)
-        await set_kept_aside_without_stream(session)
+        await park_strays(session)
         await drop_states_without_watchers(session)
     return new_streams
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import Position, decode_lane
-from triggerer.domain.watchers.parked import KeptLane
+from triggerer.domain.watchers.parked import StoredBacklog
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
@@ -51,14 +51,16 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
 
 
 def enter_stored(
-    backlogs: Backlogs, state: GroupState, member: Member, lanes: Iterable[KeptLane]
+    backlogs: Backlogs, state: GroupState, member: Member, lanes: Iterable[StoredBacklog]
 ) -> None:
     """Messages are kept in these lanes for watchers of a member: they are behind there."""
     for watcher, one, fence in _of(member, lanes):
         _enter(backlogs, state, watcher, one, fence)
 
 
-def _of(member: Member, lanes: Iterable[KeptLane]) -> Iterator[tuple[WatcherRef, KeptLane, Fence]]:
+def _of(
+    member: Member, lanes: Iterable[StoredBacklog]
+) -> Iterator[tuple[WatcherRef, StoredBacklog, Fence]]:
     fence = member.source.fence
     watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
     for one in lanes:
@@ -68,7 +70,7 @@ def _of(member: Member, lanes: Iterable[KeptLane]) -> Iterator[tuple[WatcherRef,
 
 
 def _enter(
-    backlogs: Backlogs, state: GroupState, watcher: WatcherRef, one: KeptLane, fence: Fence
+    backlogs: Backlogs, state: GroupState, watcher: WatcherRef, one: StoredBacklog, fence: Fence
 ) -> None:
     lane = decode_lane(one.lane)
     head = state.head_of(lane)
@@ -93,7 +95,7 @@ def _enter(
 def _add(
     backlogs: Backlogs,
     watcher: WatcherRef,
-    one: KeptLane,
+    one: StoredBacklog,
     fence: Fence,
     place: Position,
     stored: StoredLane,

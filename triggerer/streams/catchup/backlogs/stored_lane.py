@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Collection
 
-from triggerer.domain.watchers.parked import KeptMessage
+from triggerer.domain.watchers.parked import StoredMessage
 
 
 class StoredLane:
@@ -42,7 +42,7 @@ class StoredLane:
         """How many messages were not given to the filter yet, at most."""
         self.uncounted: set[str] = set()
         """The keys of those whose rows are not among `unread`: the filter had been given them when they were kept."""
-        self.page: deque[KeptMessage] = deque()
+        self.page: deque[StoredMessage] = deque()
         """Those that were read, and not all given to the filter, in order."""
         self.is_read_alone = False
         """Whether they are read for this lane alone, from `after` on; else with those of the watcher's other lanes."""
@@ -86,7 +86,7 @@ class StoredLane:
         while self.page and self.page[0].id <= id_:
             self._count_down(self.page.popleft())
 
-    def _count_down(self, row: KeptMessage) -> None:
+    def _count_down(self, row: StoredMessage) -> None:
         if row.key in self.uncounted:
             self.uncounted.discard(row.key)
         else:

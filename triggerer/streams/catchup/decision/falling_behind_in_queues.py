@@ -13,7 +13,7 @@ from triggerer.abc import AdvanceOutcome, SharedStreamProducer
 from triggerer.backoff import Backoff
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import Position, encode_lane
-from triggerer.domain.watchers.parked import Kept, ParkedChange, ParkedStore, Passed
+from triggerer.domain.watchers.parked import ParkedChange, ParkedStore, Passed, Stored
 from triggerer.errors import ParkedFull
 from triggerer.observability.error_texts import error_text
 from triggerer.streams.cancellation import plugin_code
@@ -52,7 +52,7 @@ class _QueueDecision:
         return (
             stored is not None
             and change is not None
-            and isinstance(change.what, Kept)
+            and isinstance(change.what, Stored)
             and change.what.key in stored.resolved_early
         )
 
@@ -190,7 +190,7 @@ class FallingBehindInQueues(FallingBehind):
             for watcher in sorted(failed, key=_by_id)
         ]
         now = state.now()
-        stored = Kept(stored_as, self._key_of(entry, stored_as, now), data, now)
+        stored = Stored(stored_as, self._key_of(entry, stored_as, now), data, now)
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
         for backlog in sorted(wanting, key=_by_watcher):
@@ -249,7 +249,7 @@ class FallingBehindInQueues(FallingBehind):
         assert self._state.producer is not None
         return self._state.producer
 
-    def _submit(self, decision: _QueueDecision, what: Kept) -> None:
+    def _submit(self, decision: _QueueDecision, what: Stored) -> None:
         entry, backlog = decision.entry, decision.backlog
         stored = backlog.stored_lane
         assert stored is not None

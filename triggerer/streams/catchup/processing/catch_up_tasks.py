@@ -10,7 +10,7 @@ import anyio
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import ReplayRequest, encode_lane
-from triggerer.domain.watchers.parked import KeptLane
+from triggerer.domain.watchers.parked import StoredBacklog
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.catchup.backlogs.queue_backlogs import begin_group, enter_stored
@@ -183,7 +183,7 @@ class CatchUpTasks:
                 running.restart()
         self.start(member)
 
-    def replay_parked(self, member: Member, lanes: Collection[KeptLane]) -> None:
+    def replay_parked(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
         """Give its watchers what is kept for them in these lanes, and was set aside before."""
         group = self._group
         if group is not None and group.state.stores_messages:

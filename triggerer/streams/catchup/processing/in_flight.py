@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from triggerer.domain.events import Fence
-from triggerer.domain.watchers.parked import KeptMessage
+from triggerer.domain.watchers.parked import StoredMessage
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.stored_lane import StoredLane
 from triggerer.streams.catchup.reading.lane_tail import Message
@@ -111,7 +111,7 @@ class ReplayedMessageInFlight(_InFlight):
 
     __slots__ = ("event", "fence", "row")
 
-    def __init__(self, row: KeptMessage, event: Any, fence: Fence) -> None:
+    def __init__(self, row: StoredMessage, event: Any, fence: Fence) -> None:
         super().__init__()
         self.row = row
         self.event = event

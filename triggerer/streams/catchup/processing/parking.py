@@ -88,7 +88,7 @@ class Parking:
             error_text(error),
             traceback_text(error),
             self._context.now(),
-            was_kept=isinstance(in_flight.message, QueueMessage)
+            was_stored=isinstance(in_flight.message, QueueMessage)
             and in_flight.message.id is not None,
         )
 

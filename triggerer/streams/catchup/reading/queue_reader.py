@@ -9,7 +9,7 @@ import structlog
 
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.lane_positions import Position, decode_lane
-from triggerer.domain.watchers.parked import KeptMessage, ParkedChange, ParkedStore, SetAside
+from triggerer.domain.watchers.parked import ParkedChange, ParkedStore, SetAside, StoredMessage
 from triggerer.observability.error_texts import error_text, traceback_text
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.catchup.backlogs.backlog import Backlog
@@ -74,7 +74,7 @@ class QueueReader:
     async def _read_all_lanes(self, fence: Fence) -> None:
         """The next messages, whatever their lanes: where each is a lane of its own, so many are read at once."""
         backlogs, watcher_id = self._state.backlogs, self._watcher.watcher_id
-        rows = await self._parked.read_kept(fence, watcher_id, self._after, _PAGE)
+        rows = await self._parked.read_stored(fence, watcher_id, self._after, _PAGE)
         size_bytes = self._bytes_read()
         for row in rows:
             self._after = row.id
@@ -101,7 +101,7 @@ class QueueReader:
     async def _read_alone(self, backlog: Backlog, stored: StoredLane) -> None:
         stored.is_read_alone = True
         arrivals, resets = stored.arrivals, stored.resets
-        rows = await self._parked.read_kept(
+        rows = await self._parked.read_stored(
             backlog.fence, self._watcher.watcher_id, stored.after, _PAGE, backlog.stored_as
         )
         if resets != stored.resets:
@@ -139,7 +139,7 @@ class QueueReader:
         """
         stored, watcher_id = backlog.stored_lane, self._watcher.watcher_id
         assert stored is not None
-        read, fence = self._parked.read_kept, backlog.fence
+        read, fence = self._parked.read_stored, backlog.fence
         rows = await read(fence, watcher_id, stored.after, most + 1, backlog.stored_as)
         if len(rows) == 1:
             # Perhaps it is so large that no other was read.
@@ -175,7 +175,7 @@ class QueueReader:
             return None
         return QueueMessage([None, entry.seq], entry.event, key, [None, entry.seq + 1])
 
-    def _load(self, backlog: Backlog, rows: Iterable[KeptMessage]) -> Iterator[QueueMessage]:
+    def _load(self, backlog: Backlog, rows: Iterable[StoredMessage]) -> Iterator[QueueMessage]:
         producer = self._state.producer
         assert producer is not None
         for row in rows:
@@ -189,7 +189,7 @@ class QueueReader:
                 backlog.cursor, event, row.key, backlog.cursor, id=row.id, failures=row.failures
             )
 
-    def _set_aside(self, backlog: Backlog, row: KeptMessage, error: Exception) -> None:
+    def _set_aside(self, backlog: Backlog, row: StoredMessage, error: Exception) -> None:
         what = SetAside(
             row.lane,
             row.key,
@@ -198,7 +198,7 @@ class QueueReader:
             error_text(error),
             traceback_text(error),
             self._state.now(),
-            was_kept=True,
+            was_stored=True,
         )
 
         def note(refusal: Exception | None) -> None:

@@ -9,11 +9,11 @@ import structlog
 
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.watchers.parked import (
-    KeptMessage,
     ParkedChange,
     ParkedStore,
     Replayed,
     Returned,
+    StoredMessage,
 )
 from triggerer.errors import ConfigurationError, StoreError
 from triggerer.observability.error_texts import error_text, traceback_text
@@ -38,7 +38,7 @@ async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> N
     )
     after = 0
     try:
-        while rows := await parked.read_kept(fence, watcher.watcher_id, after, _PAGE):
+        while rows := await parked.read_stored(fence, watcher.watcher_id, after, _PAGE):
             after = rows[-1].id
             for row in rows:
                 what = Returned(row.id, error, None)
@@ -67,7 +67,7 @@ class ReplayedMessages:
         self._fence = fence
         self._state = state
         self._parked = parked
-        self._page: deque[KeptMessage] = deque()
+        self._page: deque[StoredMessage] = deque()
         self._after = 0
         self._under_way: set[int] = set()
         """Given, or read and not yet given; and what became of it is not durable."""
@@ -95,10 +95,12 @@ class ReplayedMessages:
             return ReplayedMessageInFlight(row, event, self._fence)
         return None
 
-    async def _next_row(self) -> KeptMessage | None:
+    async def _next_row(self) -> StoredMessage | None:
         if not self._page:
             after = self._after
-            rows = await self._parked.read_kept(self._fence, self._watcher.watcher_id, after, _PAGE)
+            rows = await self._parked.read_stored(
+                self._fence, self._watcher.watcher_id, after, _PAGE
+            )
             if self._after != after:
                 # Told to look again meanwhile.
                 return await self._next_row()
@@ -126,7 +128,7 @@ class ReplayedMessages:
         what = Returned(in_flight.row.id, error_text(error), traceback_text(error))
         self._submit(in_flight.row, what)
 
-    def _submit(self, row: KeptMessage, what: Returned | Replayed) -> None:
+    def _submit(self, row: StoredMessage, what: Returned | Replayed) -> None:
         def note(_: Exception | None) -> None:
             # Where it was refused the row stays as it was, and is found by whoever looks next.
             self._under_way.discard(row.id)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from triggerer.domain.dag_files.new_streams import may_open
 from triggerer.domain.events import Fence
 from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
-from triggerer.domain.watchers.parked import KeptLane
+from triggerer.domain.watchers.parked import StoredBacklog
 from triggerer.store.watchers.hosting import StreamLoad, TriggerRow, WatcherState
 from triggerer.testing.simulation.database.model import LoadsShown
 
@@ -109,11 +109,11 @@ class SimulatedHostingQueries:
     def __init__(self, instance_id: str) -> None:
         self._instance_id = instance_id
 
-    async def load_kept_lanes(
+    async def load_stored_backlogs(
         self, session: Transaction, stream_digests: Iterable[str]
-    ) -> dict[int, list[KeptLane]]:
+    ) -> dict[int, list[StoredBacklog]]:
         await session.store.faults.delay()
-        return _kept_lanes(session, stream_digests, are_replayed=False)
+        return _stored_backlogs(session, stream_digests, are_replayed=False)
 
     async def load_triggers(
         self, session: Transaction, stream_digests: Iterable[str]
@@ -121,7 +121,7 @@ class SimulatedHostingQueries:
         await session.store.faults.delay()
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
-        kept = _kept_lanes(session, digests, are_replayed=True)
+        stored = _stored_backlogs(session, digests, are_replayed=True)
         # In this order: what is asked no more was carried out, and its positions are seen.
         asked: dict[int, tuple[ReplayRequest, ...]] = {}
         for _, request in sorted(session.store.replays.items()):
@@ -143,7 +143,7 @@ class SimulatedHostingQueries:
             replace(
                 row,
                 positions=tuple(one for watcher in served for one in positions.get(watcher, ())),
-                kept=tuple(one for watcher in served for one in kept.get(watcher, ())),
+                stored_lanes=tuple(one for watcher in served for one in stored.get(watcher, ())),
                 replays=tuple(one for watcher in served for one in asked.get(watcher, ())),
             )
             for row in rows
@@ -190,16 +190,16 @@ class SimulatedHostingQueries:
         await session.store.faults.delay()
 
 
-def _kept_lanes(
+def _stored_backlogs(
     session: Transaction, stream_digests: Iterable[str], *, are_replayed: bool
-) -> dict[int, list[KeptLane]]:
+) -> dict[int, list[StoredBacklog]]:
     digests = set(stream_digests)
     lanes: dict[tuple[int, str], list[ParkedRow]] = {}
     for row in sorted(session.store.parked.values(), key=attrgetter("id")):
         if row.is_stored and row.body[0] in digests and (row.was_set_aside or not are_replayed):
             lanes.setdefault((row.watcher, row.lane), []).append(row)
-    found: dict[int, list[KeptLane]] = {}
+    found: dict[int, list[StoredBacklog]] = {}
     for (watcher, lane), rows in lanes.items():
-        kept = KeptLane(watcher, lane, min(row.parked_at for row in rows), len(rows))
-        found.setdefault(watcher, []).append(kept)
+        backlog = StoredBacklog(watcher, lane, min(row.parked_at for row in rows), len(rows))
+        found.setdefault(watcher, []).append(backlog)
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from triggerer.domain.watchers.parked import ParkedState
 from triggerer.store.watchers import parked
-from triggerer.store.watchers.parked import PARKING, KeepBodies, drop_parked
+from triggerer.store.watchers.parked import PARKING, StoreBodies, drop_parked
 from triggerer.testing.simulation.kernel.delivery import ParkedBody, ParkedRow, size_of_bodies
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ParkedWrites:
             one, all_ = (values["digest"], values["key"]), {row.body for row in rows.values()}
             total = size_of_bodies(body for body in all_ if body[:2] != one)
             return [(*self._usage(values["watcher_id"], but=values["key"]), total)]
-        if statement is parked.KEEP:
+        if statement is parked.STORE:
             new: list[Row] = []
             for _, _, watcher, body_id, lane, key, parked_at in sorted(values["rows"].rows):
                 at = watcher, key
@@ -84,7 +84,7 @@ class ParkedWrites:
                 for at in map(tuple, values["rows"].rows)
                 if at in rows and rows[at].is_stored
             ]
-        elif statement is parked.NOTE_FAILURES:
+        elif statement is parked.STORE_FAILURES:
             at = values["watcher_id"], values["key"]
             if at in rows and rows[at].is_stored:
                 rows[at] = replace(rows[at], failures=values["failures"])
@@ -94,7 +94,7 @@ class ParkedWrites:
             return self._perform_by_id(rows, statement, values)
         return []
 
-    async def keep_bodies(self, session: Locks, step: KeepBodies) -> list[Row]:
+    async def keep_bodies(self, session: Locks, step: StoreBodies) -> list[Row]:
         await self._lock(session)
         rows: list[Row] = []
         for one in step.bodies:

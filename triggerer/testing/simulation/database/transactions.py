@@ -30,7 +30,7 @@ from triggerer.store.events.record_step import RecordEvents
 from triggerer.store.partitions.keys import StoreNextKey, TakePartition
 from triggerer.store.runs.new_run import CreateRun
 from triggerer.store.runs.new_runs import CreateRuns
-from triggerer.store.watchers.parked import KeepBodies
+from triggerer.store.watchers.parked import StoreBodies
 from triggerer.synchronization import Notifier
 from triggerer.testing.simulation.database.model import REFUSED, Dag, Owners, Store
 from triggerer.testing.simulation.database.parked_writes import PARKED, Decision, ParkedWrites
@@ -243,7 +243,7 @@ class Transaction:
                 return await self._positions.perform(self, statement, values)
             case BoundStatement(statement=statement, values=values) if statement in PARKED:
                 return await self._parked.perform(self, statement, values)
-            case KeepBodies():
+            case StoreBodies():
                 return await self._parked.keep_bodies(self, step)
             case TakePartition() | StoreNextKey():
                 await self.store.faults.delay()

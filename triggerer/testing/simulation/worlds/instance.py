@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
-from triggerer.domain.watchers.parked import KeptMessage, ParkedBounds
+from triggerer.domain.watchers.parked import ParkedBounds, StoredMessage
 from triggerer.errors import RowRefused
 from triggerer.hosting.class_loader import Loaded
 from triggerer.hosting.factory import PreparedTrigger, TriggerFactory
@@ -180,9 +180,9 @@ def _load(_: str) -> type[BaseEventTrigger]:
 class SimulatedParkedWriter(ParkedWriter):
     """Reads the model's rows."""
 
-    async def read_kept(
+    async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
-    ) -> list[KeptMessage]:
+    ) -> list[StoredMessage]:
         async with self._database.reading() as session:
             store = cast("Any", session).store
             served = store.triggers.values()
@@ -193,7 +193,7 @@ class SimulatedParkedWriter(ParkedWriter):
             )
             rows = store.parked.values() if is_there else ()
             found = [
-                KeptMessage(row.id, row.lane, row.key, row.message.encode(), row.failures)
+                StoredMessage(row.id, row.lane, row.key, row.message.encode(), row.failures)
                 for row in sorted(rows, key=attrgetter("id"))
                 if row.watcher == watcher_id
                 and row.id > after
