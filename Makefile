@@ -15,10 +15,10 @@ PIP_OPTIONS := --quiet --disable-pip-version-check --no-deps --no-compile
 # Bytecode is cached also where the environment says not to, as images do: the tests start thousands of processes.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test lint docs bench soak lock clean
+.PHONY: help setup demo test test-all lint docs bench soak lock clean
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
 
 setup: $(READY)  ## build .venv (nothing to do when the lock and pyproject.toml have not changed)
 	@:
@@ -32,13 +32,17 @@ WORKERS ?= $(shell cpus=$$(nproc); echo $$((cpus < 2 ? cpus + 2 : 4)))
 
 # Lint runs beside the tests. What it finds is shown as soon as it is known, and again at the end, where little is shown
 # otherwise: the failures of the tests are to be among the last lines.
-test: $(READY)  ## checks and tests, without the long proofs; options with ARGS="..."
+test: $(READY)  ## checks, and the tests of what a user's path crosses; options with ARGS="..."
 	@mkdir -p .cache; \
 	{ $(MAKE) --no-print-directory lint >.cache/lint.log 2>&1 || { cat .cache/lint.log; false; }; } & lint=$$!; \
 	status=0; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS) || status=$$?; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not full and not soak" \
+	  $$($(BIN)/python -m tests.tiers) $(ARGS) || status=$$?; \
 	if wait $$lint; then echo "lint: passed (.cache/lint.log)"; else status=$$?; cat .cache/lint.log; fi; \
 	exit $$status
+
+test-all: $(READY)  ## the tests that `make test` leaves out, without the long proofs; options with ARGS="..."
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "full and not soak" $(ARGS)
 
 lint: $(READY)  ## style, types and import rules only
 	$(BIN)/ruff check .
@@ -53,11 +57,11 @@ docs: $(READY)  ## write the generated pages of docs/ again
 bench: $(READY)  ## measure; options with ARGS="..."
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-soak: $(READY)  ## the long proofs that `make test` leaves out
+soak: $(READY)  ## the long proofs
 	$(BIN)/python -m pytest tests/acceptance tests/simulation tests/deploy tests/executor tests/unit/domain tests/brokers/pubsub tests/properties -m soak $(ARGS)
 
 # --no-header and the --no-emit options keep paths and hosts out of the file.
-lock:  ## resolve requirements.lock anew from pyproject.toml (needs uv on PATH); ARGS="--upgrade"
+lock:  ## resolve requirements.lock again from pyproject.toml (needs uv on PATH); ARGS="--upgrade"
 	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements.lock $(ARGS)
 

@@ -25,6 +25,7 @@ from tests.services.servicebus import ServiceBusServer, open_servicebus
 from tests.services.spark import TrainedHome, train_home
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.stores import create_migrated_file
+from tests.tiers import is_quick
 from triggerer.observability import redaction
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ settings.register_profile("triggerer", deadline=None)
 settings.load_profile("triggerer")
 
 TESTS_BY_RULE = pytest.StashKey[TestsByRule]()
+COLLECTED = pytest.StashKey[frozenset[Path]]()
+"""The modules of which tests were collected, whatever `-m` and `-k` leave of them."""
 _SERVERS = {
     "postgres_server",
     "durable_postgres_server",
@@ -198,7 +201,10 @@ def pytest_collection_modifyitems(
     """Mark what needs a server, so that `-m "not services"` is a quick run; note which rules the tests hold."""
     # Before `-m` and `-k` leave some of them out.
     config.stash[TESTS_BY_RULE] = tests_by_rule(items)
+    config.stash[COLLECTED] = frozenset(item.path for item in items)
     for item in items:
+        if isinstance(item, pytest.Function) and not is_quick(item):
+            item.add_marker(pytest.mark.full)
         if _SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.services)
     yield

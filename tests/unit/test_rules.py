@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import TESTS_BY_RULE
+from tests.conftest import COLLECTED, TESTS_BY_RULE
 from tests.rules.page import PAGE, TestsByRule, marked_modules, render, rules
 
 NUMBERED_RULES = 18
@@ -13,7 +13,7 @@ NUMBERED_RULES = 18
 @pytest.fixture
 def tests(request: pytest.FixtureRequest) -> TestsByRule:
     """The tests of each rule, of a session that has collected all modules with marks."""
-    collected = {item.path for item in request.session.items}
+    collected = request.config.stash[COLLECTED]
     if absent := [path.name for path in marked_modules() if path not in collected]:
         pytest.skip(
             f"not collected in this run: {len(absent)} of the marked modules, {absent[0]} …"
@@ -21,14 +21,17 @@ def tests(request: pytest.FixtureRequest) -> TestsByRule:
     return request.config.stash[TESTS_BY_RULE]
 
 
+@pytest.mark.full
 def test_every_rule_phrase_and_scenario_has_a_test(tests: TestsByRule) -> None:
     assert [rule for rule in rules() if rule not in tests] == []
 
 
+@pytest.mark.full
 def test_every_mark_is_a_row_of_the_page(tests: TestsByRule) -> None:
     assert sorted(set(tests) - set(rules())) == []
 
 
+@pytest.mark.full
 def test_the_page_is_what_the_marks_say(tests: TestsByRule) -> None:
     assert PAGE.read_text() == render(tests), "write it anew: python -m tests.rules"
 
