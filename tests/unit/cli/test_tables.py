@@ -210,7 +210,7 @@ TASK = TaskRunView("publish_to_the_warehouse", "failed", 1, AT, AT, ERROR)
     ("module", "command", "found", "whole"),
     [
         (runs, runs.list_, [run(None), run(ERROR)], [NAME, RUN_ID, "task x failed: KeyError: 1"]),
-        (dags, dags.list_, ([DAG], []), [NAME]),
+        (dags, dags.list_, ([DAG], [], []), [NAME]),
         (assets, assets.list_, [ASSET], [NAME, URI]),
         (assets, assets.events, [EVENT], [NAME, RUN_ID, f"{NAME}.publish", '{"n":1}']),
         (watchers, watchers.list_, [WATCHER], [NAME, WATCHER.name, GROUP]),
