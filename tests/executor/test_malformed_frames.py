@@ -129,7 +129,7 @@ async def test_half_a_frame_of_which_no_more_comes_fails_the_run_that_wrote_it(
         (run,) = await house.ended(*await house.queue("writes", params=params))
     assert run.state == "failed"
     # Half of it, and perhaps what the worker has sent since.
-    assert re.search(r"of a frame of 1,000 bytes (492|6\d\d) came", run.error)
+    assert re.search(r"only (492|6\d\d) of a frame's 1,000 bytes came", run.error)
 
 
 @pytest.mark.parametrize(

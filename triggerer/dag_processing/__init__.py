@@ -1,4 +1,4 @@
-"""Reads DAG files: in a child process, as they change, into the store."""
+"""Reads DAG files in a child process when they change, and stores their definitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
     "parse_once",
 ]
 
-# The parser's process imports this package and must not import the store, which would take most of its memory.
+# The parser's process imports this package. It must not import the store, which would take most of its memory.
 _HOMES = {
     "CheckedPromises": "promises",
     "CheckedSources": "sources",

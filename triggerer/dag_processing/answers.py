@@ -1,4 +1,4 @@
-"""Checks what the parser answers: it hands on what forks have left, in which the files' own code has run."""
+"""Checks the parser's answers. They contain the results of forks, where the code of DAG files ran."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from triggerer.processes.ipc import MalformedFrame
 
 @final
 class Accepted(TypedDict):
-    """The request has been read; so many paths were in it."""
+    """The parser has read a request with this number of paths."""
 
     accepted: int
 
 
 @final
 class Begun(TypedDict):
-    """A file is about to be read."""
+    """The parser is about to read a file."""
 
     begun: str
 
 
 @final
 class Answer(TypedDict):
-    """Of one file."""
+    """The result of one file."""
 
     path: str
     file: object
@@ -39,10 +39,10 @@ _FILE: Final = TypeAdapter(ParsedFile)
 
 
 def read_answer(document: object) -> Accepted | Begun | Answer:
-    """Return an answer; what it holds of the file is not checked yet.
+    """Return an answer, whose file is not checked yet.
 
     Raises:
-        MalformedFrame: The parser does not send this.
+        MalformedFrame: The parser never sends such an answer.
     """
     try:
         return _ANSWER.validate_python(document)
@@ -51,7 +51,7 @@ def read_answer(document: object) -> Accepted | Begun | Answer:
 
 
 def file_in(answer: Answer) -> ParsedFile:
-    """Return what the file defines, or that it cannot be used."""
+    """Return the file's definitions, or a broken file if they are malformed."""
     path = answer["path"]
     try:
         parsed = _FILE.validate_python(answer["file"])
@@ -61,8 +61,8 @@ def file_in(answer: Answer) -> ParsedFile:
         if parsed.path == path:
             return parsed
         reason = f"it is of another file, {parsed.path}"
-    # Code of the file has written into the pipe of its fork.
-    problem = f"what importing it left in its result cannot be understood: {reason}"
+    # The file's code has written into its fork's pipe.
+    problem = f"importing it left a result that cannot be understood: {reason}"
     return ParsedFile(
         path=path, parse_seconds=0.0, errors=(Problem(path, None, problem),), is_broken=True
     )

@@ -1,4 +1,4 @@
-"""Reads a whole folder once, without a database: for `triggerer check`, and for `plan`."""
+"""Reads a whole folder once, without a database, for `triggerer check` and `triggerer plan`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.plugins import DagsFolder
 
 @dataclass(frozen=True, slots=True)
 class ParsedFolder:
-    """What the folder's files define, and their errors and warnings."""
+    """The definitions of the folder's files, with errors and warnings."""
 
     files: tuple[ParsedFile, ...]
     """By path."""
@@ -30,10 +30,10 @@ class ParsedFolder:
     warnings: tuple[Problem, ...]
     scanned: Scanned = field(default_factory=lambda: Scanned({}))
     unreadable: tuple[Problem, ...] = ()
-    """Of `errors`, those of files and folders that cannot be read."""
+    """The `errors` of files and folders that cannot be read."""
 
     def in_place_of(self, incumbents: Incumbents) -> ParsedFolder:
-        """Return what the DAG processor would make of the files if these were in force until now."""
+        """Return the result that the DAG processor would get from these files if `incumbents` were in force."""
         hidden = {path for path in incumbents.files if self.scanned.hides(path)}
         broken = {file.path for file in self.files if file.is_broken}
         folder = merge(self.files, incumbents, unusable=frozenset(hidden | broken))
@@ -41,7 +41,7 @@ class ParsedFolder:
         return replace(self, folder=folder, errors=errors)
 
     def is_unusable(self, path: str) -> bool:
-        """Whether a file cannot be used as it is now: what is in force from it stays."""
+        """True if a file cannot be used now, so that its definitions in force stay."""
         is_broken = any(file.path == path and file.is_broken for file in self.files)
         return is_broken or path in self.folder.conflicts or self.scanned.hides(path)
 
@@ -62,12 +62,12 @@ async def parse_once(
     file_timeout: timedelta = timedelta(seconds=30),
     pools: Collection[str] | None = None,
 ) -> ParsedFolder:
-    """Read every file, with a parser that is started for it and ended afterwards.
+    """Read every file with a parser of its own.
 
-    Whatever the files do is in `errors`, and nothing is raised for it: first what cannot be read, then by file.
+    Nothing that a file does raises an error here. `errors` has first the unreadable files, then the errors by file.
 
     Args:
-        pools: The names in `[pools]`: a task that uses another pool is an error. None: a task may use any.
+        pools: The names in `[pools]`. A task that uses another pool is an error. None: a task may use any pool.
     """
     root = DagsFolder(dags_folder).root
     found = scan(root)

@@ -1,4 +1,4 @@
-"""Describes a loaded file in plain values, and checks its watchers. Runs users' code."""
+"""Describes a loaded file in plain values, and checks its watchers. This runs users' code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from triggerer.plugins.dag_file import LoadedFile, file_error, load_dag_file, sh
 from triggerer.worker.templating import check_templates
 
 _LONGEST_REASON: Final = 10_000
-"""Characters; a file's error may say all that it has read."""
+"""In characters. The error of a file may quote a long text."""
 _CALLED_BACK: Final = (RunState.SUCCESS, RunState.FAILED)
 
 
@@ -53,12 +53,12 @@ def parse_file(
     *,
     pools: Collection[str] | None = None,
 ) -> ParsedFile:
-    """Load the file and return what it defines; never raises for what the file does.
+    """Load the file and return its definitions. Never raises for anything that the file does.
 
-    A watcher that cannot be used is an error of its own; the rest of the file stands.
+    A watcher that cannot be used is one error. The rest of the file stays usable.
 
     Args:
-        pools: The names in `[pools]`: a task may use no other pool. None: a task may use any.
+        pools: The names in `[pools]`. A task may use no other pool. None: a task may use any pool.
     """
     started = time.perf_counter()
     folder = DagsFolder(dags_folder)
@@ -86,12 +86,12 @@ def parse_file(
 
 
 def _redacted(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Here, since nobody else knows the secrets that the file has read."""
+    """Hide secrets in the texts. Only this process knows the secrets that the file has read."""
     return tuple(one._replace(reason=_shown(one.reason)) for one in problems)
 
 
 def _shown(reason: str) -> str:
-    # A known secret is hidden before the text is cut: a part of it is not known.
+    # Hide known secrets before cutting the text, because a part of a secret would not be recognised.
     return redact_text(hide_known(storable_text(reason))[:_LONGEST_REASON])
 
 
@@ -131,7 +131,7 @@ def _describe(
 
 
 def _doubts(loaded: LoadedFile) -> Iterator[Problem]:
-    """Yield what is allowed, and hardly meant."""
+    """Yield warnings about definitions that are allowed but probably not intended."""
     yield from _doubted_names(loaded)
     yield from uncalled_functions(loaded)
     for dag in loaded.dags.values():
@@ -145,7 +145,7 @@ def _doubts(loaded: LoadedFile) -> Iterator[Problem]:
                 for sentence in doubts(dag):
                     yield Problem(loaded.path, line, f"DAG {dag.dag_id!r}: {sentence}")
             except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
-                reason = f"its {what} could not be looked at: {error!r}"
+                reason = f"its {what} could not be checked: {error!r}"
                 yield Problem(loaded.path, line, f"DAG {dag.dag_id!r}: {reason}")
 
 
@@ -164,7 +164,7 @@ def _doubted_names(loaded: LoadedFile) -> Iterator[Problem]:
 def _doubted_keys(dag: DAG) -> Iterator[str]:
     timetable = timetable_in(dag.schedule)
     if isinstance(dag.schedule, OnPartitions) or (timetable and timetable.partitioned):
-        # Imported here: with the parser of cron expressions it takes a tenth of a second.
+        # Imported here, because the parser of cron expressions takes a tenth of a second.
         from triggerer.domain.partitions.repeated_hours import repeated_keys
 
         yield from repeated_keys(dag.schedule, now=datetime.now(UTC))
@@ -186,7 +186,7 @@ def _doubted_start(dag: DAG) -> Iterator[str]:
         restriction = TimeRestriction(_utc(dag.start_date), _utc(dag.end_date), catchup)
         return next_info(dag.schedule, None, restriction) is not None
 
-    # Also where nothing is to be doubted: one that raises is found here.
+    # Ask every timetable, even without a doubt, because this finds timetables that raise.
     is_silent = not is_asked_for(catchup=dag.catchup)
     if is_silent and dag.catchup and dag.start_date is None and is_asked_for(catchup=False):
         yield "with catchup=True its timetable asks for no run unless a start_date says where to begin"
@@ -196,7 +196,7 @@ def _check_templates(loaded: LoadedFile) -> None:
     """Check the syntax of the tasks' templates.
 
     Raises:
-        DagFileError: One is malformed.
+        DagFileError: A template is malformed.
     """
     for dag in loaded.dags.values():
         for task in dag.tasks.values():
@@ -267,16 +267,16 @@ def _inlet(inlet: Asset | AssetAlias | AssetRef) -> dict[str, Any]:
 def _watcher(
     asset: Asset, watcher: AssetWatcher, folder: DagsFolder, allowed_modules: tuple[str, ...]
 ) -> ParsedWatcher:
-    """Return the watcher, after a check that its trigger can be made again in another process.
+    """Return the watcher, after checking that another process can make its trigger again.
 
     Raises:
-        PluginError: It cannot be made again.
-        Exception: Whatever the trigger's methods raise.
+        PluginError: The trigger cannot be made again.
+        Exception: A method of the trigger raised it.
     """
     trigger = watcher.trigger
     classpath, kwargs = _serialized(trigger)
     digest = trigger_digest(classpath, kwargs)
-    # Each parse would delete a trigger that serialises differently each time, and make another.
+    # Each parse would replace a trigger that serialises differently each time.
     if trigger_digest(*_serialized(trigger)) != digest:
         raise PluginError("serialize() returned two different things when called twice")
     kind = load_trigger_class(classpath, dags_folder=folder.root, allowed_modules=allowed_modules)
@@ -304,10 +304,10 @@ def _watcher(
 
 
 def _kept(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a trigger's arguments as the store gives them back.
+    """Return a trigger's arguments as the store returns them.
 
     Raises:
-        PluginError: The store cannot hold them.
+        PluginError: The store cannot represent the arguments.
     """
     arguments = json.loads(canonical_kwargs(kwargs))
     try:

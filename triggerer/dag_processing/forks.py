@@ -1,4 +1,4 @@
-"""Each file is read in a fork of its own, so that nothing it does outlasts that process."""
+"""Reads each file in a fork of its own, so that nothing the file does outlasts that process."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from triggerer.dag_processing.orphans import Orphan, Orphans, adopt_orphans
 from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
-# Enough for the end of a long traceback. A file may print without end.
+# Enough for the end of a long traceback. A file may print without limit.
 OUTPUT_LIMIT: Final = 64 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
-# Of what the function returns, as JSON. It goes into a frame of `triggerer.processes.ipc`.
+# The most JSON that the function may return. It goes into a frame of `triggerer.processes.ipc`.
 RESULT_LIMIT: Final = 64 * 1024 * 1024
-# How long a fork has, after its timeout, to write its stack.
+# The time that a fork has, after its timeout, to write its stack.
 _LAST_WORDS_S: Final = 0.3
 NOT_NOW: Final = 75
-"""The exit code of a process that has no room for another one, as in sysexits.h."""
-# How long the end waits for that of processes that were killed.
+"""The exit code of a process that cannot start another one now, as in sysexits.h."""
+# How long closing waits for killed processes to end.
 _CLOSE_S: Final = 1.0
 
 
 @dataclass(slots=True)
 class Ended:
-    """How a fork ended."""
+    """The end of a fork."""
 
     path: str
     result: Any
-    """What the function returned; None if it failed."""
+    """The function's return value; None if it failed."""
     output: str
-    """The end of what it wrote to its standard streams."""
+    """The end of the fork's output."""
     seconds: float
     failure: str | None
-    """Why there is no result."""
+    """The reason why there is no result."""
 
 
 @dataclass(slots=True)
@@ -68,12 +68,12 @@ class _Fork:
 class ForkPool:
     """Calls `function(path)` for paths, each in a fork of its own, several at once.
 
-    The process must have a single thread, and no other children. Forks still running when the pool is closed are
-    killed. With a fork all ends that it has started, also what has detached itself from it.
+    The process must have a single thread, and no other children. Closing the pool kills forks that are still running.
+    When a fork ends, its descendants end as well, including processes that have detached themselves.
 
     Args:
-        function: Returns what JSON can hold.
-        begin: Called for each path before its fork is started.
+        function: Its return value must be JSON.
+        begin: Called for each path before the path's fork starts.
         timeout_s: A fork that takes longer is killed.
     """
 
@@ -97,14 +97,14 @@ class ForkPool:
         adopt_orphans()
 
     def watch(self, fd: int) -> None:
-        """Have `step` return when `fd` can be read, too. Forks do not have it."""
+        """Let `step` also return when `fd` can be read. Forks do not inherit `fd`."""
         self._selector.register(fd, selectors.EVENT_READ, None)
         self._watched.append(fd)
 
     def add(self, path: str) -> None:
         """Call the function for this path as soon as fewer than `at_once` forks run.
 
-        A fork that runs for the same path is killed: its result would be that of an older file.
+        A running fork for this path is killed, because its result would come from an older version of the file.
         """
         if (fork := self._running.pop(path, None)) is not None:
             _kill(fork)
@@ -112,7 +112,7 @@ class ForkPool:
         self._waiting[path] = None
 
     def step(self) -> tuple[list[Ended], bool]:
-        """Wait until something happens; return the forks that ended, and whether the watched descriptor can be read."""
+        """Wait for an event. Return the forks that have ended, and whether the watched descriptor can be read."""
         for path in list(self._waiting)[: self._at_once - len(self._running)]:
             del self._waiting[path]
             others = [fork.lifeline for fork in self._running.values()]
@@ -147,7 +147,7 @@ class ForkPool:
         return ended, readable
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill all running forks."""
         while self._running:
             _, fork = self._running.popitem()
             _kill(fork)
@@ -161,7 +161,7 @@ class ForkPool:
         return {fork.pid for fork in self._running.values()}
 
     def _finish(self, fork: _Fork) -> Ended:
-        """Wait for the end of a fork that no longer counts as running, and end what it has left."""
+        """Wait for the end of a fork that was removed from `_running`, and kill its remaining descendants."""
         ended = _finish(fork, self._selector)
         self._orphans.kill(self._pids())
         return ended
@@ -170,7 +170,7 @@ class ForkPool:
 def _start(
     path: str, function: Callable[[str], Any], timeout_s: float, not_its: Sequence[int]
 ) -> _Fork:
-    """Start a fork. `not_its`: descriptors of ours that it must not have, as the lifelines of other forks."""
+    """Start a fork. `not_its` are descriptors that it must not have, such as the lifelines of other forks."""
     result_fd, result_in = os.pipe()
     output_fd, output_in = os.pipe()
     lifeline_out, lifeline = os.pipe()
@@ -209,10 +209,10 @@ def _be_the_fork(
     lifeline: int,
     not_ours: Sequence[int],
 ) -> None:
-    """Run the function and end the process. Never returns: the stack above is the parent's."""
+    """Run the function and end the process. Never returns, because the stack above belongs to the parent."""
     code = 1
     try:
-        # A group of its own: what the file starts is killed with it.
+        # The fork leads a group, so that processes that the file starts are killed with it.
         os.setpgid(0, 0)
         adopt_orphans()
         for fd in not_ours:
@@ -222,7 +222,7 @@ def _be_the_fork(
         os.dup2(null, 0)
         os.dup2(output_in, 1)
         os.dup2(output_in, 2)
-        # Writes the stack if it crashes or hangs.
+        # faulthandler writes the stack if the fork crashes or hangs.
         faulthandler.enable(file=2)
         faulthandler.dump_traceback_later(timeout_s, file=2)
         body = orjson.dumps(function(path))
@@ -242,7 +242,7 @@ def _be_the_fork(
 
 
 def _read(fd: int, fork: _Fork) -> bool:
-    """Read what is there; False at the end of the pipe."""
+    """Read the available data; False at the end of the pipe."""
     try:
         data = os.read(fd, _CHUNK_BYTES)
     except BlockingIOError:
@@ -253,7 +253,7 @@ def _read(fd: int, fork: _Fork) -> bool:
 
 def _keep(data: bytes, fd: int, fork: _Fork) -> None:
     if fd == fork.result_fd:
-        # One byte more than it may have tells that there was more.
+        # Read one byte beyond the limit, to see that the result was too large.
         fork.result += data[: RESULT_LIMIT + 1 - len(fork.result)]
     else:
         fork.output += data
@@ -262,7 +262,7 @@ def _keep(data: bytes, fd: int, fork: _Fork) -> None:
 
 def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
     """Wait for the fork's end, kill its group, read the rest of its pipes, and close them."""
-    # WNOWAIT: not reaped yet, so that the group still has its number when it is killed.
+    # WNOWAIT does not reap the fork, so its group keeps its number until it is killed.
     os.waitid(os.P_PID, fork.pid, os.WEXITED | os.WNOWAIT)
     _kill(fork)
     _, status = os.waitpid(fork.pid, 0)
@@ -286,13 +286,13 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
             try:
                 result = orjson.loads(fork.result)
             except orjson.JSONDecodeError as error:
-                # Code of the file has written into the pipe.
-                failure = f"what importing it left in its result cannot be understood: {error}"
+                # The file's code has written into the pipe.
+                failure = f"importing it left a result that cannot be understood: {error}"
     return Ended(fork.path, result, output, seconds, failure)
 
 
 def _kill(fork: _Fork) -> None:
-    # The fork makes its group itself. It may not have done so yet.
+    # The fork makes its group itself, perhaps not yet.
     with suppress(ProcessLookupError):
         os.killpg(fork.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Files of the DAGs folder that look like DAGs and are not loaded: they are named, rather than passed over."""
+"""Reports files of the DAGs folder that look like DAGs and are not loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REASONS: Final = {
 
 
 def why_ignored(entry: os.DirEntry[str]) -> str | None:
-    """Return why a file that looks like DAGs is not loaded; None: it does not look like DAGs, or is loaded.
+    """Return why a file that looks like DAGs is not loaded; None: the file is loaded, or does not look like DAGs.
 
     Raises:
         OSError: A zip archive cannot be read.
@@ -40,7 +40,7 @@ def _holds_python(path: str, modified_ns: int) -> bool:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(".py") for name in archive.namelist())
     except zipfile.BadZipFile:
-        # No archive, or one that is being written: it is looked at again when it has changed.
+        # The file is no archive, or is still being written. A later change triggers another check.
         return False
 
 
@@ -50,7 +50,7 @@ def problems_of_ignored(ignored: Mapping[str, str]) -> tuple[Problem, ...]:
 
 
 def as_files(ignored: Mapping[str, str]) -> dict[str, ParsedFile]:
-    """Return each ignored file as one that defines nothing and has a warning, so that it is listed with the others."""
+    """Return each ignored file as a file without definitions and with a warning, so that lists include it."""
     return {
         problem.file: ParsedFile(path=problem.file, parse_seconds=0.0, warnings=(problem,))
         for problem in problems_of_ignored(ignored)

@@ -1,4 +1,4 @@
-"""Finds what a DAG file says and can hardly mean: pools that nobody configured, tasks that are never called."""
+"""Finds probable mistakes in DAG files: pools that nobody configured, and tasks that are never called."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def refuse_unknown_pools(loaded: LoadedFile, pools: Collection[str] | None) -> N
     """Refuse a task whose pool the configuration does not name.
 
     Args:
-        pools: The names in `[pools]`. None: the configuration is not known, and nothing is refused.
+        pools: The names in `[pools]`. None: the configuration is unknown, and every pool is accepted.
     Raises:
-        DagFileError: It names the task, and the pool that is probably meant.
+        DagFileError: The message names the task, and the pool that its author probably meant.
     """
     if pools is None:
         return
@@ -41,9 +41,9 @@ def _meant(pool: str, pools: Collection[str]) -> str:
 
 
 def uncalled_functions(loaded: LoadedFile) -> Iterator[Problem]:
-    """Yield a problem for each `@task` function that no DAG calls, so that it is no task and never runs.
+    """Yield a problem for each `@task` function that no DAG calls, and that therefore never runs.
 
-    A function at the level of the module counts only in a file that makes DAGs: another file may be a library.
+    A function at module level counts only in a file that defines DAGs. Another file may be a library.
     """
     for function, dag in loaded.task_functions:
         location = function.defined_at

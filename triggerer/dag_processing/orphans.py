@@ -1,8 +1,8 @@
-"""Ends processes that a DAG file has detached while it was read: they would outlive the service.
+"""Ends processes that a DAG file detached while it was read. They would outlive the service.
 
-A process that leaves its group (`setsid`) is not killed with it, and one whose parent has ended (a double fork) becomes
-a child of process 1, unless a process above it has asked the kernel for such children. The parser and its forks do:
-while a fork runs they are the fork's, and as soon as it has ended they are the parser's.
+A process that leaves its group (`setsid`) is not killed with the group. A process whose parent has ended (a double
+fork) becomes a child of process 1, unless an ancestor has asked the kernel for such children. The parser and its forks
+ask. So such a process belongs to the fork while the fork runs, and to the parser afterwards.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def adopt_orphans() -> None:
-    """Have the kernel make processes below this one its children when their own parent ends.
+    """Make this process the parent of descendants whose own parent ends.
 
-    Where it does not (the call may be forbidden to a container), they are process 1's, and are left alone.
+    If the kernel refuses (a container may forbid the call), those descendants belong to process 1 and are left alone.
 
-    Source: prctl(2), PR_SET_CHILD_SUBREAPER; since Linux 3.4, not inherited by a fork.
+    Source: prctl(2), PR_SET_CHILD_SUBREAPER; in Linux from version 3.4, not inherited by a fork.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Orphan(NamedTuple):
-    """A process that was killed, and is to be reaped when its descriptor can be read."""
+    """A process that was killed. It must be reaped when its descriptor can be read."""
 
     pid: int
     pidfd: int
@@ -41,7 +41,7 @@ class Orphans:
     """Kills the children of this process that it has not started itself.
 
     Args:
-        selector: Tells when one of them has ended: the data of its key is an `Orphan`, for `reap`.
+        selector: Reports when an orphan has ended. The data of its key is an `Orphan`, for `reap`.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
@@ -49,15 +49,15 @@ class Orphans:
         self._killed: dict[int, Orphan] = {}
 
     def kill(self, own: Collection[int]) -> None:
-        """Kill all but `own`. What these have started are children as well, as soon as these have ended."""
+        """Kill all children except `own`. Descendants of a killed child become children once it has ended."""
         for pid in _children() - self._killed.keys() - {*own}:
-            # Nobody else reaps it: the number is still its own.
+            # Nobody else reaps the child, so its process id cannot have been reused.
             os.kill(pid, signal.SIGKILL)
             orphan = self._killed[pid] = Orphan(pid, os.pidfd_open(pid))
             self._selector.register(orphan.pidfd, selectors.EVENT_READ, orphan)
 
     def reap(self, orphan: Orphan, own: Collection[int]) -> None:
-        """Reap one that has ended, and kill what it has left."""
+        """Reap an orphan that has ended, and kill the children that it left."""
         self._selector.unregister(orphan.pidfd)
         os.close(orphan.pidfd)
         del self._killed[orphan.pid]
@@ -65,7 +65,7 @@ class Orphans:
         self.kill(own)
 
     def close(self, patience_s: float) -> None:
-        """Wait until all have ended, and what they have left; but not for one that the kernel cannot end just now."""
+        """Wait until all orphans have ended, and their children, but no longer than `patience_s`."""
         deadline = time.monotonic() + patience_s
         while self._killed and (left := deadline - time.monotonic()) > 0:
             for key, _ in self._selector.select(left):
@@ -74,7 +74,7 @@ class Orphans:
 
 
 def _children() -> set[int]:
-    """Return the processes whose parent is this one; it has a single thread. None where the kernel does not tell."""
+    """Return this process's children, which its single thread has started; empty if the kernel does not list them."""
     pid = os.getpid()
     with suppress(OSError):
         return {

@@ -1,4 +1,4 @@
-"""Calls what may block on a file system in a thread."""
+"""A thread for calls that may block on a file system."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 
 class OwnThread:
-    """One call at a time, apart from others: a file system that hangs must not use up their threads."""
+    """Makes one call at a time, in a thread of its own: a file system that hangs must not use up shared threads."""
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
 
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
-        """Return what the function returns, as soon as a thread can be had; it raises no RuntimeError.
+        """Return the function's result, as soon as a thread is available. The function must not raise RuntimeError.
 
-        Cancellation: The call goes on, and nobody waits for it.
+        Cancellation: The call continues, and nobody waits for it.
         """
 
         async def attempt() -> T:
@@ -35,7 +35,7 @@ class OwnThread:
 
         return await retry(
             attempt,
-            # Python's answer where the user, or its container, has as many threads as it may have.
+            # Python raises it if the user or the container has reached its limit of threads.
             on=RuntimeError,
             backoff=Backoff(first=0.5, longest=_LONGEST_WAIT_S),
             on_failure=log_failure(_log, "the DAGs folder cannot be looked at"),

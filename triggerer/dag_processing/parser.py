@@ -1,10 +1,10 @@
 """The parser's process: `python -m triggerer.dag_processing.parser`, which the service starts.
 
-The first frame has its settings: `{"folder", "allowed_modules", "pools", "timeout_s", "at_once"}`. Each later frame
-`{"parse": [paths]}` is answered at once by `{"accepted": n}`, and then, for each path, by `{"begun": path}` before it
-is read and by `{"path", "file": ParsedFile, "output": text}` when it is done. The service sends no frame before the
-last one was accepted. A path that is sent again before it was answered is answered once, for the later request. The
-process ends when the service closes the channel.
+The first frame has the settings: `{"folder", "allowed_modules", "pools", "timeout_s", "at_once"}`. The parser answers
+each later frame `{"parse": [paths]}` at once with `{"accepted": n}`. Then, for each path, it sends `{"begun": path}`
+before it reads the file, and `{"path", "file": ParsedFile, "output": text}` afterwards. The service sends no
+frame before the previous one was accepted. A path that is sent again before its answer is answered once, for the later
+request. The process ends when the service closes the channel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return
         except OSError as error:
-            # Out of memory, of processes or of file descriptors. The service starts another parser after a while.
+            # Memory, processes or file descriptors have run out. The service starts another parser after a while.
             sys.stderr.write(f"no DAG file can be read now: {error}\n")
             sys.exit(NOT_NOW)
 

@@ -27,33 +27,33 @@ _log = structlog.get_logger(__name__)
 
 _CLOSE_TIMEOUT_S: Final = 2.0
 _SILENCE_S: Final = 10.0
-"""For how much longer than a file may take a parser may say nothing, while it has something to do."""
+"""How much longer than the file timeout a busy parser may be silent."""
 _LOOKS: Final = 8
-"""How often it has to be found silent; no clock tells that, since the service may have been stopped meanwhile."""
+"""The number of checks that must find it silent. A clock alone cannot tell: the service may have been stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParserSettings:
-    """What the parser needs at its start."""
+    """The settings that the parser receives at its start."""
 
     dags_folder: Path
     allowed_modules: tuple[str, ...] = ()
     file_timeout: timedelta = timedelta(seconds=30)
-    # More than there are cores: a file that hangs must not hold up the others.
+    # More than the number of cores, so that a file that hangs does not delay the others.
     at_once: int = 4
     pools: frozenset[str] | None = None
-    """The names in `[pools]`. None: they are not known, and a task may name any pool."""
+    """The names in `[pools]`. None: the pools are unknown, and a task may name any pool."""
 
 
 class ParserProcess:
-    """Parsers, one after the other. Files that one had not begun to read when it died are sent to the next.
+    """A series of parsers. When one dies, the next receives the files that it had not begun to read.
 
     Args:
-        deliver: Called with what a file defines.
-        note_death: Called when a parser has died, with its exit code and the files that it was reading, which this one
-            then has no more.
-        backoff: The delays before another one is started.
-        is_on_demand: Whether there is a process only while there are files to read.
+        deliver: Called with the definitions of a file.
+        record_death: Called when a parser has died, with its exit code and the files that it was reading. This object
+            forgets those files.
+        backoff: The delays before the next parser starts.
+        is_on_demand: True to run a process only while there are files to read.
     """
 
     def __init__(
@@ -73,21 +73,21 @@ class ParserProcess:
         self._unanswered: dict[str, None] = {}
         self._unsent: dict[str, None] = {}
         self._offered = frozenset[str]()
-        """Those that were sent and not yet accepted."""
+        """The files that were sent and not yet accepted."""
         self._begun: dict[str, None] = {}
         self._frames = 0
-        """How many it has sent."""
+        """The number of frames that the parser has sent."""
         self._has_work = AutoResetEvent()
         self.pid: int | None = None
-        """Of the process, while there is one."""
+        """The process id of the parser, while there is one."""
 
     @property
     def unanswered(self) -> Collection[str]:
-        """The files that are being parsed, or are to be."""
+        """The files that are being parsed, or will be."""
         return self._unanswered.keys()
 
     def parse_nowait(self, paths: Iterable[str]) -> None:
-        """Have these files parsed; each is delivered once, as it is when the parser reads it."""
+        """Request that these files are parsed. Each is delivered once, in the version that the parser reads."""
         for path in paths:
             self._unanswered[path] = self._unsent[path] = None
         self._has_work.set()
@@ -96,8 +96,8 @@ class ParserProcess:
         """Keep a parser running until cancelled.
 
         Raises:
-            ConfigurationError: The first one cannot be started. One that is on demand is tried again.
-        Cancellation: The parser is ended, with the forks that read files.
+            ConfigurationError: The first parser cannot be started. A parser on demand is tried again instead.
+        Cancellation: The parser ends, with the forks that read files.
         """
         is_first = True
         while True:
@@ -116,7 +116,7 @@ class ParserProcess:
                         f"the parser of DAG files cannot be started: {error.strerror}",
                         hint="this user, or its container, has as many processes or file descriptors as it may have",
                     ) from error
-                # Out of memory, of processes or of file descriptors: those who have them may give them back.
+                # Memory, processes or file descriptors have run out. They may become free again.
                 _log.error("the DAG parser cannot be started", reason=str(error))
             else:
                 if is_done:
@@ -130,21 +130,21 @@ class ParserProcess:
         process = await ChildProcess.start("triggerer.dag_processing.parser")
         self.pid = process.pid
         try:
-            # `_converse` notices it as well.
+            # `_converse` notices a closed channel as well.
             with suppress(ChannelClosed):
                 await process.channel.send(self._setup())
-                # It is ready, and takes the next frame.
+                # The answer means that the parser is ready for the next frame.
                 await process.channel.receive()
             yield process
         finally:
             self.pid = None
-            # The parser then kills and reaps its forks, and ends.
+            # The parser notices the closed channel, kills and reaps its forks, and ends.
             process.channel.shut_down()
             await process.aclose(grace_s=_CLOSE_TIMEOUT_S)
 
     def _bury(self, process: ChildProcess) -> None:
-        """Have the next parser read what this one has not begun to read."""
-        # It runs no users' code itself, so it was killed: by the kernel for memory, by an operator, or by a file.
+        """Give the files that this parser had not begun to read to the next one."""
+        # The parser runs no users' code itself. The kernel, an operator, or the code of a file has killed it.
         reading, self._begun, self._offered = list(self._begun), {}, frozenset()
         code = process.returncode
         _log.warning(
@@ -161,7 +161,7 @@ class ParserProcess:
             self._record_death(-signal.SIGKILL if code is None else code, reading)
 
     async def _converse(self, process: ChildProcess) -> bool:
-        """Have files read until the parser has died, or has nothing more to do if it is on demand; which of the two."""
+        """Let files be read. Return True if a parser on demand has nothing more to do, False if the parser died."""
         is_done = False
         accepted = anyio.Semaphore(1, max_value=1)
         channel = process.channel
@@ -181,7 +181,7 @@ class ParserProcess:
         return is_done
 
     async def _end_if_silent(self, process: ChildProcess) -> None:
-        """Kill a parser that does not answer in time: a file may have stopped it (SIGSTOP), or its memory is spoilt."""
+        """Kill a parser that does not answer in time: a file may have stopped it (SIGSTOP) or corrupted its memory."""
         patience_s = self._settings.file_timeout.total_seconds() + _SILENCE_S
         silent = 0
         while silent < _LOOKS:
@@ -205,14 +205,14 @@ class ParserProcess:
         while True:
             while not self._unsent:
                 await self._has_work.wait()
-            # One frame at a time: the parser waits for the channel by `select`, see `ChildChannel.fileno`.
+            # Send one frame at a time, because the parser waits with `select`, see `ChildChannel.fileno`.
             await accepted.acquire()
             paths, self._unsent = list(self._unsent), {}
             self._offered = frozenset(paths)
             try:
                 await channel.send({"parse": paths})
             except ChannelClosed:
-                return  # `_listen` notices it too, and `run` sends everything again
+                return  # `_listen` notices it too, and `run` sends all files again
 
     async def _listen(self, channel: Channel, accepted: anyio.Semaphore) -> None:
         while self._unanswered or not self._is_on_demand:
@@ -232,7 +232,7 @@ class ParserProcess:
         self._begun.pop(path, None)
         if output:
             _log.info("A DAG file wrote while it was read", file=path, output=output)
-        # If it is to be read again, this is the result of an older file.
+        # If the file will be read again, this result comes from an older version.
         is_old = path in self._unsent or path in self._offered
         if path in self._unanswered and not is_old:
             del self._unanswered[path]

@@ -1,4 +1,4 @@
-"""Has DAG files parsed, also where one of them ends the parser itself."""
+"""Parses DAG files, even if one of them ends the parser itself."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _ATTEMPTS: Final = 3
 
 
 class Parsers:
-    """One parser for all files; another one, while it is needed, for those that may have ended a parser.
+    """One parser for all files, and a second one, on demand, for files that may have ended a parser.
 
-    It is seldom known which of the files that were being read has ended it, if any: memory may have run out, or
-    somebody has killed it. So each is read once more, alone. What ends its parser time and again is broken. The other
-    files are held up by no more than the start of a parser.
+    When a parser dies, the cause is seldom known: one of its files, a lack of memory, or somebody who killed it. So
+    each file that it was reading is read again, alone. A file whose parser dies repeatedly is broken. Other files are
+    delayed only by the start of a parser.
     """
 
     def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:
-        """`deliver` is called once for each file that was asked for, with its newest version."""
+        """`deliver` is called once for each requested file, with its newest version."""
         self._deliver = deliver
         self._deaths = Counter[str]()
-        """How many parsers have died while they read the file, or others with it, since it was last read well."""
+        """How many parsers died while they read the file, after the file was last read successfully."""
         self._shared = ParserProcess(
             settings,
             self._take,
@@ -48,21 +48,21 @@ class Parsers:
 
     @property
     def pid(self) -> int | None:
-        """Of the process for all files, while there is one."""
+        """The process id of the parser for all files, while there is one."""
         return self._shared.pid
 
     @property
     def is_idle(self) -> bool:
-        """Whether every file was answered."""
+        """True if every file was answered."""
         return not self._shared.unanswered and not self._alone.unanswered
 
     @property
     def unanswered(self) -> Collection[str]:
-        """The files that are being parsed, or are to be."""
+        """The files that are being parsed, or will be."""
         return {*self._shared.unanswered, *self._alone.unanswered}
 
     def parse_nowait(self, paths: Iterable[str]) -> None:
-        """Have these files parsed; each is delivered once, as it is when a parser reads it."""
+        """Request that these files are parsed. Each is delivered once, in the version that a parser reads."""
         for path in paths:
             (self._alone if path in self._deaths else self._shared).parse_nowait([path])
 
@@ -70,8 +70,8 @@ class Parsers:
         """Keep a parser running until cancelled.
 
         Raises:
-            ExceptionGroup: With a `ConfigurationError`: the first one cannot be started.
-        Cancellation: All parsers are ended, with the forks that read files.
+            ExceptionGroup: With a `ConfigurationError`: the first parser cannot be started.
+        Cancellation: All parsers end, with the forks that read files.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._alone.run)
@@ -84,7 +84,7 @@ class Parsers:
 
     def _record_death(self, exit_code: int, reading: Collection[str]) -> None:
         for path in reading:
-            # Where there is no room for a process, that is no file's fault, or that of one that has filled the machine.
+            # NOT_NOW means that the machine has no room for a process. This file is probably not the cause.
             self._deaths[path] += exit_code != NOT_NOW
             if self._deaths[path] < _ATTEMPTS:
                 self._alone.parse_nowait([path])

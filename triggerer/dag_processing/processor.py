@@ -1,4 +1,4 @@
-"""Writes to the store what the DAG files define, within milliseconds of a change."""
+"""Stores the definitions of the DAG files, within milliseconds of a change."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
-# How long results are gathered for one write. They do not wait for all files: one may hang.
+# How long results are gathered for one write. A write does not wait for all files, because one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# When to look again at what could not be read, which no watch reports; twice as long each time.
+# The delay before the next look at unreadable parts, which no watch reports. It doubles each time.
 _RETRY_S: Final = 5.0
 
 
 class DagProcessor:
-    """Reads DAG files when they change and writes what they define; one per database.
+    """Reads DAG files when they change, and stores their definitions. One per database.
 
-    A broken file keeps the DAGs and watchers that it had before, and its error is shown. So does a file that is out of
-    sight, because its folder is gone or cannot be read, and for a while one that is missing. A file that defines less
-    than before has to stay as it is for two seconds: it may be half-written. Nothing is written if nothing changed.
+    Stored definitions stay, with an error, while their file is broken, or while its folder is gone or unreadable. They
+    also stay for a while when the file is missing. A file that defines less than before may be half-written, so its
+    definitions stay until it has been unchanged for two seconds. Nothing is written if nothing changed.
 
     Args:
-        wakeups: Not used: the transaction that writes a change announces it.
+        wakeups: Unused, because the transaction that writes a change announces it.
         min_file_process_interval: How often the folder is scanned for changes that the operating system does not
             report, as on network file systems. Only changed files are read.
-        pools: The names in `[pools]`: a file whose task uses another pool is broken. None: a task may use any.
-        file_timeout: A file that takes longer to import is stopped and shown as broken. A stream that is new stays
-            closed until all files have been read, for so long at most.
-        removal_grace: A file that is missing for so long counts as deleted. Until then it may be being replaced.
+        pools: The names in `[pools]`. A file whose task uses another pool is broken. None: a task may use any pool.
+        file_timeout: A file that takes longer to import is stopped and shown as broken. A new stream stays closed until
+            all files have been read, but at most for this time.
+        removal_grace: A file that is missing for this time counts as deleted. Before, somebody may be replacing it.
     """
 
     def __init__(
@@ -83,32 +83,32 @@ class DagProcessor:
         self._parser = Parsers(settings, self._take)
         self._watch = FolderWatch(self._folder, self._look_soon, interval_s=self._interval_s)
         self._seen = Scanned({})
-        """The files of the folder; of a part that is out of sight, those that it had before."""
+        """The files of the folder. A part that is out of sight keeps the files that it had before."""
         self._parsed: dict[str, ParsedFile] = {}
         self._reread: set[str] = set()
-        """Files that were read since the last write."""
+        """The files that were read after the last write."""
         self._patience_s = self._interval_s
-        """How long until the next scan while something is out of sight."""
+        """The time until the next scan while a part of the folder is out of sight."""
         self._is_dirty = False
-        """Whether something is known that is not in the store yet."""
+        """True if the store lacks some result."""
         self._vanished: dict[str, float] = {}
-        """Files that were not read and stored before they were gone, and until when they may come back."""
+        """Files that vanished before they were read and stored, and the time until which they may come back."""
         self._gone_at: dict[str, float] = {}
-        """When files that were seen were missing for the first time since; until they count as deleted."""
+        """When each missing file was first missed, until the file counts as deleted."""
         self._changing: dict[str, float] = {}
-        """Files that have just changed, or what they import has, and until when they may be half-written."""
+        """Files that have just changed, or that import one, and the time until which they may be half-written."""
         self._withheld: set[str] = set()
-        """Those of them that define less than before; the store keeps what it has."""
+        """The changing files that define less than before. The store keeps their definitions."""
         self._writing: frozenset[str] = frozenset()
         self._writing_reread: frozenset[str] = frozenset()
         self._written: frozenset[str] = frozenset()
-        """The files of which the store has what they define."""
+        """The files whose definitions are in the store."""
         self._is_scanning = False
         self._has_stored = False
         self._has_closed = False
-        """Whether new streams wait until all files that were seen have been read."""
+        """True if new streams wait until all files that were seen have been read."""
         self._due = math.inf
-        """When to write although nothing is known: a missing file will count as deleted then."""
+        """When to write without a new result, because a missing file will count as deleted then."""
         self._away: frozenset[str] = frozenset()
         self._hint = AutoResetEvent()
         self._news = AutoResetEvent()
@@ -116,19 +116,19 @@ class DagProcessor:
 
     @property
     def parser_pid(self) -> int | None:
-        """The parser's process, while there is one."""
+        """The process id of the parser, while there is one."""
         return self._parser.pid
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        It has started when all files are in the store, or those that were read within a second.
+        The processor has started when all files are in the store, or the files that were read within a second.
 
-        Cancellation: The parser is ended. A write under way is completed or not made at all.
+        Cancellation: The parser ends. A write under way is completed, or not made at all.
         """
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._parser.run)
-            # Before the first scan, so that no change is missed: the watch is set up in the task's first step.
+            # The watch is set up in the task's first step, before the first scan, so that no change is missed.
             tasks.start_soon(self._watch.run)
             await checkpoint()
             self._is_dirty = True  # files may have been deleted while no service ran
@@ -147,7 +147,7 @@ class DagProcessor:
             self._reread.add(parsed.path)
             self._has_news()
             if parsed.is_broken:
-                # It may have been gone when it was to be read: then it does not count as read.
+                # The file may have vanished before it was read. A scan finds out.
                 self._look_soon()
         self._open_streams()
 
@@ -160,7 +160,7 @@ class DagProcessor:
 
     @property
     def _is_reading(self) -> bool:
-        """Whether there is, or may be, a file that was not read as it is now."""
+        """True if some file may not have been read in its current version."""
         now = anyio.current_time()
         return (
             not self._parser.is_idle
@@ -171,7 +171,7 @@ class DagProcessor:
         )
 
     def _open_streams(self) -> None:
-        """Write, if new streams have waited for nothing else than what has just been done."""
+        """Write if the work that has just ended was all that new streams waited for."""
         if self._has_closed and not self._is_reading:
             self._has_news()
 
@@ -210,11 +210,11 @@ class DagProcessor:
         self._open_streams()
 
     def _record_changes(self, changed: set[str], scan_started: float) -> None:
-        """Note which files have just changed, and which ones have stayed as they were for long enough."""
+        """Record which files have just changed, and which ones have been unchanged for long enough."""
         stable = {path for path, until in self._changing.items() if until <= scan_started}
         for path in stable:
             del self._changing[path]
-        # Also what is seen for the first time: a file system cuts a file before it sets the time of the change.
+        # This includes new files: a file system truncates a file before it sets the modification time.
         self._changing |= dict.fromkeys(changed, anyio.current_time() + STABLE_AFTER_S)
         if self._withheld - self._changing.keys() - {*self._parser.unanswered}:
             self._has_news()
@@ -241,7 +241,7 @@ class DagProcessor:
 
     async def _store(self) -> None:
         try:
-            # The whole state is written each time, so that a repeat is safe whatever became of this one.
+            # Each write contains the whole state, so a repeat is safe even if the first write succeeded.
             changed = await retry(
                 self._sync,
                 on=TransientStoreError,
@@ -249,8 +249,8 @@ class DagProcessor:
                 on_failure=log_failure(_log, "DAGs could not be stored; trying again"),
             )
         except RowRefused as error:
-            # Not expected: the parser refuses what no store takes. A repeat would fail too, so what was
-            # stored before stays in force.
+            # Unexpected, because the parser refuses definitions that no store accepts. A repeat would fail too, so the
+            # stored definitions stay in force.
             _log.error("The database refuses what the DAG files define", error=str(error))
             self._due = anyio.current_time() + self._interval_s if self._away else math.inf
         else:
@@ -262,11 +262,11 @@ class DagProcessor:
             self._tell(changed)
 
     async def _sync(self) -> Changed:
-        # At each attempt: it writes what is learned until then.
+        # Each attempt writes the newest results.
         self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
-            # In one turn of the loop: who has been read is among the files.
+            # No await here: the files and the question whether files are being read must agree.
             files = self._files(incumbents)
             reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
             self._writing = frozenset(
@@ -293,9 +293,9 @@ class DagProcessor:
             )
 
     def _files(self, incumbents: Incumbents) -> dict[str, ParsedFile | None]:
-        """Return the folder's files by path; None: not parsed yet, withheld, or out of sight though stored."""
+        """Return the folder's files by path; None: a file is out of sight, not yet parsed, or withheld."""
         seen = self._seen
-        # What is known of a file that is being parsed again is what an older version of it defined.
+        # While a file is parsed again, its known definitions come from an older version.
         unstable = {*self._changing, *self._parser.unanswered}
         self._withheld = defining_less(unstable, self._parsed.values(), incumbents)
         known: dict[str, None] = dict.fromkeys(

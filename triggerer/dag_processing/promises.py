@@ -1,4 +1,4 @@
-"""What the watchers of DAG files promise, for `triggerer check`."""
+"""Computes the guarantees of the watchers in DAG files, for `triggerer check`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triggerer.streams.supervision.promised_guarantee import promise_of, too_wea
 
 @dataclass(frozen=True, slots=True)
 class CheckedPromise:
-    """A watcher, and what it promises; None: nobody can say, and `errors` or `check_sources` says why."""
+    """A watcher and its guarantee; None: it is unknown, and `errors` or `check_sources` says why."""
 
     watcher: ParsedWatcher
     promise: Promise | None
@@ -28,13 +28,13 @@ class CheckedPromise:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPromises:
-    """All in the order of the watchers."""
+    """All results, in the order of the watchers."""
 
     promises: tuple[CheckedPromise, ...] = ()
     errors: tuple[Problem, ...] = ()
-    """Of watchers that ask for more than they get, or get no answer, and of plugins whose answer is wrong."""
+    """Errors of watchers that promise less than they ask for or give no answer, and of plugins with a wrong answer."""
     warnings: tuple[Problem, ...] = ()
-    """One of each stream."""
+    """The warnings, once per stream."""
 
 
 async def check_promises(
@@ -45,12 +45,12 @@ async def check_promises(
     ask: bool,
     allowed_modules: tuple[str, ...] = (),
 ) -> CheckedPromises:
-    """Compute what each watcher promises, by one trigger of each stream, all concurrently.
+    """Compute the guarantee of each watcher with one trigger per stream, all concurrently.
 
-    Runs users' code in this process, as `check_sources` does.
+    This runs users' code in this process, as `check_sources` does.
 
     Args:
-        ask: Whether the sources may be asked. Of one that does not answer, what the settings tell counts.
+        ask: True if the sources may be asked. If a source does not answer, only the settings count.
     """
     watchers = list(watchers)
     streams = {watcher.stream_digest: watcher for watcher in reversed(watchers)}
@@ -87,7 +87,7 @@ async def check_promises(
         elif isinstance(result, PluginError):
             errors.append(problem_of(watcher, result))
         elif isinstance(result, Exception) and wanted is not None:
-            # Where nobody is asked, the settings may not be there either.
+            # Without asking, the settings may be missing on this machine as well.
             (errors if ask else warnings).append(problem_of(watcher, result))
         if promised is not None and streams[watcher.stream_digest] is watcher:
             warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]
@@ -98,7 +98,7 @@ async def check_promises(
 def _divided(
     watchers: Iterable[ParsedWatcher], found: Mapping[str, Promise | Exception]
 ) -> Iterator[Problem]:
-    """A warning for each stream whose source another stream reads too."""
+    """Yield a warning for each stream whose source another stream reads too."""
     first: dict[str, ParsedWatcher] = {}
     for watcher in sorted(watchers, key=lambda one: one.location):
         result = found[watcher.stream_digest]

@@ -1,4 +1,4 @@
-"""Finds the files of the DAGs folder, and which of them have to be read again."""
+"""Finds the files of the DAGs folder, and decides which of them must be read again."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from triggerer.dag_processing.ignored import why_ignored
 from triggerer.domain.dag_files.parsed import ParsedFile
 from triggerer.plugins.folder import Stamp, read_stamp
 
-# Every ext4 volume has the second one, which only root can read.
+# Every ext4 volume has a folder `lost+found`, which only root can read.
 _NEVER_READ: Final = ("__pycache__", "lost+found")
 HERE: Final = "."
-"""The DAGs folder itself, among the paths below it."""
+"""The path of the DAGs folder itself, among the paths below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What the folder holds, and which parts of it are out of sight."""
+    """The content of the folder, and the parts that are out of sight."""
 
     files: dict[str, Stamp]
-    """The stamp of every Python file that could be looked at, by relative path, in that order."""
+    """The stamp of every Python file whose status could be read, by relative path, in the order of the paths."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Why files and folders cannot be read, by relative path; `.` is the DAGs folder itself, which may be
     missing."""
@@ -34,7 +34,7 @@ class Scanned:
     """Why files that look like DAGs are not loaded, by relative path."""
 
     def hides(self, path: str) -> bool:
-        """Whether the file may exist, out of sight."""
+        """True if the file may exist, but is out of sight."""
         if not self.unreadable:
             return False
         above = (str(folder) for folder in PurePosixPath(path).parents)
@@ -42,26 +42,26 @@ class Scanned:
 
 
 def scan(folder: Path) -> Scanned:
-    """Scan the folder, which may change, move or vanish meanwhile. Never raises for what it finds.
+    """Scan the folder, which may change, move or vanish meanwhile. Nothing in the folder raises an error.
 
-    Files and folders whose names begin with a dot are left out: a mounted configuration map keeps former versions in
-    such folders. A link to a folder that it lies in is not followed.
+    Files and folders whose names begin with a dot are left out, because a mounted configuration map keeps former
+    versions in such folders. A link to a folder that contains the link is not followed.
 
-    A file is gone only if its folder could be listed and does not list it. A file that is listed and cannot be looked
-    at is unreadable, whatever the error: otherwise all files would seem gone if the folder itself goes.
+    A file is gone only if its folder could be listed and does not list it. A listed file whose status cannot be read is
+    unreadable, whichever error it gives; otherwise all files would seem gone if the folder itself goes.
     """
     found = _look(folder)
-    # A second look shows what was deleted between being listed and being looked at.
+    # A second scan finds files that were deleted after they were listed.
     return _look(folder) if found.unreadable else found
 
 
 def scan_again(folder: Path, before: Scanned) -> Scanned:
-    """Scan the folder again; what is out of sight now stays as it was before."""
+    """Scan the folder again. Parts that are out of sight now keep their former files."""
     return with_hidden(before, scan(folder))
 
 
 def with_hidden(before: Scanned, now: Scanned) -> Scanned:
-    """Merge a scan with the one before: what is out of sight now stays as it was."""
+    """Merge a scan with the previous one. Parts that are out of sight now keep their former files."""
     unmounted = {below for below in now.devices if _is_unmounted(below, before, now)}
     told = dict.fromkeys(unmounted, "it is empty now, and on another file system than before")
     seen = Scanned(now.files, dict(sorted((now.unreadable | told).items())))
@@ -76,7 +76,7 @@ def with_hidden(before: Scanned, now: Scanned) -> Scanned:
 
 
 def _is_unmounted(below: str, before: Scanned, now: Scanned) -> bool:
-    """Whether a file system was unmounted from this folder: it is empty now, and on another file system."""
+    """True if a file system was unmounted from this folder: the folder is empty, and on another file system."""
     if before.devices.get(below, now.devices[below]) == now.devices[below]:
         return False
     root = "" if below == HERE else f"{below}/"
@@ -89,7 +89,7 @@ def _look(folder: Path) -> Scanned:
     unreadable: dict[str, str] = {}
     devices: dict[str, int] = {}
     ignored: dict[str, str] = {}
-    # With each folder those above it: a link back to one of them would lead round and round.
+    # Each folder with its ancestors, because a link back to an ancestor would make the scan endless.
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
         below, above = waiting.pop()
@@ -127,14 +127,14 @@ def _look_at(
     folders: list[str],
     ignored: dict[str, str],
 ) -> None:
-    """Put the entry into the collection that it belongs to.
+    """Add the entry to the right collection.
 
     Raises:
-        PermissionError: The folder that holds it may be listed, and what it holds not looked at.
+        PermissionError: The folder can be listed, but the status of its entries cannot be read.
     """
     try:
         if (shown := _in_utf_8(path)) != path:
-            # Neither the parser nor a database could be told of it.
+            # Neither the parser's frames nor a database accept such a path.
             if entry.is_dir() or entry.name.endswith(".py"):
                 unreadable[shown] = "its name is not UTF-8"
         elif entry.is_dir():
@@ -153,7 +153,7 @@ def _look_at(
 
 
 def _in_utf_8(path: str) -> str:
-    """Return the path, with escapes for what is not UTF-8 in it."""
+    """Return the path, with escapes for bytes that are not UTF-8."""
     return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
@@ -162,14 +162,15 @@ def _reason(error: OSError) -> str:
 
 
 def outdated(before: Scanned, now: Scanned, parsed: Mapping[str, ParsedFile]) -> set[str]:
-    """Return the files to read: those that are new, changed or in sight again, and those that import such files.
+    """Return the files to read: new, changed or visible again, and the files that import one of these.
 
-    Broken files are read again at any change: what they lack may have appeared. Files out of sight are never returned.
+    Any change makes broken files worth reading again, because their missing part may have appeared. Files out of sight
+    are never returned.
     """
     old, new = before.files, now.files
     moved = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
     if before.unreadable:
-        # They, or files that import them, may be broken because they were read while these were out of sight.
+        # Files read while these were out of sight, or files that import those, may be broken because of it.
         moved |= {path for path in new if before.hides(path) and not now.hides(path)}
     if not moved:
         return set()

@@ -24,12 +24,12 @@ DEADLINE: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class CheckedSources:
-    """The problems of the sources; both in the order of the watchers."""
+    """The problems of the sources, in the order of the watchers."""
 
     errors: tuple[Problem, ...] = ()
-    """Wrong settings, and what a broker refused."""
+    """Wrong settings, and refusals by a broker."""
     unavailable: tuple[Problem, ...] = ()
-    """Sources that did not answer. The service may reach them from where it runs."""
+    """Sources that did not answer. The service may reach them from its own machine."""
 
 
 async def check_sources(
@@ -39,14 +39,14 @@ async def check_sources(
     allowed_modules: tuple[str, ...] = (),
     deadline: timedelta = DEADLINE,
 ) -> CheckedSources:
-    """Have one trigger of each stream check its source, all concurrently.
+    """Check the source of each stream with one trigger, all concurrently.
 
-    Runs users' code in this process: trigger classes are loaded as the service loads them. Whatever one of them raises
-    is among the problems, and does not affect the others.
+    This runs users' code in this process: it loads trigger classes as the service does. An error of one trigger is
+    reported, and does not affect the others.
 
     Args:
-        deadline: A source that takes longer counts as one that does not answer. It runs from when all have begun: each
-            broker's client is imported then, on this event loop, and is no part of anybody's answer.
+        deadline: A source that takes longer counts as silent. The time starts when all checks have begun, because each
+            broker's client is imported then, on this event loop, and the import is not the source's fault.
     """
     streams: dict[str, ParsedWatcher] = {}
     for watcher in watchers:
@@ -67,7 +67,7 @@ async def check_sources(
     async with anyio.create_task_group() as tasks:
         for watcher, limit in zip(streams.values(), limits, strict=True):
             tasks.start_soon(ask, watcher, limit)
-        # In this turn of the loop each of them gets to where it first waits.
+        # In this turn of the loop each check proceeds to its first wait.
         await checkpoint()
         ends_at = anyio.current_time() + deadline.total_seconds()
         for limit in limits:
@@ -93,7 +93,7 @@ async def _look(
             with plugin_code(what):
                 await trigger.check_source()
         except Exception as error:
-            # A client may raise anything when it is cancelled.
+            # A client may raise any error when it is cancelled.
             if scope.cancel_called:
                 raise _silent(seconds) from error
             if isinstance(error, TriggererError):
@@ -108,7 +108,7 @@ def _silent(seconds: float) -> BrokerUnavailable:
 
 
 def problem_of(watcher: ParsedWatcher, error: Exception) -> Problem:
-    """Say of which watcher an error is, and where that is defined."""
+    """Return an error as a problem that names its watcher, and the watcher's definition."""
     file, _, line = watcher.location.rpartition(":")
     said = (
         error.message if isinstance(error, TriggererError) else f"{type(error).__name__}: {error}"
@@ -116,7 +116,7 @@ def problem_of(watcher: ParsedWatcher, error: Exception) -> Problem:
     hint = error.hint if isinstance(error, TriggererError) else None
     who = f"watcher {watcher.name!r} of asset {watcher.asset_name!r}"
     if isinstance(error, PluginError):
-        # The DAG file is right, so its line would mislead. Its author still has to know which watcher it is.
+        # The DAG file is right, so its line would mislead. The text names the watcher for the file's author.
         reason = f"{said}; used by {who} ({watcher.location})"
         return Problem(_file_of(watcher.classpath), None, f"{reason}: {hint}" if hint else reason)
     reason = f"{who}: {said}"
@@ -128,7 +128,7 @@ def problem_of(watcher: ParsedWatcher, error: Exception) -> Problem:
 
 
 def _file_of(classpath: str) -> str:
-    """The file that defines a trigger's class, or the class path if there is no such file."""
+    """Return the file that defines a trigger's class, or else the class path."""
     module = classpath
     while module := module.rpartition(".")[0]:
         if (loaded := sys.modules.get(module)) is not None:

@@ -1,4 +1,4 @@
-"""Messages about files and folders that cannot be read: in the log, in `dags list` and by `check`."""
+"""Messages about files and folders that cannot be read, for the log, `dags list` and `check`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def problems_of(found: Scanned, folder: Path) -> dict[str, Problem]:
 
 
 def as_broken_files(found: Scanned, folder: Path) -> dict[str, ParsedFile]:
-    """Return a broken file for each file and folder that could not be read, so that they are listed with the others."""
+    """Return each unreadable file and folder as a broken file, so that lists include it."""
     return {
         path: ParsedFile(path=path, parse_seconds=0.0, errors=(problem,), is_broken=True)
         for path, problem in problems_of(found, folder).items()
@@ -34,7 +34,7 @@ def as_broken_files(found: Scanned, folder: Path) -> dict[str, ParsedFile]:
 
 
 def log_changes(before: Mapping[str, str], now: Scanned, folder: Path) -> None:
-    """Log once that something became unreadable, and once that it can be read again."""
+    """Log once when a path becomes unreadable, and once when it can be read again."""
     for path in now.unreadable.keys() - before.keys():
         _log.error(
             "The DAGs folder cannot be read; what it defines stays as it was"

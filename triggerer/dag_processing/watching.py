@@ -1,4 +1,4 @@
-"""Notices at once that something in a folder changed, or that its path leads to another folder."""
+"""Notices changes in a folder at once, and notices when its path leads to another folder."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class _FolderId(NamedTuple):
 
 
 class FolderWatch:
-    """Calls `tell` when something below the folder may have changed. The caller finds out what.
+    """Calls `tell` when something below the folder may have changed. The caller finds out the details.
 
     The operating system watches a folder, not a path. It does not report that the folder is moved away, that a link on
     the way to it is switched, or that a file system is mounted there. So the path is looked up once a second. If it
-    leads to another folder, that one is watched from then on, and `tell` is called.
+    leads to another folder, the watch moves there, and `tell` is called.
 
     Args:
-        interval_s: How long to wait before a watch that could not be set up is tried again.
+        interval_s: How long to wait after a watch failed before trying again.
     """
 
     def __init__(self, folder: Path, tell: Callable[[], None], *, interval_s: float) -> None:
@@ -46,23 +46,23 @@ class FolderWatch:
         self._thread = OwnThread()
 
     async def run(self) -> None:
-        """Watch until cancelled. The watch is set up before this first suspends: later changes are not missed.
+        """Watch until cancelled. The watch is set up before this first suspends, so later changes are not missed.
 
         Cancellation: The thread that waits for changes is asked to end.
         """
         await self._follow(self._id)
         while True:
             async with anyio.create_task_group() as tasks:
-                # It runs when this task suspends for the first time: the new watch is set up then.
+                # The call runs when this task first suspends. By then the new watch is set up.
                 tasks.start_soon(_call, self._tell)
                 await self._follow(self._id)
 
     def renew_nowait(self) -> None:
-        """Set up the watch again: what could not be watched before may be readable now."""
+        """Set up the watch again, because an unreadable part may be readable now."""
         self._end.set()
 
     async def _follow(self, watched: _FolderId | None) -> None:
-        """Watch the folder that the path leads to, until it leads elsewhere or the watch is to be renewed."""
+        """Watch the folder at the path until the path leads elsewhere, or until `renew_nowait` is called."""
         end = self._end = anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_when_replaced, watched, end)
@@ -75,9 +75,9 @@ class FolderWatch:
             tasks.cancel_scope.cancel()
 
     async def _watch(self, end: anyio.Event) -> float:
-        """Watch until `end`, or until the watch fails; return after how many seconds to try again."""
+        """Watch until `end`, or until the watch fails. Return the number of seconds until the next try."""
         try:
-            # Only that something changed is used: what changed may be merged, or named by a former path.
+            # Only the fact of a change is used: details may be merged, or have a former path.
             async for changes in awatch(
                 self._folder,
                 watch_filter=None,
@@ -88,21 +88,19 @@ class FolderWatch:
             ):
                 self._tell()
                 if (Change.deleted, str(self._folder)) in changes:
-                    # The watch is gone too. A new folder may have the same inode, which the look-up would miss.
+                    # The watch is gone too. A new folder may have the inode of the old one, which a look-up would miss.
                     return 0.0
         except FileNotFoundError:
-            return (
-                _LOOKUP_INTERVAL_S  # it, or a folder in it, was deleted while the watch was set up
-            )
+            return _LOOKUP_INTERVAL_S  # the folder, or one in it, was deleted while the watch was set up
         except Exception as error:  # noqa: BLE001  (whatever watchfiles makes of what the system answers)
-            # Not readable, or no watch, no descriptor or no thread can be had. The periodic scans go on.
+            # The folder is unreadable, or no watch, descriptor or thread is available. The periodic scans go on.
             complaint = str(_innermost(error))
             if complaint != self._complaint:
                 _log.warning(
                     "Cannot watch the DAGs folder",
                     folder=str(self._folder),
                     error=complaint,
-                    hint="changes are found by looking meanwhile; what a user may watch is limited by"
+                    hint="changes are found by periodic scans meanwhile; the limits of a user's watches are"
                     " fs.inotify.max_user_instances and max_user_watches",
                     look_every_s=self._interval_s,
                 )
@@ -117,12 +115,12 @@ class FolderWatch:
                 await anyio.sleep(_LOOKUP_INTERVAL_S)
                 self._id = await self._thread.call(_folder_id, self._folder)
         finally:
-            # awatch waits in a thread, 5 s at a time, which a cancellation does not reach.
+            # awatch waits in a thread, 5 s at a time. A cancellation does not reach that thread, but this event does.
             end.set()
 
 
 def _folder_id(folder: Path) -> _FolderId | None:
-    """Return which folder the path leads to now, links followed; None if there is none."""
+    """Return the identity of the folder at the path, links followed; None: there is no folder."""
     try:
         status = folder.stat()
     except OSError:

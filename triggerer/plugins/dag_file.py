@@ -1,4 +1,4 @@
-"""Runs one DAG file and collects what it defines. It runs users' code: for child processes only."""
+"""Runs one DAG file and collects its definitions. This runs users' code, so only child processes may call it."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from triggerer.plugins.unknown_names import (
 
 @dataclass(frozen=True, slots=True)
 class LoadedFile:
-    """What a DAG file defines, as live objects."""
+    """The definitions of a DAG file, as live objects."""
 
     path: str
     """Relative to the DAGs folder, with forward slashes."""
     module: ModuleType
     modules: tuple[ModuleType, ...]
-    """The file's module and the folder's modules that it imports: for pickling by value."""
+    """The file's module and the folder's modules that it imports. They are pickled by value."""
     dags: dict[str, DAG]
     assets: tuple[Asset, ...]
-    """Every asset at module level or named by a DAG; equal ones may appear several times."""
+    """Every asset at module level or in a DAG. Equal assets may appear several times."""
     aliases: tuple[AssetAlias, ...]
     task_functions: tuple[MadeFunction, ...]
-    """Every function that `@task` decorated while the file was run, with the DAG in whose block that was."""
+    """Every function that `@task` decorated while the file ran, with the DAG whose block surrounded it."""
     warnings: tuple[Problem, ...]
 
 
 def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
-    """Run the file anew, with the folder's modules that it imports.
+    """Run the file and the folder's modules that it imports, without reusing earlier imports.
 
-    A DAG belongs to the file at whose module level it is made, also by a factory from elsewhere. DAGs that
-    the file imports from another file belong to that one.
+    A DAG belongs to the file whose module level creates it, even through a factory from another file. A DAG that the
+    file imports belongs to the other file.
 
     Args:
         path: Absolute, or relative to the working directory; below the folder.
     Raises:
-        DagFileError: The file cannot be read or run, or contradicts itself; with file, line,
+        DagFileError: The file cannot be read or run, or contradicts itself. The error names the file, the line and the
             reason.
     """
     folder = DagsFolder(dags_folder)
@@ -102,10 +102,10 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
 
 
 def refuse_conflicts(assets: Iterable[Asset], relative: str, folder: DagsFolder) -> None:
-    """Raise if a URI has two names, or a name two URIs.
+    """Refuse assets that give one URI two names, or one name two URIs.
 
     Raises:
-        DagFileError: The message names both places.
+        DagFileError: The message names both definitions.
     """
     names: dict[str, Asset] = {}
     uris: dict[str, Asset] = {}
@@ -126,7 +126,7 @@ def refuse_conflicts(assets: Iterable[Asset], relative: str, folder: DagsFolder)
 
 
 def shown_location(thing: Asset | DAG, folder: DagsFolder) -> str:
-    """Return `file:line`, the file relative to the folder where it is in it."""
+    """Return `file:line`. A file in the folder is shown relative to it."""
     location = thing.defined_at
     if location is None:
         return "an unknown location"
@@ -153,7 +153,7 @@ def _own_dags(file: str, relative: str, found: Iterable[DAG]) -> dict[str, DAG]:
 
 
 def _values(module: ModuleType, kind: type[Any]) -> Iterator[Any]:
-    """Yield module-level values of that kind, also inside lists, tuples and mappings."""
+    """Yield module-level values of a kind, including items of lists, tuples and mappings."""
     for name, value in list(vars(module).items()):
         if name == "__builtins__":
             continue
@@ -191,11 +191,11 @@ def _aliases(module: ModuleType, dags: Iterable[DAG]) -> Iterator[AssetAlias]:
 
 
 def file_error(error: BaseException, file: str, relative: str) -> DagFileError:
-    """Say what stopped the file, and at which of its own lines.
+    """Return an error that says why the file stopped, and at which of its own lines.
 
     Args:
-        file: Its full path.
-        relative: Its path in the DAGs folder.
+        file: The file's full path.
+        relative: The file's path in the DAGs folder.
     """
     frames = traceback.extract_tb(error.__traceback__)
     line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)

@@ -1,4 +1,4 @@
-"""Digests that identify a trigger and a stream in the store, the same in every process."""
+"""Digests that identify triggers and streams in the store. They are equal in every process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def canonical_kwargs(kwargs: Mapping[str, Any]) -> str:
     """Return the arguments as canonical JSON: keys sorted, no spaces, tuples as lists.
 
     Raises:
-        PluginError: JSON cannot hold them; it has no NaN, for instance.
+        PluginError: JSON cannot represent the arguments: for instance, it has no NaN.
     """
     given: object = kwargs
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
@@ -38,10 +38,10 @@ def trigger_digest(classpath: str, kwargs: Mapping[str, Any], guarantee: str | N
     """Return the SHA-256 of the class path and the canonical JSON of the arguments.
 
     Args:
-        guarantee: What its watchers ask for. Those that ask for different ones do not share a trigger: one may be
-            refused to start, and the other not.
+        guarantee: The guarantee that the watchers ask for. Watchers with different ones do not share a trigger, because
+            the start may refuse only one of them.
     Raises:
-        PluginError: JSON cannot hold the arguments.
+        PluginError: JSON cannot represent the arguments.
     """
     asked = "" if guarantee is None else f"!{guarantee}"
     return _sha256(f"{len(classpath)}:{classpath}{canonical_kwargs(kwargs)}{asked}".encode())
@@ -50,13 +50,13 @@ def trigger_digest(classpath: str, kwargs: Mapping[str, Any], guarantee: str | N
 def stream_digest(key: Hashable) -> str:
     """Return the SHA-256 of a stream key. Equal keys have equal digests, in every process.
 
-    That holds for None, numbers (`1 == 1.0 == True`), strings, bytes, enums, classes, aware datetimes, dataclasses, and
-    for tuples and frozensets of these. Of any other object the class and the `repr` are taken, which has to be the same
-    for equal keys.
+    Keys may consist of None, numbers (`1 == 1.0 == True`), strings, bytes, enums, classes, aware datetimes and
+    dataclasses, and of tuples and frozensets of these. Any other object counts by its class and `repr`, which must be
+    equal for equal keys.
 
     Raises:
-        PluginError: The key is not hashable, or holds an object with the default `repr`, which shows an address and so
-            differs between processes.
+        PluginError: The key is not hashable, or contains an object with the default `repr`. That shows an address,
+            which differs between processes.
     """
     try:
         hash(key)
@@ -75,7 +75,7 @@ def _tagged(tag: bytes, *parts: bytes) -> bytes:
 
 
 def _encoded(value: object) -> bytes:
-    # By what a value equals: a StrEnum equals its string, and a bool its number.
+    # Values that compare equal need one encoding: a StrEnum equals its string, and a bool its number.
     match value:
         case None:
             return b"n"

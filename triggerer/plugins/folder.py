@@ -1,8 +1,7 @@
-"""Imports modules from the DAGs folder, and imports them anew when files have changed.
+"""Imports modules from the DAGs folder, and imports them again when files have changed.
 
-A file `a/b.py` of the folder is the module `a.b`, so that any process can import a class by its path.
-If that is no valid name, or belongs to something installed, the file gets a generated name, which only
-this module resolves.
+The file `a/b.py` of the folder is the module `a.b`, so that any process can import a class by its path. If that name is
+invalid, or belongs to an installed package, the file gets a generated name that only this module can resolve.
 """
 
 from __future__ import annotations
@@ -34,17 +33,16 @@ from typing import Final
 Stamp = tuple[int, int, int, int]
 
 STABLE_AFTER_S: Final = 2.0
-"""A file that changed less than so long ago may be half-written, or in the midst of being replaced."""
+"""A file that changed more recently may be half-written, or about to be replaced."""
 
 _OWN_NAME: Final = "triggerer_dag_file_"
 
 
-# The stamps of files when they were run, by absolute path; as global as `sys.modules`.
+# The stamp that each file had when it was run, by absolute path. Global, like `sys.modules`.
 _stamps: dict[str, Stamp | None] = {}
-# The code of files, with their stamps when they were compiled.
+# The code of each file, with the stamp that the file had when it was compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# Longer than the time resolution of any file system: once a file is older than this, a change to it changes
-# its stamp.
+# Longer than the time resolution of any file system. A file older than this cannot change without a new stamp.
 _STABLE_NS: Final = 3_000_000_000
 
 
@@ -57,31 +55,31 @@ def stamp_of(path: Path | str) -> Stamp | None:
 
 
 def read_stamp(path: Path | str) -> Stamp:
-    """Return the file's stamp, which changes when the file does.
+    """Return the file's stamp, which changes with the file.
 
     Raises:
-        OSError: There is no such file, or it cannot be looked at.
+        OSError: The file does not exist, or its status cannot be read.
     """
     status = os.stat(path)  # noqa: PTH116  (called for each file of the folder, at each change)
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
-    """Whether the file changed so short a time ago. A change in the future is of another clock, and does not count."""
+    """True if the file changed within this time. A change in the future comes from another clock and is ignored."""
     return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 
 
 class _FreshLoader(SourceFileLoader):
-    """Compiles the file as it is now, and writes no bytecode into the user's folder.
+    """Compiles the current version of the file, and writes no bytecode into the user's folder.
 
-    Python considers cached bytecode valid if the file's size and its time of change in whole seconds are the same: of a
-    file that is saved twice within a second it could run the first version. So the code is cached in memory, by the
-    stamp, and only if the file was old enough when it was read.
+    Python reuses cached bytecode if the file's size and its modification second are unchanged. So after two saves
+    within a second it could run the first version. This loader caches code in memory by the file's stamp, and only for
+    files that were old enough when they were read.
     """
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        # Before it is read: a change in between is then noticed, if once too often.
+        # Take the stamp before reading: a change in between then causes another import, never a missed one.
         _stamps[path] = stamp = stamp_of(path)
         kept = _compiled.get(path)
         if kept is not None and kept[0] == stamp:
@@ -94,18 +92,18 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder, the modules that are known not to be in it.
+# The modules that are known to lie outside a folder, by folder.
 _foreign: dict[str, dict[str, ModuleType]] = {}
 
 
 def _is_plain(path: str) -> bool:
-    """Whether `os.path.abspath`, which is much slower, would return the path unchanged."""
+    """True if `os.path.abspath`, which is much slower, would return the path unchanged."""
     bounded = f"{path}/"
     return bounded[:1] == "/" and not any(part in bounded for part in ("//", "/./", "/../"))
 
 
 def _open_folder(path: str) -> FileFinder:
-    """Make the finder for a path below a DAGs folder; a hook of `sys.path_hooks`."""
+    """Make the finder for a path below a DAGs folder. This is a hook for `sys.path_hooks`."""
     if not any(f"{path}{os.sep}".startswith(root) for root in _roots):
         raise ImportError("not below a DAGs folder", path=path)
     return FileFinder(
@@ -114,10 +112,10 @@ def _open_folder(path: str) -> FileFinder:
 
 
 class DagsFolder:
-    """A folder that modules are imported from. Not thread-safe: modules are global.
+    """A folder from which modules are imported. Not thread-safe, because modules are global.
 
-    Paths are absolute, but symbolic links are not resolved: the files of a mounted configuration map are links to
-    files outside it.
+    Paths are absolute, but symbolic links are not resolved: the files of a mounted configuration map are links to files
+    outside the folder.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -129,16 +127,16 @@ class DagsFolder:
         """Return the file's path below the folder, with forward slashes.
 
         Raises:
-            ValueError: It is not below the folder.
+            ValueError: The file is not below the folder.
         """
-        # Called several times for each run, and `Path` is slow.
+        # Called several times per run, and `Path` is slow.
         absolute = os.path.abspath(path)  # noqa: PTH100
         if not absolute.startswith(self._prefix):
             raise ValueError(f"{absolute} is not below {self.root}")
         return absolute.removeprefix(self._prefix).replace(os.sep, "/")
 
     def module_name(self, path: Path | str) -> str:
-        """Return the name that the file is imported under."""
+        """Return the name under which the file is imported."""
         relative = self.relative(path)
         parts = relative.removesuffix(".py").split("/")
         if parts[-1] == "__init__" and len(parts) > 1:
@@ -149,7 +147,7 @@ class DagsFolder:
         return f"{_OWN_NAME}{readable}_{hashlib.sha256(os.fsencode(relative)).hexdigest()[:8]}"
 
     def file_of(self, module: str) -> Path | None:
-        """Return the file that is imported under this name; None if the folder has none."""
+        """Return the file that has this module name; None: no file of the folder has it."""
         if module.startswith(_OWN_NAME):
             files = self.root.rglob("*.py")
             return next((file for file in files if self.module_name(file) == module), None)
@@ -160,10 +158,10 @@ class DagsFolder:
         return None
 
     def import_file(self, path: Path | str) -> ModuleType:
-        """Import the file and return its module. A module that was imported since `forget` is reused.
+        """Import the file and return its module, or return the module if it was imported since `forget`.
 
         Raises:
-            Whatever the file raises, `SystemExit` included.
+            BaseException: The error of the file's code, including `SystemExit`.
         """
         name = self.module_name(path)
         with self._importable():
@@ -184,7 +182,7 @@ class DagsFolder:
             return sys.modules.get(name, module)
 
     def has_imported(self, path: Path | str) -> bool:
-        """Whether `import_file` would return the module that there is."""
+        """True if `import_file` would return an existing module."""
         return self.module_name(path) in sys.modules
 
     def _spec_of(self, name: str, path: Path | str) -> ModuleSpec:
@@ -192,38 +190,38 @@ class DagsFolder:
             file = str(self.root / self.relative(path))
             spec = spec_from_file_location(name, file, loader=_FreshLoader(name, file))
         else:
-            # Nothing installed has the name: `module_name` has checked that.
+            # `module_name` has made sure that no installed package has this name.
             spec = PathFinder.find_spec(name, [str(self.root)])
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return spec
 
     def modules(self) -> tuple[ModuleType, ...]:
-        """Return all modules of the folder that are imported now."""
+        """Return all imported modules of the folder."""
         return tuple(module for _, module in self._held())
 
     def forget(self) -> None:
-        """Forget the folder's modules: they are imported anew, as they are on disk, when they are next needed."""
+        """Forget the folder's modules. The next import reads their files from disk again."""
         for name, _ in self._held():
             sys.modules.pop(name, None)
         for path in self.imported_files():
             _stamps.pop(str(self.root / path), None)
-        # Only ours: to list all installed packages again for each run took longer than the run's own file.
+        # Only the finders of this folder: listing all installed packages again took longer than running a DAG file.
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
                 finder.invalidate_caches()
 
     def imported_files(self) -> tuple[str, ...]:
-        """Return the relative paths of the files that were run since `forget`, including those that failed."""
+        """Return the relative paths of the files that were run since `forget`, including files that failed."""
         return tuple(self.relative(path) for path in list(_stamps) if path.startswith(self._prefix))
 
     def is_current(self) -> bool:
-        """Whether all files that were run since `forget` are unchanged."""
+        """True if all files that were run since `forget` are unchanged."""
         mine = [one for one in list(_stamps.items()) if one[0].startswith(self._prefix)]
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _held(self) -> list[tuple[str, ModuleType]]:
-        # Called for each run, with hundreds or thousands of modules: known ones are skipped without Python bytecode.
+        # Called for each run with up to thousands of modules. `compress` skips known ones without Python bytecode.
         foreign = self._foreign
         modules = sys.modules.copy()
         unknown = map(operator.is_not, map(foreign.get, modules), modules.values())
@@ -249,7 +247,7 @@ class DagsFolder:
         root = str(self.root)
         elsewhere = [p for p in sys.path if p != root and (_is_plain(p) or not self._is_root(p))]
         spec = PathFinder.find_spec(name, elsewhere)
-        # Any folder on the path could be a namespace package; only a module with a file takes the name.
+        # Any folder on the path could be a namespace package. Only a module with a file reserves the name.
         return (
             spec is not None
             and spec.origin is not None
@@ -261,7 +259,7 @@ class DagsFolder:
 
     @contextmanager
     def _importable(self) -> Iterator[None]:
-        """Append the folder to `sys.path`, where it hides nothing installed; it stays there."""
+        """Append the folder to `sys.path` for good. At the end of the path it hides no installed package."""
         if self._prefix not in _roots:
             _roots.add(self._prefix)
             for path in [p for p in sys.path_importer_cache if f"{p}/".startswith(self._prefix)]:

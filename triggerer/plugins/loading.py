@@ -23,11 +23,11 @@ PRODUCERS: Final = "triggerer.producers"
 
 
 TrialImport = Callable[[DagsFolder, Path], None]
-"""Raises a `PluginError` if the file of the folder cannot be imported by the service."""
+"""Raises a `PluginError` if the service cannot import the file of the folder."""
 
 
 class Plugin(NamedTuple):
-    """An entry point, and why it cannot be used here; `error` is None if it can."""
+    """An entry point. `error` says why it cannot be used here; None: it can."""
 
     group: str
     name: str
@@ -37,14 +37,14 @@ class Plugin(NamedTuple):
 
 @lru_cache(maxsize=1)
 def plugin_modules() -> frozenset[str]:
-    """Return the modules that entry points name. Cached: what is installed does not change."""
+    """Return the modules that entry points name. Cached, because installed packages do not change in a process."""
     return frozenset(
         point.module for group in (WATCHERS, PRODUCERS) for point in entry_points(group=group)
     )
 
 
 def list_plugins() -> list[Plugin]:
-    """Import every plugin; return all of them by group and name, those that failed with the error."""
+    """Import every plugin, and return all by group and name. A plugin that failed has the error."""
     plugins = []
     for group in (WATCHERS, PRODUCERS):
         for point in sorted(entry_points(group=group)):
@@ -66,22 +66,22 @@ def load_trigger_class(
 ) -> type[BaseEventTrigger]:
     """Return the class, from an entry point's module, an allowed module, or a file of the DAGs folder.
 
-    An allowed module includes its submodules. A file of the folder is imported again if it, or another file of the
-    folder that was imported, has changed. Runs users' code, and blocks as long as that does.
+    An allowed module includes its submodules. A file of the folder is imported again if it or another imported file of
+    the folder has changed. This runs users' code, and blocks until the code returns.
 
     Args:
         classpath: `module.Class`, as `serialize()` returned it; `Class` may be nested.
         dags_folder: None: nothing is loaded from the folder.
-        try_first: Called before a file of the folder is imported; what it raises is raised.
+        try_first: Called before a file of the folder is imported. Its errors are passed on.
     Raises:
-        PluginError: The path may not be loaded, its import fails (of a missing SDK, for instance), or it is no
-            `BaseEventTrigger`.
+        PluginError: The path may not be loaded, its import fails (because of a missing SDK, for instance), or the class
+            is no `BaseEventTrigger`.
     """
     parts = classpath.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise PluginError(f"{classpath!r} is not the path of a class", hint="it is module.Class")
     allowed = plugin_modules() | set(allowed_modules)
-    # The longest module first: a package may hold both a module and a class of one name.
+    # Try the longest module first, because a package may have both a module and a class of one name.
     for length in range(len(parts) - 1, 0, -1):
         module, names = ".".join(parts[:length]), parts[length:]
         if _is_below(module, allowed):
@@ -143,10 +143,10 @@ def _import_file(
 
 @contextmanager
 def _process_kept() -> Iterator[None]:
-    """Keep the working directory and the log as they are: a file of the folder is imported by the service as well."""
+    """Restore the working directory and the logging setup after the block, which runs a user's file in the service."""
     with ExitStack() as undoing:
         undoing.callback(undo_changes)
-        # Not of a folder that this user may not look into, as where root has started the service by `runuser`.
+        # The user may lack access to the working directory, for instance if root started the service by `runuser`.
         with suppress(OSError):
             here = os.open(".", os.O_PATH | os.O_DIRECTORY)
             undoing.callback(os.close, here)
@@ -171,12 +171,12 @@ def _reason(error: BaseException) -> str:
 
 
 def install_hint(error: BaseException) -> str | None:
-    """Return what to install if a module is missing: the extra of ours that has it, if any. None for other errors."""
+    """Return the package or extra to install for a missing module; None: the error has another cause."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     module = error.name.partition(".")[0].lower()
     extras = _extras()
-    # The smallest: some extras include others.
+    # Some extras include others: name the smallest.
     holding = sorted(
         (len(modules), extra) for extra, modules in extras.items() if module in modules
     )
@@ -186,7 +186,7 @@ def install_hint(error: BaseException) -> str | None:
 
 
 def _extras() -> dict[str, list[str]]:
-    """Return the modules of each extra's requirements, as far as they are named like their distributions."""
+    """Return the modules that each extra installs, if the modules are named like their distributions."""
     try:
         requirements = requires("triggerer") or []
     except PackageNotFoundError:  # run from its sources

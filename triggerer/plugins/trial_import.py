@@ -1,9 +1,10 @@
-"""Imports a file of the DAGs folder elsewhere before the service does, which may end by it.
+"""Imports a file of the DAGs folder in another process first, because the import may end the process.
 
-The DAG processor has imported the file in a process, too. But the service may know a trigger from a version of the file
-that could be imported, and start again with one that cannot: it would end at each start.
+The DAG processor has imported each file in a process as well. But the service may know a trigger from an earlier,
+working version of the file. If it restarts with a version that ends the process, it would end at every start.
 
-It is done by a child of `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE`: some files end their parent.
+The import runs in a child of `python -P -m triggerer.plugins.trial_import DAGS_FOLDER FILE`, because some files end
+their parent.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from triggerer.processes.lifelines import die_with_writer
 from triggerer.processes.signals import signal_name
 
 _GOT_THROUGH: Final = 90
-"""The exit code where the import came to its end, even if by an exception: that one, the service can take."""
+"""The exit code if the import came to its end, even by an exception. The service can handle an exception."""
 
 
 def try_import(folder: DagsFolder, file: Path, *, patience: timedelta) -> None:
-    """Import the file elsewhere; blocks until that is done.
+    """Import the file in another process; blocks until the process has ended.
 
     Raises:
-        PluginError: It ends its process, or takes too long; or no process can be had now.
+        PluginError: The import ends its process or takes too long, or no process can be started now.
     """
     lifeline, end = os.pipe()
     try:
@@ -54,11 +55,11 @@ def try_import(folder: DagsFolder, file: Path, *, patience: timedelta) -> None:
 
 
 def _run(folder: DagsFolder, file: Path, lifeline: int, patience: timedelta) -> int | None:
-    """Return the exit code; None if it had to be ended."""
+    """Return the exit code; None: the process took too long and was killed."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, str(folder.root), str(file)],
         stdin=subprocess.DEVNULL,
-        # The parser's log has what it says.
+        # The output is in the parser's log.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=[lifeline],
@@ -72,7 +73,7 @@ def _run(folder: DagsFolder, file: Path, lifeline: int, patience: timedelta) -> 
         end.register(pidfd, select.POLLIN)
         has_ended = end.poll(patience.total_seconds() * 1000)
     finally:
-        # Before it is reaped: the group still has its number.
+        # Kill before reaping: until then no other group can have this number.
         os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
         if pidfd is not None:
@@ -86,7 +87,7 @@ def main() -> NoReturn:
     folder, file = sys.argv[1:]
     child = os.fork()
     if child == 0:
-        # What it raises, and threads that it starts, are of no matter here.
+        # Exceptions and leftover threads do not matter here.
         try:
             DagsFolder(folder).import_file(file)
         finally:
@@ -95,9 +96,8 @@ def main() -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         os._exit(code)
-    with suppress(
-        OSError
-    ):  # SIGKILL, which needs it no more than others do that Python leaves alone
+    # SIGKILL raises OSError. Like other signals that Python leaves alone, it has its default action already.
+    with suppress(OSError):
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
     os._exit(1)

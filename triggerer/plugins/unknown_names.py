@@ -1,4 +1,4 @@
-"""Says what a DAG file probably meant by an argument that a function lacks, or by an import of Airflow."""
+"""Guesses the meaning of an argument that a function lacks, or of an import from Airflow, in a DAG file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triggerer.errors import DagError
 from triggerer.nearest import hint
 
 _UNEXPECTED: Final = re.compile(r"([\w.<>]+)\(\) got an unexpected keyword argument '(\w+)'")
-"""How Python begins the message about such a call. Only the message names the function: no frame of it exists."""
+"""The start of Python's message. Only the message names the function, because no frame of it exists."""
 _MADE_BY: Final = (".__init__", ".__new__")
 _NOT_THERE: Final = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _AIRFLOW: Final = "airflow"
@@ -26,9 +26,9 @@ _USUAL: Final = ("DAG", "Asset", "task")
 
 
 def explain_unknown_argument(error: TypeError) -> DagError | None:
-    """Return an error in the words of the DAG file; None if `error` is about something else, or has no known cause.
+    """Return an error in the words of the DAG file; None if the `TypeError` has another or an unknown cause.
 
-    This looks at calls of any function, so that it serves classes of plugins and of DAG files too.
+    The call may be of any function, so that the error also covers classes of plugins and DAG files.
     """
     said = _UNEXPECTED.match(str(error))
     if said is None:
@@ -44,7 +44,7 @@ def explain_unknown_argument(error: TypeError) -> DagError | None:
 
 
 def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | None) -> str | None:
-    """Return which import is meant instead of Airflow's; None if another module is missing."""
+    """Return the import to write in place of Airflow's; None if another module is missing."""
     if (error.name or "").partition(".")[0] != _AIRFLOW:
         return None
     names = _imported_at(file, line)
@@ -55,7 +55,7 @@ def explain_missing_airflow(error: ModuleNotFoundError, file: str, line: int | N
 
 
 def explain_unknown_import(error: ImportError) -> str | None:
-    """Return which import of a name is meant; None if no similar name is known."""
+    """Return the import to write in place of an unknown name; None if no similar name is known."""
     said = _NOT_THERE.match(str(error))
     if said is None:
         return None
@@ -67,7 +67,7 @@ def explain_unknown_import(error: ImportError) -> str | None:
 
 
 def _find(path: str, trace: TracebackType | None) -> Callable[..., Any] | None:
-    """Return what has this qualified name: for the code that called it, or else in any module."""
+    """Return the object with this qualified name, seen from the calling code or else from any module."""
     for names in _namespaces(trace):
         found: Any = names
         with suppress(Exception):
@@ -102,7 +102,7 @@ def _argument_names(called: Callable[..., Any]) -> list[str]:
 
 
 def _imported_at(file: str, line: int | None) -> list[str]:
-    """Return the names that the file imports from Airflow, by any statement; those of this line come first."""
+    """Return the names that the file imports from Airflow. Names of this line come first."""
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""The service's child processes: started, supervised, and ended together with all that they started."""
+"""The service's child processes: started, supervised, and ended together with their descendants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.processes.group_leader import STANDARD_ERROR, GroupLeader
 from triggerer.processes.ipc import CHANNEL_VARIABLE, LIFELINE_VARIABLE, Channel
 
 _OUTPUT_LIMIT: Final = 8000
-"""How much of the end of a child's output is kept."""
+"""The number of bytes to keep from the end of a child's output."""
 _CHUNK_BYTES: Final = 65_536
 _REAP_S: Final = 5.0
 _SETTING: Final = "TRIGGERER__"
@@ -24,14 +24,15 @@ _withheld: set[str] = set()
 
 
 def withhold_from_children(variables: Iterable[str]) -> None:
-    """Keep these environment variables, too, from all children that are started from now on."""
+    """Remove these environment variables, too, from the environment of all children that start from now on."""
     _withheld.update(variables)
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child, in which users' code runs: without the settings that only the service needs.
+    """Return the environment of a child that runs users' code: without the settings that only the service needs.
 
-    The database's URL with its password is one of them. Connections stay: triggers and tasks ask for them.
+    The URL of the database, with its password, is one of those settings. Connections stay, because triggers and tasks
+    read them.
     """
     return {
         name: value
@@ -43,19 +44,18 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 class ChildProcess:
     """One `python -m <module>`, from `start` to `aclose`.
 
-    It leads a process group of its own, which is killed as a whole. The module calls
-    `triggerer.processes.ipc.connect_to_parent` first.
-    The kernel then kills the group when this process dies, however it dies.
+    The process leads a process group of its own, which is killed as a whole. The kernel also kills the group when this
+    process dies in any way. The module must first call `triggerer.processes.ipc.connect_to_parent`.
 
     Attributes:
-        channel: To the child.
-        gone: Set by `supervise` when the process has ended and what was left of its group has been killed.
+        channel: Connects to the child.
+        gone: `supervise` sets it when the process has ended and the rest of its group has been killed.
     """
 
     def __init__(
         self, leader: GroupLeader, channel: Channel, output: int | None, resources: AsyncExitStack
     ) -> None:
-        """See `start`. `output`: the reading end, which does not block, of the pipe that it writes to."""
+        """See `start`. `output` is the non-blocking reading end of the pipe that the child writes to."""
         self.channel: Final = channel
         self.gone: Final = anyio.Event()
         self._leader = leader
@@ -71,19 +71,19 @@ class ChildProcess:
         """Start `python -m <module>`.
 
         Args:
-            lifelines: The reading ends of pipes: its group is also killed when the last writer of one of them is gone.
-            captures_output: Keep the end of what it writes to its standard streams as `output`, instead of passing
-                it on to our standard error.
+            lifelines: Reading ends of pipes. The group is also killed when the last writer of one of them has ended.
+            captures_output: Store the end of the child's output in `output`. Otherwise the child writes to our standard
+                error.
         Raises:
             OSError: The process cannot be started.
         """
         async with AsyncExitStack() as ours:
-            # The child's ends: closed here once it has them.
+            # The child's ends are closed here once the child has them.
             with ExitStack() as theirs:
                 channel, socket = await Channel.open()
                 ours.push_async_callback(channel.aclose)
                 theirs.enter_context(socket)
-                # Nothing is ever written to it. The kernel closes our end when this process dies.
+                # Nobody writes to this pipe. The kernel closes our end when this process dies.
                 lifeline, end = os.pipe()
                 ours.callback(os.close, end)
                 theirs.callback(os.close, lifeline)
@@ -95,7 +95,7 @@ class ChildProcess:
                     theirs.callback(os.close, writes_to)
                     os.set_blocking(output, False)
                 leader = GroupLeader(
-                    # -P: the folder that the service was started in is no place to import from.
+                    # -P: do not import from the folder in which the service was started.
                     [sys.executable, "-P", "-m", module],
                     pass_fds=[socket.fileno(), lifeline, *lifelines],
                     env={
@@ -113,19 +113,19 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """None: it has not ended, or nobody has waited for that. Negative: the number of the signal that killed it."""
+        """Negative: the signal that killed it. None: the process has not ended, or nobody has waited for it."""
         return self._leader.returncode
 
     @property
     def output(self) -> str:
-        """The end of what it and its children wrote, if that is captured."""
+        """The end of the output of the process and its children, if it is captured."""
         return self._output.decode("utf-8", "replace").strip()
 
     async def supervise(self) -> None:
-        """Read its output and notice its end; to run from `start` until just before `aclose`.
+        """Read the output and notice the end of the process. Run this from `start` until just before `aclose`.
 
-        After its end, nobody waits for more frames than it has sent, even if a process that has left the group still
-        holds the other end of the channel.
+        After the end, `receive` returns only frames that were already sent, even if a process that left the group still
+        has the other end of the channel.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read_output)
@@ -147,29 +147,29 @@ class ChildProcess:
         self._output_ended.set()
 
     def terminate(self) -> None:
-        """Send SIGTERM to it, not to its group; does nothing if it is gone."""
+        """Send SIGTERM to the process, not to its group. Does nothing if the process is gone."""
         self._leader.terminate()
 
     def kill(self) -> None:
-        """Kill its group; does nothing if it is gone."""
+        """Kill the process group. Does nothing if the process is gone."""
         self._leader.kill()
 
     async def wait(self) -> int:
-        """Wait until it has ended, and kill what is left of its group.
+        """Wait for the process to end, and kill the rest of its group.
 
         Returns:
-            Its exit code. Negative: the number of the signal that killed it.
+            The exit code. Negative: the number of the signal that killed the process.
         """
         return await self._leader.wait()
 
     async def reap(self) -> int:
-        """Make sure that it is dead and that all of its output has been read; while `supervise` runs.
+        """End the process and read all of its output. `supervise` must be running.
 
-        A process that closed its channel has a second to end by itself, so that its own exit code is returned rather
-        than our signal.
+        A process that closed its channel has a second to end, so that its own exit code is returned instead of our
+        signal.
 
         Returns:
-            As `wait`.
+            The exit code, as from `wait`.
         """
         with anyio.move_on_after(1):
             await self.gone.wait()
@@ -180,9 +180,9 @@ class ChildProcess:
         return -signal.SIGKILL if self.returncode is None else self.returncode
 
     async def aclose(self, grace_s: float = 0.0) -> None:
-        """Kill its group unless it ends within `grace_s`, and release what `start` has opened.
+        """Kill the group unless it ends within `grace_s`, and release everything that `start` has opened.
 
-        Cancellation: It is completed all the same, within `grace_s` and some seconds.
+        Cancellation: The work is completed nevertheless, within `grace_s` and some seconds.
         """
         if grace_s > 0:
             with anyio.move_on_after(grace_s, shield=True):

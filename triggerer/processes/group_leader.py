@@ -1,4 +1,4 @@
-"""A process that leads a process group of its own, and how both are ended."""
+"""A process that leads a process group of its own, and the ways to end both."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ STANDARD_ERROR: Final = 2
 
 
 class GroupLeader:
-    """A child process with its process group, which is never killed by a number that belongs to others by now.
+    """A child process with its process group. A kill never hits a stranger that received a reused process id.
 
     The kernel does not reuse a process id before the process has been reaped and its group is empty. asyncio reaps a
-    process as soon as it has ended, while its group may have to be killed much later. So this class alone reaps the
-    process, right after it has killed the group.
+    process as soon as it has ended, but its group may need killing much later. So this class alone reaps the process,
+    directly after it has killed the group.
 
     Args:
-        output: The descriptor for its standard output and standard error. The default keeps what users' code prints
+        output: The descriptor for standard output and standard error. The default keeps the output of users' code out
+            of our standard output.
             out of our standard output.
     Raises:
         OSError: The process cannot be started.
@@ -42,7 +43,7 @@ class GroupLeader:
             stderr=output,
             pass_fds=pass_fds,
             env=env,
-            # A group of its own: killed as a whole, and not interrupted by Ctrl-C in our terminal.
+            # Its own session: the group can be killed as a whole, and Ctrl-C in our terminal does not reach it.
             start_new_session=True,
         )
         self.pid: Final = self._process.pid
@@ -56,11 +57,11 @@ class GroupLeader:
 
     @property
     def returncode(self) -> int | None:
-        """None: it has not ended, or nobody has called `wait`. Negative: the number of the signal that killed it."""
+        """Negative: the signal that killed it. None: the process has not ended, or nobody has called `wait`."""
         return self._process.returncode
 
     async def wait(self) -> int:
-        """Wait until it has ended, kill what is left of its group, and return its exit code."""
+        """Wait for the process to end, kill the rest of its group, and return the exit code."""
         async with self._waiting:
             if self._process.returncode is None:
                 await anyio.wait_readable(self._descriptor)
@@ -71,13 +72,13 @@ class GroupLeader:
         return code
 
     def terminate(self) -> None:
-        """Send SIGTERM to it, not to its group; does nothing if it was reaped."""
-        # Not Popen.terminate(): that reaps a process that has ended, whose group could then not be killed any more.
+        """Send SIGTERM to the process, not to its group. Does nothing if the process was reaped."""
+        # Popen.terminate() would reap a process that has ended, and then its group could no longer be killed.
         if self._process.returncode is None:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill its group; does nothing if it was reaped. `wait` still has to be called."""
+        """Kill the group. Does nothing if the process was reaped. `wait` must still be called."""
         if self._process.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""How the instances of services are named."""
+"""The ids of the service's instances."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from uuid import uuid4
 
 
 def new_instance_id() -> str:
-    """Return `<host>:<pid>:<random>`, another one at every call."""
+    """Return `<host>:<pid>:<random>`, a new id at every call."""
     return f"{_host()}:{os.getpid()}:{uuid4().hex[:8]}"
 
 
 def is_on_this_host(instance_id: str) -> bool:
-    """Whether the instance with this id runs, or ran, where we do."""
+    """True if the instance with this id runs, or ran, on this host."""
     return instance_id.rsplit(":", 2)[0] == _host()
 
 
 def is_known_dead(instance_id: str) -> bool:
-    """Whether the process of this instance ran here and is gone; False where only its heartbeats can tell."""
+    """True if the instance ran on this host and its process is gone. False if only its heartbeats can tell."""
     if not is_on_this_host(instance_id):
         return False
     try:

@@ -1,7 +1,7 @@
-"""Length-prefixed frames, of JSON as a rule, between the service and its child processes, over a socket pair.
+"""Length-prefixed frames between the service and its child processes, over a socket pair. Most frames are JSON.
 
-A child inherits one end and finds its descriptor's number in the environment. Its standard streams stay free for
-users' code.
+A child inherits one end, and finds the descriptor's number in the environment. Its standard streams stay free
+for users' code.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from triggerer.processes.lifelines import die_with_writer, open_again
 CHANNEL_VARIABLE: Final = "TRIGGERER_IPC_FD"
 LIFELINE_VARIABLE: Final = "TRIGGERER_LIFELINE_FD"
 _HEADER: Final = struct.Struct("!4sI")
-# What others write into the channel does not begin with it.
+# The start of a frame. Other writers of the channel will not produce it by chance.
 _MAGIC: Final = b"\xf7TRG"
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 """Far above what a run of a hundred thousand events reports."""
 _AT_ONCE: Final = 64 * 1024
 _STALL_S: Final = 60.0
-"""Of a frame that has begun nothing has come for so long: the rest will not come."""
+"""The rest of a frame counts as lost if nothing arrives for this time."""
 
 
 class ChannelClosed(Exception):
-    """The child has closed its end, or has died; or our end was closed.
+    """The child closed its end or died, or our end was closed.
 
     Args:
-        unread: The child ended without having read everything that it was sent.
+        unread: True if the child ended without reading everything that was sent to it.
     """
 
     def __init__(self, *, unread: bool) -> None:
@@ -45,9 +45,9 @@ class ChannelClosed(Exception):
 
 
 class MalformedFrame(ChannelClosed):
-    """The child has sent what is no frame, or none that it may send: nothing that follows can be told apart.
+    """The child sent bytes that are no frame, or a frame that it may not send. Nothing after them can be read.
 
-    Whoever gets it ends the child.
+    The receiver must end the child.
     """
 
     def __init__(self, reason: str) -> None:
@@ -55,11 +55,11 @@ class MalformedFrame(ChannelClosed):
         self.reason: Final = reason
 
     def __str__(self) -> str:
-        return f"what came from a child process cannot be understood: {self.reason}"
+        return f"a child process sent data that cannot be understood: {self.reason}"
 
 
 class FrameTooLarge(ValueError):
-    """A message is larger than a frame may be; nothing was sent."""
+    """A message is too large for a frame. Nothing was sent."""
 
 
 def _frame(body: bytes) -> bytes:
@@ -71,10 +71,10 @@ def _frame(body: bytes) -> bytes:
 
 
 def _size_in(header: bytes) -> int:
-    """Return the size of the frame that follows.
+    """Return the size of the frame that follows the header.
 
     Raises:
-        MalformedFrame: It is no header, or says more than a frame may have.
+        MalformedFrame: The bytes are no header, or the size exceeds the limit.
     """
     magic, size = _HEADER.unpack(header)
     if magic != _MAGIC:
@@ -85,7 +85,7 @@ def _size_in(header: bytes) -> int:
 
 
 def _cut_off(received: bytearray, size: int) -> bytes:
-    """Take the first bytes away, and return them."""
+    """Remove the first bytes and return them."""
     with memoryview(received) as view:
         taken = bytes(view[:size])
     del received[:size]
@@ -109,7 +109,7 @@ class Channel:
 
     @classmethod
     async def open(cls) -> tuple[Channel, socket.socket]:
-        """Return our end and the socket that the child inherits; close the latter once the child is started."""
+        """Return our end, and the socket that the child inherits. Close that socket once the child has started."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         return cls(await UNIXSocketStream.from_socket(ours)), theirs
@@ -134,9 +134,9 @@ class Channel:
         """Wait for one frame.
 
         Raises:
-            ChannelClosed: None will come.
-            MalformedFrame: What came is none, or only a part of one.
-        Cancellation: A frame may be lost; nothing is to be received afterwards.
+            ChannelClosed: No further frame will come.
+            MalformedFrame: The received bytes are no frame, or only a part of one.
+        Cancellation: A frame may be lost. Do not receive afterwards.
         """
         return _decoded(await self.receive_bytes())
 
@@ -155,34 +155,34 @@ class Channel:
             anyio.BrokenResourceError,
             anyio.ClosedResourceError,
         ) as error:
-            # Linux resets the connection if the peer closed its end with data left to read.
+            # Linux resets the connection if the other side closes with unread data.
             unread = isinstance(error.__cause__, ConnectionResetError)
             raise ChannelClosed(unread=unread) from error
 
     def has_more(self) -> bool:
-        """Whether something has come that was not received yet."""
+        """True if data has arrived that was not received yet."""
         if self._received:
             return True
         try:
             ours = self._stream.extra(SocketAttribute.raw_socket)
             return bool(ours.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:
-            # Nothing, or the channel is closed: whoever receives is told.
+            # Nothing has arrived, or the channel is closed. The next `receive` raises the reason.
             return False
 
     async def _await(self, size: int) -> None:
-        """Wait until so many bytes of a frame that has begun are there."""
+        """Wait until `size` bytes of the current frame have arrived."""
         received = self._received
         while (there := len(received)) < size:
             with anyio.move_on_after(_STALL_S) as patience:
                 received += await self._stream.receive()
             if patience.cancelled_caught:
                 raise MalformedFrame(
-                    f"of a frame of {size:,} bytes {there:,} came, and nothing more for {_STALL_S:g} s"
+                    f"only {there:,} of a frame's {size:,} bytes came, and nothing more for {_STALL_S:g} s"
                 )
 
     def shut_down(self) -> None:
-        """Receive only what was sent already, even if some process still holds the other end. May be repeated."""
+        """Stop the channel: only data that was already sent can be received. Can be repeated."""
         ours = self._stream.extra(SocketAttribute.raw_socket)
         if ours.fileno() != -1:
             ours.shutdown(socket.SHUT_RDWR)
@@ -192,14 +192,14 @@ class Channel:
 
 
 class ChildChannel:
-    """The child's end: blocking, for one thread that receives; who sends from several takes turns."""
+    """The child's end. It blocks. One thread may receive; threads that send must take turns."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._received = bytearray()
 
     def fileno(self) -> int:
-        """For `select`, which does not see frames that arrived together with the last one received."""
+        """Return the descriptor for `select`, which misses frames that arrived together with the last one received."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
@@ -212,7 +212,7 @@ class ChildChannel:
         """Wait for one frame.
 
         Raises:
-            EOFError: The service has closed the channel, or is gone; or somebody else has read from it.
+            EOFError: The service closed the channel or is gone, or another reader took data from it.
         """
         try:
             return _decoded(self.receive_bytes())
@@ -252,20 +252,20 @@ class ChildChannel:
 
 
 def connect_to_parent() -> ChildChannel:
-    """Return the channel to the parent, arm each lifeline, and have what is printed be UTF-8, as the parent reads it.
+    """Return the channel to the parent, and arm each lifeline. Output becomes UTF-8, because the parent reads UTF-8.
 
-    A process that `triggerer.processes.child_process` has started calls this first, and once. Its own children
-    inherit none of the descriptors.
+    A process that `triggerer.processes.child_process` has started calls this first, and once. Its own children inherit
+    none of the descriptors.
     """
     for stream in (sys.stdout, sys.stderr):
-        # Of another locale, or with PYTHONIOENCODING, a task would fail that prints what its encoding lacks.
+        # With another locale or PYTHONIOENCODING, a task would fail if it prints characters that the encoding lacks.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
     die_with_writer(own)
     for lifeline in shared:
-        # Who gets the signal belongs to the open file, not to the descriptor: with the one that was inherited, it would
-        # be the last process that asked for it.
+        # The receiver of the signal belongs to the open file, not to the descriptor. An inherited descriptor would
+        # signal the last process that asked, so open the pipe again.
         die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))

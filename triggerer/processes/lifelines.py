@@ -1,6 +1,6 @@
-"""Processes that the kernel kills when another one is gone.
+"""Processes that the kernel kills when another process ends.
 
-It imports the standard library only: `triggerer_python_daemon` loads it where triggerer need not be installed.
+This module imports only the standard library: `triggerer_python_daemon` loads it on machines without triggerer.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ _armed: list[int] = []
 
 
 def die_with_writer(lifeline: int) -> None:
-    """Have the kernel kill this process and its process group as soon as the process at a pipe's other end is gone.
+    """Make the kernel kill this process and its process group when the process at a pipe's other end is gone.
 
-    No code of ours has to run for it: users' code may hold the interpreter's lock at that time. A parent-death signal
-    (prctl(2)) would kill this process alone, and not the processes that it has started.
+    No code of ours has to run for it, because users' code may hold the interpreter's lock then. A parent-death signal
+    (prctl(2)) would kill this process alone, and not its descendants.
 
     Args:
-        lifeline: The reading end, opened by nobody else, of a pipe to which nobody writes, and whose other end only
+        lifeline: The reading end of a pipe. Nobody else has opened it, nobody writes to the pipe, and only that process
+            has the other end. This process must lead its group.
             that process holds. This process has to be the leader of its group.
     """
     os.set_inheritable(lifeline, False)
@@ -27,7 +28,7 @@ def die_with_writer(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     try:
-        # The other end was closed before the signal was set up.
+        # End of file: the other end was closed before the signal was set up.
         if os.read(lifeline, 1) == b"":
             kill_own_group()
     except BlockingIOError:
@@ -35,18 +36,18 @@ def die_with_writer(lifeline: int) -> None:
 
 
 def open_again(path: str) -> int:
-    """Return the reading end at a path below `/proc`, opened by nobody else.
+    """Return a new descriptor for the reading end at a path below `/proc`.
 
     Raises:
-        OSError: The process that has it is gone, or is another user's.
+        OSError: The process with the descriptor is gone, or belongs to another user.
     """
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
 def armed_lifelines() -> tuple[str, ...]:
-    """Return the paths of the lifelines of this process, for others that are to die with the same processes.
+    """Return the paths of this process's lifelines, for other processes that must die together with it.
 
-    Those may be of another process group, to which no signal of ours comes.
+    Those processes may be in another process group, which our signals do not reach.
     """
     return tuple(f"/proc/{os.getpid()}/fd/{lifeline}" for lifeline in _armed)
 

@@ -1,8 +1,8 @@
-"""A lease as its owner sees it: until when it may act, by a clock of its own.
+"""A lease from its owner's view: how long the owner may act, by the owner's own clock.
 
-Others take a lease over when it has expired by the database's clock. Its owner may be unable to ask the database, or
-may not run at all for a while: stopped, suspended, or held up by a call that blocks. So it looks at its own clock
-before it acts, and stops a margin earlier. The clock is `CLOCK_BOOTTIME`: it also counts a suspended machine's time.
+Others take over a lease that has expired by the database's clock. The owner may be unable to ask the database. It may
+also not run at all for a while: stopped, suspended, or blocked by a call. So the owner checks its own clock before it
+acts, and stops a margin earlier. The clock is `CLOCK_BOOTTIME`, which also counts the time of a suspended machine.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ _NEVER: Final = float("inf")
 
 
 def boottime() -> float:
-    """Seconds since the machine started, those included in which it was suspended."""
+    """Return the seconds since the machine started, including the time when it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class OwnLease:
-    """Until when its owner may act. For one event loop.
+    """How long the owner of a lease may act. For one event loop.
 
     Args:
-        duration: How long others leave it alone after an extension, by the database's clock.
-        margin: The fraction of it that is left to them: for what is under way, and for clocks that differ in speed.
-        clock: Seconds; it must go on while this process does not run.
+        duration: The time until others may take over the lease after an extension, by the database's clock.
+        margin: The fraction of `duration` at its end when the owner no longer acts. It covers work under way, and
+            clocks that differ in speed.
+        clock: Returns seconds. It must go on while this process does not run.
     """
 
     def __init__(
@@ -43,37 +44,37 @@ class OwnLease:
 
     @classmethod
     def unlimited(cls) -> Self:
-        """One that is never over, where nobody else can exist."""
+        """Return a lease that never ends, for a service that can have no rivals."""
         lease = cls(timedelta(), margin=0.0, clock=float)
         lease._ends_at = _NEVER
         return lease
 
     @property
     def is_over(self) -> bool:
-        """Whether its owner may act no more, until it is extended. It is over until the first extension."""
+        """True if the owner may not act until the next extension. A new lease is over until the first one."""
         return self.now() >= self._ends_at
 
     @property
     def ends_at(self) -> float:
-        """By its clock."""
+        """The end of the lease, in seconds of `clock`."""
         return self._ends_at
 
     def extend(self, asked_at: float) -> None:
-        """The database has extended it.
+        """Record that the database has extended the lease.
 
         Args:
-            asked_at: The time by its clock before the request was sent: the database began to count after that.
+            asked_at: The time of `clock` before the request was sent. The database began to count later.
         """
         self._ends_at = max(self._ends_at, asked_at + self._usable_s)
         self._extended.notify_all()
 
     async def wait_until_over(self) -> None:
-        """Return once it is over. After a suspension of the machine that may take as long as was left before it."""
+        """Return once the lease is over. After a suspension this may take the time that was left before it."""
         while (left := self._ends_at - self.now()) > 0:
             with anyio.move_on_after(None if left == _NEVER else left):
                 await self._extended.wait()
 
     async def wait_until_extended(self) -> None:
-        """Return once it is not over."""
+        """Return once the lease is not over."""
         while self.is_over:
             await self._extended.wait()

@@ -12,21 +12,21 @@ _TRIES: Final = 20
 
 
 def give_way(niceness: int) -> None:
-    """Raise the niceness of this process, which leads a session, and of the processes that it starts.
+    """Raise the niceness of this process, which leads a session, and of its descendants.
 
-    With autogroups (sched(7)) Linux schedules sessions, not processes: a process's niceness counts only within its
-    session, and the session has a niceness of its own. Both are raised. The session's stays as it is where it cannot be
-    written: on other systems, without permission, or while others write theirs for two seconds.
+    With autogroups (sched(7)) Linux schedules sessions. The niceness of a process then counts only within its session,
+    and the session has a niceness of its own. So this raises both. It leaves the session's niceness alone on other
+    systems, without permission, or if other processes keep changing autogroups for two seconds.
     """
     os.nice(niceness)
     for _ in range(_TRIES):
         try:
             _AUTOGROUP.write_text(str(niceness))
         except BlockingIOError:
-            # Except for root, the whole machine may change one autogroup in a tenth of a second.
+            # Without root, only one autogroup of the machine can change within a tenth of a second.
             time.sleep(0.1)
         except OSError:
-            # No autogroups here, or no permission.
+            # This system has no autogroups, or gives no permission.
             return
         else:
             return

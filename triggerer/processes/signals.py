@@ -1,10 +1,10 @@
-"""What SIGINT, SIGTERM and SIGHUP do, from a command's first line to its last. It is small: a command imports it first.
+"""The actions of SIGINT, SIGTERM and SIGHUP during a command. The module is small, because commands import it first.
 
-1. Before anything is open that has to be closed, `leave_when_told` has a signal end the process at once.
+1. Before anything is open that must be closed, `leave_when_told` makes a signal end the process at once.
 2. While a service runs, `told_to_stop` asks it to stop at the first signal, and ends the process at the second.
 3. After the service has ended and while Python exits, a first signal is ignored, and a second ends the process.
 
-Each handler replaces the one before, so that a signal never meets the default action. (An event loop restores the
+Each handler replaces the previous one, so that a signal never meets the default action. (An event loop restores the
 default action when its handlers are removed.)
 """
 
@@ -18,33 +18,33 @@ from types import FrameType
 from typing import Final, NoReturn
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The last one when the terminal is closed; who was started by `nohup` goes on."""
+"""SIGHUP comes when the terminal is closed. A process under `nohup` ignores it and continues."""
 _STANDARD_ERROR: Final = 2
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, while no service listens for signals.
 
-    A `KeyboardInterrupt` of exactly that type that leaves code made from a string, as when a module that
-    defines a dataclass is being imported, has CPython end by the signal whatever we exit with
-    (`run_eval_code_obj` in its pythonrun.c).
+    It must be a subclass. If a plain `KeyboardInterrupt` leaves code that was compiled from a string, such as the
+    methods of a dataclass, CPython later ends by the signal and ignores our exit code (`run_eval_code_obj` in its
+    pythonrun.c).
     """
 
 
 def signal_name(signum: int) -> str:
-    """Return what people call the signal."""
+    """Return the usual name of the signal."""
     try:
         return signal.Signals(signum).name
     except ValueError:
-        # One of the real-time signals, most of which have no name.
+        # Most real-time signals have no name.
         return f"signal {signum}"
 
 
 def leave_when_told(exit_code: int, *signums: int) -> None:
-    """Have these signals end the process with `exit_code` at once, without unwinding.
+    """Make these signals end the process with `exit_code` at once, without unwinding.
 
-    An exception could get lost in a module that is being imported: one that is raised in the callback of a weak
-    reference, for instance, is printed and ignored.
+    An exception could get lost in a module that is being imported. For instance, Python prints and ignores an exception
+    from the callback of a weak reference.
     """
     for signum in filter(_is_heard, signums):
         signal.signal(signum, _Leave(exit_code))
@@ -54,11 +54,11 @@ def leave_when_told(exit_code: int, *signums: int) -> None:
 def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
     """Within the block the first of these signals calls `tell`, and a second one ends the process at once.
 
-    Not a second SIGHUP: shell and kernel both send one.
+    A second SIGHUP is ignored, because shell and kernel both send one.
 
     Args:
-        tell: Called in the main thread, between any two of its instructions: it should only pass the signal on, to an
-            event loop for instance.
+        tell: Called in the main thread, between any two of its instructions. It should only pass the signal on, for
+            instance to an event loop.
     """
     told = _Told(tell)
     before = [(signum, signal.signal(signum, told)) for signum in filter(_is_heard, STOPPING)]
@@ -67,7 +67,7 @@ def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
     finally:
         told.tell = _ignore
         for signum, handler in before:
-            # `_Leave` would replace the exit code of the block, and hide its error.
+            # `_Leave` would replace the exit code of the block, and hide the block's error.
             if not isinstance(handler, _Leave):
                 signal.signal(signum, handler)
 
@@ -77,7 +77,7 @@ def _is_heard(signum: int) -> bool:
 
 
 def are_told() -> bool:
-    """Whether signals are told to somebody: then none of them raises `KeyboardInterrupt`."""
+    """True if a handler of `told_to_stop` receives the signals. Then none of them raises `KeyboardInterrupt`."""
     return isinstance(signal.getsignal(signal.SIGINT), _Told)
 
 

@@ -141,9 +141,7 @@ with DAG("d", schedule=weekly, start_date=datetime(9999, 12, 31)): pass
     assert parsed.errors == ()
     (warning,) = parsed.warnings
     assert (warning.file, warning.line) == ("a.py", 6)
-    assert warning.reason.startswith(
-        "DAG 'd': its timetable could not be looked at: OverflowError("
-    )
+    assert warning.reason.startswith("DAG 'd': its timetable could not be checked: OverflowError(")
 
 
 async def test_a_roll_up_that_never_runs_is_a_warning(tmp_path: Path) -> None:
