@@ -106,7 +106,7 @@ def what_is_kept_in_memory_for_a_deleted_watcher_stays() -> Replacements:
     yield GroupState.trim_lane_tail, trim_lane_tail
 
 
-@mutation(rules="S13", seed=38)
+@mutation(rules="S13", seed=81)
 def what_is_made_again_has_its_ordinary_key() -> Replacements:
     """A watcher makes events again under their first keys, so the store takes them for repeats."""
 

@@ -50,7 +50,7 @@ def a_paused_lane_goes_beyond_its_bound() -> Replacements:
     yield Flow._must_wait, awaits_restart
 
 
-@mutation(rules="L1", seed=574)
+@mutation(rules="L1", seed=156)
 def a_poll_misses_the_room_that_comes_before_it_waits() -> Replacements:
     """A poll that pauses lets other tasks run, and does not look whether they have made room."""
     right = Flow._wait_for_room

@@ -45,7 +45,7 @@ def a_live_message_overtakes_what_is_kept() -> Replacements:
     yield right, has_nothing_left
 
 
-@mutation(rules="S13|L1|S2/S7", seed=51)
+@mutation(rules="S13|L1|S2/S7", seed=85)
 def what_is_kept_is_lost_at_a_change_of_owner() -> Replacements:
     """A new owner does not look which messages are stored for its watchers."""
     right = queue_lags.begin_group
