@@ -31,7 +31,7 @@ async def age(database: Database) -> None:
 
 
 async def cleaned(database: Database, *, days: int = 30, **options: Any) -> Cleaned:
-    """Clean what is older than so many days."""
+    """Delete data older than this number of days."""
     before = await now_of(database) - days * DAY
     return await clean(database, before, ack_timeout=timedelta(seconds=300), **options)
 

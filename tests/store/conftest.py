@@ -19,14 +19,14 @@ async def database(store_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def sqlite(sqlite_url: str) -> AsyncIterator[Database]:
-    """The same on SQLite only."""
+    """Open a database on SQLite only."""
     async with open_database(sqlite_url) as opened:
         yield opened
 
 
 @pytest.fixture
 async def postgres(postgres_url: str) -> AsyncIterator[Database]:
-    """The same on PostgreSQL only."""
+    """Open a database on PostgreSQL only."""
     async with open_database(postgres_url) as opened:
         yield opened
 

@@ -15,7 +15,7 @@ from triggerer.store.database.script import Row, Step
 
 @dataclass(frozen=True)
 class Explained:
-    """A step, of which the plan is wanted.
+    """A step whose plan the database must show.
 
     Args:
         how: The options of EXPLAIN, in brackets.
@@ -34,7 +34,7 @@ class Explained:
 
 @dataclass
 class Work:
-    """What was done: on PostgreSQL rows that any part of a plan gave or threw away, on SQLite hundreds of steps."""
+    """The work of a statement: rows returned or discarded by any node (PostgreSQL), or hundreds of steps (SQLite)."""
 
     done: int = 0
 

@@ -78,7 +78,7 @@ async def emit_keys(
 
 
 async def keyed_runs(database: Database, dag_id: str) -> list[tuple[str | None, list[int]]]:
-    """(key, ids of the events) of each run, in the order in which they were made."""
+    """Return (key, ids of the events) of each run, oldest first."""
     async with database.reading() as session:
         runs = await session.execute(
             select(DagRun.id, DagRun.partition_key)
@@ -97,7 +97,7 @@ async def keyed_runs(database: Database, dag_id: str) -> list[tuple[str | None, 
 
 
 async def waiting_shares(database: Database, dag_id: str) -> list[tuple[str, int]]:
-    """(key, event) of what was divided and waits."""
+    """Return (key, event id) of the divided events that wait."""
     async with database.reading() as session:
         rows = await session.execute(
             select(DagPartitionEvent.partition_key, DagPartitionEvent.asset_event_id)

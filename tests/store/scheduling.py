@@ -17,7 +17,7 @@ from triggerer.store.schema.models import Dag, DagRun
 
 
 async def end(database: Database, *runs: DagRun) -> None:
-    """What the executor does at the end of a run."""
+    """End runs in place of an executor."""
     async with database.transaction() as session:
         for run in runs:
             await session.execute(

@@ -1,4 +1,4 @@
-"""An outage of the database is told once, then ever more seldom, and so is its end."""
+"""An outage of the database is logged when it begins, then less and less often, and when it ends."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ async def test_backfills_are_listed_by_their_dag_its_assets_and_their_state(
     assert await listed(asset="a") == await listed(asset="x-test://a") == [of_e.id]
     assert await listed(asset="b") == []
     assert await listed(state="cancelled") == [of_e.id]
-    # Not the newest: a limit counts those that are in the state.
+    # The limit counts only backfills in the state, so an older one is found.
     assert await listed(state="done", limit=1) == [done.id]
     assert await listed(state="running", limit=0) == [running.id]
 
@@ -443,7 +443,7 @@ async def test_the_runs_of_a_backfill_are_shown_also_once_a_later_one_has_repeat
     await _start(daily, 1, 2, reprocess=Reprocess.ALL)
     async with daily.reading() as session:
         later, first = await list_backfills(session)
-    # It has ended, though two of its runs are queued again; what it skipped is none of its runs.
+    # It has ended, although two of its runs are queued again. A skipped interval's run is not one of its runs.
     assert (first.state, first.runs) == ("done", {"queued": 2, "success": 1})
     assert (later.state, later.runs) == ("running", {"queued": 2})
     await _end(daily, 1, 2)

@@ -1,4 +1,4 @@
-"""Many asset events in few statements, whatever their number."""
+"""Many asset events are written in few statements."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ async def test_what_partition_keys_have_taken_goes_with_its_run(database: Databa
     assert (found.runs, found.kept_runs, found.asset_events) == (1, 1, 24)
     assert await count(database, DagPartitionEvent) == 24
     assert await count(database, QueuedAssetEvent) == 24
-    # A key is remembered: what comes late for it is for a run of its own.
+    # The key is remembered, so a late event goes into another run of the key.
     assert await count(database, DagPartition) == 2
 
 
@@ -267,7 +267,7 @@ async def test_a_timetable_asks_for_the_same_runs_afterwards(
     assert found.runs == len(runs) - 11 if catchup else found.runs == 0
     assert (await renewed(database, "d")).next_run_after == due
     assert not await Scheduler(database).run_once()
-    # What is cleaned down to the newest leaves what the next is computed from.
+    # Even if only the newest run stays, the next one is computed from it.
     await cleaned(database, days=0)
     assert (await renewed(database, "d")).next_run_after == due
     assert [run.id for run in await runs_of(database, "d")] == [runs[-1].id]
@@ -291,7 +291,7 @@ async def test_a_failure_holds_a_dag_that_depends_on_its_past_for_however_long(
 
 
 async def test_the_last_run_of_each_kind_stays(database: Database) -> None:
-    """What time and assets take turns by, although a run by hand is newer."""
+    """Timed and event-driven runs take turns by the last run of both kinds, although a manual run is newer."""
     await add_asset(database, 1, "flights")
     either = OnEither(
         CronDataIntervalTimetable("@yearly", timezone="UTC"),

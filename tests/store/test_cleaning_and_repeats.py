@@ -194,7 +194,7 @@ async def test_a_run_stays_whose_log_cannot_be_deleted(database: Database, tmp_p
 
 
 async def _with_log(database: Database, folder: Path) -> Path:
-    """Two old runs of which the first has a log."""
+    """Add two old runs, and a log for the first."""
     await add_dag(database, "maker", None)
     for run_id in ("first", "last"):
         async with database.transaction() as session:

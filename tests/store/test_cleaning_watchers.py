@@ -1,4 +1,4 @@
-"""Which events of watchers `triggerer db clean` deletes: those whose messages cannot come again, on each database."""
+"""`triggerer db clean` deletes an event of a watcher only if its message cannot come again; on each database."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ async def test_a_second_service_on_a_sqlite_database_is_refused_by_name(sqlite_u
                 lock_exclusively(database),
             ):
                 pass
-            # What only reads needs no lock.
+            # A reader needs no lock.
             async with database.reading():
                 pass
             # A killed holder holds nothing.

@@ -1,4 +1,4 @@
-"""`assets delete` and `dags delete`: what nobody declares any longer, and nothing else."""
+"""`assets delete` and `dags delete` delete undeclared assets and stale DAGs, and nothing else."""
 
 from pathlib import Path
 

@@ -193,7 +193,7 @@ async def test_a_run_shows_what_it_waits_for_while_the_attempt_that_said_so_is_r
     assert await shown() == (None, None)
     await _waits(database, run.id, run.attempt, "cores")
     assert await shown() == ("cores", NOW)
-    # Not its attempt, or not its run any more.
+    # Another attempt, or another executor, has the run.
     await _waits(database, run.id, run.attempt + 1, "nothing of ours")
     assert await shown() == ("cores", NOW)
     await _waits(database, run.id, run.attempt, None)

@@ -70,7 +70,7 @@ async def test_a_deadline_is_when_it_looks_again(database: Database) -> None:
 async def test_what_a_run_of_a_key_has_taken_is_not_said_to_wait_for_it_again(
     database: Database,
 ) -> None:
-    """Of an event that is mapped anew, since the file has changed, some keys have had their runs."""
+    """A changed file maps an event again, after some of its keys have had their runs."""
     quarters = StartOfQuarterMapper(input_format="%Y-Q{quarter}")
     months = FanOutMapper(upstream_mapper=quarters, window=QuarterWindow())
     schedule = partitioned(asset("a"), default_partition_mapper=months)

@@ -63,7 +63,7 @@ class Followed:
 
     @asynccontextmanager
     async def following(self, run_id: str | None = "r") -> AsyncIterator[None]:
-        """The command goes on in this block, and has to end by itself after it."""
+        """Follow the log during this block; the command must end on its own afterwards."""
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.follow, run_id)

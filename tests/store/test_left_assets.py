@@ -1,4 +1,4 @@
-"""What a look costs where very much is queued of an asset that has left the DAG's expression."""
+"""A look stays cheap if many events are queued of an asset that has left the DAG's expression."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the commands ask, on each database."""
+"""The queries of the list commands, on each database."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -187,7 +187,7 @@ async def test_a_page_is_read_from_an_index_and_not_from_all_of_history(
             )
         ]
     assert plans
-    # What waits, and what is active, is no history.
+    # Waiting events and active runs are not history, so their indexes may be scanned.
     present = ("ix_queued_asset_event_waiting", "ix_dag_run_active")
     for line in plans:
         if line.startswith("SCAN") and any(table in line for table in ("dag_run", "asset_event")):

@@ -173,7 +173,7 @@ async def test_a_run_whose_id_is_taken_takes_no_events_and_is_made_with_the_next
     await _dags(postgres)
     await _emit_to_all(postgres)
     async with postgres.transaction() as session:
-        # What the statement calls finds this one first.
+        # The statement's call of `clock_timestamp` finds this function first.
         await session.execute(
             text(
                 "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "

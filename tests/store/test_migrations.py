@@ -51,7 +51,7 @@ def _schema(connection: Connection) -> Any:
 
 
 def _clauses(sql: str) -> list[str]:
-    """A statement in parts; those of a table are sorted, as a column that was added stands after the constraints."""
+    """Split a statement into clauses. A table's clauses are sorted, because an added column comes last."""
     sql = " ".join(sql.split())
     if not sql.startswith("CREATE TABLE"):
         return [sql]

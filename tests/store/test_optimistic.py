@@ -100,7 +100,7 @@ async def test_a_dag_that_was_paused_or_went_since_the_look_gets_no_run(
 async def test_a_look_waits_for_whoever_is_planning_and_sees_what_came_of_it(
     postgres_url: str, postgres: Database
 ) -> None:
-    """The row is locked when the run is to be made, and has changed when it is let go."""
+    """Another transaction locks the row before the run is created, and changes it."""
     await one_asset(postgres)
     await emit(postgres, 1)
     async with open_database(postgres_url) as other, anyio.create_task_group() as tasks:

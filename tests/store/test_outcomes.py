@@ -1,4 +1,4 @@
-"""What the recorder and the database do when the store does not do its part."""
+"""The recorder and the database while the store fails."""
 
 import sqlite3
 import time
@@ -79,7 +79,7 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
 
     monkeypatch.setattr(database._runner, "perform_step", lose_the_first_answer)
     woken = database.wakeups.subscribe(Signal.EVENTS_QUEUED)
-    # Without a key of the broker's too: the recorder's own is the same in the repeat.
+    # One event has no key of the broker's. The recorder's own key stays equal in the repeat.
     events = [Event("a", "key"), Event("b")]
     async with recording(database) as recorder:
         events[0].submit_to(recorder)
@@ -171,7 +171,7 @@ async def test_no_connection_is_left_checked_out(database: Database) -> None:
 
 
 async def test_a_duplicate_is_a_conflict_and_not_a_driver_error(database: Database) -> None:
-    """Whoever inserts has looked before, so another transaction has made the row since."""
+    """An insert follows a look, so another transaction must have created the row since then."""
     async with database.transaction() as session:
         session.add(AssetAlias(name="one"))
     with pytest.raises(Conflict):
@@ -228,7 +228,7 @@ async def test_events_survive_a_postgresql_that_is_stopped_and_started(
         await anyio.to_thread.run_sync(postgres_server.start)
         await record(recorder, *events[200:300], timeout=60)
         assert recorder.trouble is None
-        # And once more without a warning: kill -9, and the next flush meets a dead connection.
+        # Now without a warning: after kill -9, the next group meets a dead connection.
         await anyio.to_thread.run_sync(postgres_server.kill)
         await anyio.to_thread.run_sync(postgres_server.start)
         await record(recorder, *events[300:], timeout=60)

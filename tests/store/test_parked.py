@@ -506,7 +506,7 @@ async def test_what_is_stored_reads_what_is_parked_once_and_not_for_each(
 
 
 def _noting(script: Script[T], steps: list[Step | Announcement]) -> Script[T]:
-    """The same script; what it asks is noted."""
+    """Perform the script, and add its steps to `steps`."""
     try:
         step = next(script)
         while True:
@@ -534,7 +534,7 @@ async def test_it_is_known_until_when_something_of_a_stream_is_being_written(
 async def test_a_trigger_that_many_watchers_share_is_put_together_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was made anew for each: with 40,000 watchers that took 78 s, in which the event loop stood still."""
+    """A row was once built again for each watcher. With 40,000 watchers that blocked the event loop for 78 s."""
     await _watchers(database)
     made: list[TriggerRow] = []
 

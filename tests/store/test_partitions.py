@@ -113,7 +113,7 @@ async def test_a_deadline_that_lies_ahead_wakes_a_scheduler_that_has_just_starte
     await add_dag(database, "all", schedule, assets=[1])
     (event,) = await emit_keys(database, ["eu"])
     assert await Scheduler(database).run_once() == 0
-    # Nothing is in the queue any more: the deadline alone makes it look.
+    # The queue is empty, so only the deadline causes a look.
     async with _scheduling(database):
         await _until_runs(database, "all", 1)
     assert await keyed_runs(database, "all") == [("all", [event])]

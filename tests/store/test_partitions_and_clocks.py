@@ -36,9 +36,9 @@ TIMES = (
 
 
 async def _set_back(database: Database) -> None:
-    """As though the clock had been set back by an hour: what it has written lies ahead by that.
+    """Move all stored instants ahead by an hour, as if the clock had been set back.
 
-    A scheduler that is running sees it by its own clock; one that is made afterwards looks at every DAG.
+    A running scheduler notices by its own clock. A scheduler that starts afterwards looks at every DAG.
     """
     async with database.transaction() as session:
         for model, name in TIMES:

@@ -1,4 +1,4 @@
-"""What other DAG files would change, asked on each database."""
+"""The changes that other DAG files would make, on each database."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_the_same_files_change_nothing(database: Database, tmp_path: Path)
     both = _by_id(plan)["both"]
     assert both.after is not None
     assert [run.asset_event_ids for run in both.after.runs] == [(1, 2, 3, 4)]
-    # It is paused: nothing is due, whatever waits.
+    # The DAG is paused, so nothing is due although events wait.
     assert (both.queued, both.due_before, both.due_after) == (4, 0, 0)
     assert "it is paused" in both.holds_after
 
@@ -95,7 +95,7 @@ async def test_a_changed_a_new_and_a_gone_dag_are_told_apart(
     assert new.before is None
     assert new.after is not None
     assert len(new.after.runs) == 4
-    # What is recorded already is not queued for a DAG that is new.
+    # Events from before a DAG is new are not queued for it.
     assert (new.queued, new.due_after) == (0, 0)
     assert (gone.after, gone.queued, gone.dropped) == (None, 4, 4)
 
@@ -189,7 +189,7 @@ async def test_of_a_partitioned_dag_it_says_which_keys_run_and_what_waits(
     assert fewer.after is not None
     assert [run.partition_key for run in fewer.after.runs] == ["all", "all"]
     assert (plain.queued, plain.due_before, plain.due_after, plain.dropped) == (2, 0, 1, 0)
-    # What waits in the plain queue would be divided: one event has no key.
+    # The waiting events would be divided, and one of them has no key.
     assert (keyed.queued, keyed.due_before) == (2, 0)
     assert keyed.after is not None
     assert [run.partition_key for run in keyed.after.runs] == ["eu", "eu"]

@@ -109,7 +109,7 @@ async def test_a_dag_that_is_renamed_is_gone_and_another_is_new(
     found = by_id(await plan(with_a, tmp_path, {"d.py": 'with DAG("e", schedule=a): pass\n'}))
     assert (found["d"].change, found["d"].queued, found["d"].dropped) == (Change.GONE, 2, 2)
     assert (found["d"].due_before, found["d"].due_after) == (1, 0)
-    # What was recorded before is not queued for it.
+    # Earlier events are not queued for a new DAG.
     assert (found["e"].change, found["e"].queued, found["e"].due_after) == (Change.NEW, 0, 0)
 
 
@@ -124,7 +124,7 @@ async def test_a_dag_that_moves_to_another_file_stays_the_same(
 async def test_a_dag_that_comes_back_has_what_was_left_of_it(
     with_a: Database, tmp_path: Path
 ) -> None:
-    """Its pause too, whatever the file says of a new DAG."""
+    """A DAG that comes back keeps its pause, although the file says otherwise for a new DAG."""
     for dag_id in ("d", "paused"):
         await on_a(with_a, dag_id, is_paused=dag_id == "paused")
     await emit(with_a, 1, 3)
@@ -166,7 +166,7 @@ async def test_a_dag_in_a_folder_that_cannot_be_read_is_kept(
 ) -> None:
     await on_a(with_a)
     await set_columns(with_a, "d", path="below/d.py")
-    # What leads nowhere may have led to a folder.
+    # A dead link may have led to a folder.
     (tmp_path / "below").symlink_to(tmp_path / "nowhere")
     found = await plan(with_a, tmp_path, {})
     assert changes(found) == {"d": Change.KEPT}

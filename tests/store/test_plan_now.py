@@ -1,4 +1,4 @@
-"""What other DAG files change for what is queued now: read as the scheduler would read it, however much waits."""
+"""The effect of other DAG files on the present queue, as the scheduler would see it, even if many events wait."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_clock_that_was_set_back_holds_no_run_of_the_history(
     file = f'with DAG("d", schedule={schedule}, quiet_period=timedelta(minutes=30)): pass\n'
     found = await _plan(database, tmp_path, file)
     assert found.after is not None
-    # What had come before it is quiet by then; what comes afterwards is not.
+    # Events before it are old enough by then, later ones are not.
     taken = [run.asset_event_ids for run in found.after.runs]
     assert taken == ([(1, 2, 3)] if schedule == "a" else [(1, 2), (3,)])
     assert found.after.waiting == (4,)

@@ -1,4 +1,4 @@
-"""Claims of runs by priority, and of those that use pools."""
+"""Runs are claimed by priority, and by the free slots of their pools."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_pool_bounds_the_runs_of_all_dags_that_name_it(database: Databas
     await add_dag(database, "two", None, pools="db,lake")
     await add_dag(database, "free", None)
     await queue(database, "one", "two", "one", "free")
-    # Who knows nothing of pools leaves those alone.
+    # An executor that knows no pools leaves runs with pools alone.
     (rows,) = await database.perform_steps([claim_runs(executor="me", limit=1, log_home="/home")])
     assert [order.dag_id for order in claimed_runs(rows, log_home="/home")] == ["free"]
     assert await claim(database, db=1, lake=1) == ["one"]

@@ -91,7 +91,7 @@ def _url(*ports: int) -> str:
 
 
 async def _port(database: Database) -> int:
-    """Of the server that a transaction is made on; on each of the two ways to it."""
+    """Return the port of the server that transactions reach, checked through both engines."""
     async with database.transaction() as session:
         by_engine = await session.scalar(text("SELECT current_setting('port')::int"))
     assert database.primary is not None
@@ -122,7 +122,7 @@ async def test_a_host_that_says_nothing_keeps_nobody_from_the_next_one(
         url = f"{_url(gone.port, postgres_server.port)}?connect_timeout=1"
         async with open_database(url) as database:
             began = time.monotonic()
-            # It is not asked first any more.
+            # The former server is no longer asked first.
             assert await _port(database) == postgres_server.port
             assert time.monotonic() - began < 1
 
@@ -205,7 +205,7 @@ async def test_a_certificate_that_expires_is_an_outage_and_one_that_is_replaced_
             with pytest.raises(StoreUnavailable, match="certificate has expired") as refused:
                 await _until_it_changes(url)
             assert "are read again for each connection" in (refused.value.hint or "")
-            # Who is connected stays so.
+            # An open connection stays open.
             assert await connection.fetchval("SELECT 1")
             install(days=30, by=unknown)
             with pytest.raises(StoreUnavailable, match="certificate verify failed"):

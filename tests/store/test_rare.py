@@ -1,4 +1,4 @@
-"""Lists of which few of very many are wanted, on each database: what they cost is bounded by what there is of those."""
+"""On each database, the cost of a list depends on the rows that it shows, even if there are very many others."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,8 +17,8 @@ from triggerer.store.schema.models import QueuedAssetEvent
 TAKEN, SILENT = 40_000, 20_000
 RUNS = TAKEN // 10
 
-# Ids from 1: `often`, ten to a run, of which 11, 22 and 33 are of `rare`; beyond TAKEN: `silent`, which nobody waits
-# for.
+# Events from id 1 on belong to `often`, ten in each run, except 11, 22 and 33, which belong to `rare`. Events beyond
+# TAKEN belong to `silent`, and no DAG waits for it.
 _NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
 _ASSET = f"""CASE WHEN i > {TAKEN} THEN 3 WHEN i IN (11, 22, 33) THEN 2 ELSE 1 END"""
 _RUN = """

@@ -1,4 +1,4 @@
-"""A DAG file that maps its partition keys otherwise: what waits is mapped anew, and what has run does not run again."""
+"""After a change of its mappers, a DAG's waiting events are mapped again, and events of runs do not run again."""
 
 from typing import Any
 

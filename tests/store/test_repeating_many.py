@@ -1,4 +1,4 @@
-"""Many runs that are queued again at once, on each database: which runs, in which order, and what is refused."""
+"""Many runs are queued again at once, on each database: the choice, the order and the refusals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _plan(database: Database, choice: EndedRuns, **options: Any) -> list[R
 
 @pytest.fixture
 async def runs(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """Runs of two DAGs in every state, oldest first, of which a transaction repeats two."""
+    """Add runs of two DAGs in every state, oldest first. A transaction repeats two of them at most."""
     monkeypatch.setattr(many_runs, "_AT_ONCE", 2)
     for name in ("d", "e"):
         await add_dag(database, name, None, tasks=TASKS)

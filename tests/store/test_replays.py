@@ -93,7 +93,7 @@ async def test_the_owner_stores_what_is_made_again_and_ends_the_request(watched:
             FENCE, 1, "0", ["topic", 3], NOW, 9, 0, answers.append, reemit, ["topic", 3]
         )
         writer.submit_nowait(change)
-        # Somebody who owns the stream no more ends nothing.
+        # A former owner of the stream ends no replay.
         lost = Fence(FENCE.stream_digest, "another", 2)
         writer.end_replay_nowait(ReplayEnd(lost, 1, number, answers.append))
         await until(lambda: len(answers) == 2)

@@ -227,7 +227,7 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
         ]
     assert len(plans) == 12
     for plan in plans:
-        # What is sorted is at most the ids of the page; its rows come in order, so that it can end early.
+        # At most the ids of the page are sorted. Its rows come in order, so that reading can end early.
         if "USE TEMP B-TREE FOR ORDER BY" in plan:
             assert not any("watcher" in line for line in plan), plan
         for line in plan:
@@ -263,7 +263,7 @@ async def test_on_postgres_a_page_in_the_middle_reads_no_more_rows_than_it_has(
 
 
 def _rows_read(plan: dict[str, Any]) -> Iterator[int]:
-    """Of each node the rows that it gave or threw away, in all of its loops."""
+    """Yield the rows that each node returned or discarded, in all of its loops."""
     thrown = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Join Filter", 0)
     yield (plan["Actual Rows"] + thrown) * plan["Actual Loops"]
     for below in plan.get("Plans", ()):

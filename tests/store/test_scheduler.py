@@ -383,7 +383,7 @@ async def test_an_index_serves_every_question_that_is_asked_for_each_wakeup(
     await add_dag(sqlite, "report", asset_json("flights"), assets=[1])
     await emit(sqlite, 1, 3)
     await emit(sqlite, 2, 3)
-    # As SQLite sees them, whoever sent them, with their parameters filled in.
+    # All statements as SQLite sees them, with their parameters filled in.
     traced: list[str] = []
     await sqlite.perform(_traced(traced))
     async with sqlite._reader.connect() as connection:

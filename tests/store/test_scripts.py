@@ -162,7 +162,7 @@ async def test_a_cancelled_script_is_written_whole_or_not_at_all(database: Datab
 async def test_a_task_that_asyncio_cancels_is_told_once_its_script_has_ended(
     sqlite: Database,
 ) -> None:
-    """A scope delivers its cancellation once more; `Task.cancel` does not."""
+    """A cancel scope delivers its cancellation again; `Task.cancel` does not."""
     has_begun, go_on = threading.Event(), threading.Event()
 
     def slow() -> Script[None]:
@@ -267,7 +267,7 @@ async def test_a_sqlite_connection_that_cannot_roll_back_is_replaced(sqlite: Dat
 
 
 async def test_a_begin_that_was_cancelled_on_its_way_is_undone(postgres: Database) -> None:
-    """Or the next statement that commits by itself would not, and would be taken for durable."""
+    """Otherwise the next single statement would join the open transaction, and would not be committed."""
     runner = postgres._runner
     assert isinstance(runner, PostgresRunner)
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Whoever closes a SQLite database waits for the threads of its connections, however they were cancelled."""
+"""Closing a SQLite database waits for the threads of its connections, even if their users were cancelled."""
 
 import asyncio
 import sqlite3

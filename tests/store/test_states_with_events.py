@@ -48,7 +48,7 @@ def events(*numbers: int, source: EventSource = SOURCE) -> list[Event]:
 
 
 def submit(recorder: EventRecorder, made: Sequence[Event], value: int) -> list[Exception | None]:
-    """Submit them with a state; what its change is told."""
+    """Submit events with a state; return a list that gets the outcome of the state."""
     told: list[Exception | None] = []
     recorder.submit_with_state_nowait(
         [Submission(one, one, one.source, one.idempotency_key, one.ordinal) for one in made],
@@ -90,7 +90,7 @@ async def test_a_crash_between_the_events_and_their_state_leaves_neither(
     async with recording(watched) as recorder:
         told = submit(recorder, events(1, 2), 2)
         await until(lambda: failed[0] > 0)
-    # Whoever was writing is gone.
+    # The writing task was cancelled.
     assert told == []
     assert await stored(watched) == ([], None)
 
@@ -223,7 +223,7 @@ async def serving(database: Database) -> AsyncIterator[None]:
 def cut_after(
     monkeypatch: pytest.MonkeyPatch, database: Database, transactions: int
 ) -> anyio.Event:
-    """Have the database answer nothing more after so many transactions that went through."""
+    """Cut the database off after this number of successful transactions."""
     cut, count = anyio.Event(), [0]
 
     async def perform(original: Any, *given: Any) -> Any:

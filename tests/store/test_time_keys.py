@@ -155,7 +155,7 @@ async def test_a_backfill_gives_its_runs_the_keys_of_their_data_intervals(
     assert [one.partition_key for one in planned] == [key(DAY + n * HOUR) for n in range(5)]
     async with database.transaction() as session:
         await start_backfill(session, "report", DAY, end, max_active=3)
-    # Whatever becomes of the schedule meanwhile.
+    # The DAG loses its schedule meanwhile.
     await set_columns(database, "report", schedule=None)
     await _end(database)
     await BackfillRunner(database).run_once()

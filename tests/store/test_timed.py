@@ -85,7 +85,7 @@ async def test_a_scheduler_sleeps_until_a_run_is_due_and_makes_it_then(database:
         tasks.cancel_scope.cancel()
     runs = await runs_of(database, "report")
     assert all(run.queued_at >= run.run_after for run in runs)
-    # Whatever the load, none is made twice or for another interval.
+    # Even under load, no run is created twice or for a wrong interval.
     assert len(set(dates(runs))) == len(runs)
     assert {(run.run_after - start) % gap for run in runs} == {timedelta(0)}
 
@@ -393,7 +393,7 @@ async def next_run_of(database: Database, dag_id: str) -> datetime:
 async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_again(
     sqlite_url: str,
 ) -> None:
-    """Of a schedule of assets and time, whose runs are called by the time at which they were made."""
+    """With `OnBoth`, a run's id has the instant of its creation."""
     right = datetime(2026, 3, 2, 10, 30, tzinfo=UTC)
     clock = [right]
     both = OnBoth(CronDataIntervalTimetable("0 * * * *", timezone="UTC"), FLIGHTS)

@@ -174,5 +174,5 @@ def test_every_due_dag_gets_its_runs_in_the_end_and_none_exceeds_its_cap(
         dag_id = f"dag{number}"
         assert active[dag_id] <= max(at_most, began)
         assert taken[dag_id] + sum(queues[dag_id].values()) == received[dag_id]
-        # Nothing is due any more, unless the cap holds it back.
+        # No further run is due, unless the cap delays it.
         assert _count(snapshot(dag_id)) == 0

@@ -1,4 +1,4 @@
-"""What time makes due, alone and together with assets, and what holds a run back."""
+"""Runs that are due by time, alone or together with assets, and the reasons that delay a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def host() -> Iterator[time_machine.Traveller]:
 
 
 class Dag:
-    """Plays a DAG: what is found due is made, and the next look knows of it. Time is this object's to move."""
+    """Plays a DAG: due runs are created, and the next look sees them. The test moves the time through this object."""
 
     def __init__(self, host: time_machine.Traveller, schedule: Schedule, **columns: Any) -> None:
         self.host = host
@@ -131,7 +131,7 @@ def test_a_clock_that_was_set_back_does_not_wait_until_it_has_caught_up(
     at_home = dag.dag
     dag.run(MIDNIGHT + 3_650 * DAY)
     ahead = dag.dag
-    # What is read now: the last run that is due by now, and what was stored while the clock was ahead.
+    # Combine the last run that is due by now with the values that were stored while the clock was ahead.
     dag.dag = replace(
         at_home, stored_info=ahead.stored_info, last_run_at=ahead.last_run_at, now=at_home.now
     )
@@ -184,7 +184,7 @@ def test_paused_over_fires_and_resumed_there_is_one_run_at_most_and_then_the_com
 def test_a_fire_that_was_missed_while_no_scheduler_ran_is_made_late(
     host: time_machine.Traveller,
 ) -> None:
-    """The timetable, asked after the fact, only looks ahead; what it said before stands."""
+    """Asked late, the timetable only looks ahead, so its earlier answer counts."""
     dag = Dag(host, OnTime(AT_SIX), start=MIDNIGHT)
     assert dag.run(MIDNIGHT) == []
     assert dag.run(MIDNIGHT + 9 * HOUR) == [MIDNIGHT + 6 * HOUR]
@@ -382,7 +382,7 @@ def test_who_has_no_schedule_is_never_due(host: time_machine.Traveller) -> None:
 
 
 class Stubborn(ContinuousTimetable):
-    """Asks for one run again and again, whatever was made."""
+    """Asks for one run again and again, even if it exists."""
 
     active_runs_limit = None
 
@@ -426,7 +426,7 @@ def test_each_run_that_a_timetable_with_partition_keys_asks_for_has_its_key(
 def test_a_run_that_was_named_before_and_is_made_late_has_its_key(
     host: time_machine.Traveller,
 ) -> None:
-    """Without a start and a run the timetable looks ahead. What is stored has no key: it follows from the interval."""
+    """Without a start and a run, the timetable looks ahead. The stored next run has no key: the interval decides it."""
     daily = CronPartitionTimetable("@daily", timezone="UTC", key_format="%Y-%m-%d")
     dag = Dag(host, OnTime(daily))
     assert dag.run(MIDNIGHT - HOUR) == []
