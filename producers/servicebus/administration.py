@@ -1,4 +1,4 @@
-"""Questions to the management API, by HTTPS; a connection needs the right to manage the entity for them."""
+"""Requests to the management API by HTTPS, for which a connection needs the right to manage the entity."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ async def ask_administration(
     what: str,
     verify: bool | str = True,
 ) -> T:
-    """Ask for something of an entity.
+    """Ask the management API about an entity.
 
     Args:
-        what: Begins the messages of errors.
-        verify: A file with the authorities to trust. True: the system's.
+        what: The beginning of error messages.
+        verify: A file with the authorities to trust. True: the system's authorities.
     Raises:
         BrokerRefused: There is no such entity, or the policy or identity may not manage it.
         BrokerUnavailable: The namespace does not answer.
@@ -77,7 +77,8 @@ def _translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErr
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return BrokerRefused(
             f"{what}: not allowed ({status})",
-            hint="the policy or identity needs Manage for that (role: Azure Service Bus Data Owner); reading does not",
+            hint="the policy or identity needs Manage for this request (role: Azure Service Bus Data Owner);"
+            " reading does not",
         )
     if status is not None:
         return BrokerUnavailable(f"{what}: the service answered {status}")

@@ -1,4 +1,4 @@
-"""Checks that an entity is there and may be read, and says what becomes of a message; for `triggerer check`."""
+"""Checks that an entity exists and may be read, and describes its delivery; for `triggerer check`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _ASKING_S: Final = 3.0
 _FOR_EVER: Final = timedelta(days=10_000)
-"""The service states the longest time there is where no time to live is set: 10,675,199 days."""
+"""Without a time to live, the service states the longest possible one: 10,675,199 days."""
 
 
 async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None:
@@ -33,7 +33,7 @@ async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None
 
     Raises:
         BrokerRefused: The credentials are refused, the entity does not exist or may not be read.
-        BrokerUnavailable: Nobody answers.
+        BrokerUnavailable: Service Bus does not answer.
     """
     THREAD.acquire()
     try:
@@ -45,10 +45,10 @@ async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None
 async def describe_delivery(
     settings: ServiceBusSettings, entity: EntityPath, *, ask: bool, verify: bool | str = True
 ) -> DeliveryFacts:
-    """What becomes of a message, from the settings and, if `ask`, from the entity.
+    """Return how messages are delivered, from the settings and, if `ask`, from the entity.
 
-    The entity tells it to who may manage it. Who may only listen, and who cannot reach the management API, is promised
-    the same, and is warned of less.
+    The management API answers only users that may manage the entity. For other users, and if it cannot be reached, the
+    guarantee is the same with fewer warnings.
 
     Args:
         verify: As for `ask_administration`.
@@ -65,13 +65,13 @@ async def describe_delivery(
         retention=None if found is None else _retention(found),
         redelivers_after=None if found is None else _duration(found.lock_duration),
         is_renewed=True,
-        # A dead letter that fails comes again.
+        # A failed message of a dead-letter queue comes again.
         drops_after=None
         if entity.is_dead_letter_queue
         else min((limit for limit in limits if limit), default=None),
-        # Each entity has a dead-letter queue, but for that itself.
+        # Each entity but a dead-letter queue has a dead-letter queue.
         has_dead_letters=not entity.is_dead_letter_queue,
-        # Their names are not case-sensitive.
+        # The names are not case-sensitive.
         source=f"{entity.described.lower()} at {settings.host.lower()}",
     )
 
@@ -79,7 +79,7 @@ async def describe_delivery(
 async def _look_up(
     settings: ServiceBusSettings, entity: EntityPath, verify: bool | str
 ) -> QueueProperties | SubscriptionProperties | None:
-    # Not at the top: it takes a tenth of a second to import, and a stream needs none of it.
+    # Imported here: it takes a tenth of a second, and a stream does not need it.
     from producers.servicebus.administration import ask_administration
 
     async def ask(client: Any) -> Any:
@@ -91,13 +91,13 @@ async def _look_up(
     try:
         return await ask_administration(settings, entity, ask, what=what, verify=verify)
     except BrokerError as error:
-        # Whether it can be read is asked elsewhere, by the way that reading takes.
+        # Another check finds out whether the entity can be read.
         logger.debug("%s", error)
         return None
 
 
 def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | None:
-    """How long a message is kept; None: for ever, or it is dead-lettered then."""
+    """Return how long the entity stores a message; None: for ever, or until it is dead-lettered."""
     if found.dead_lettering_on_message_expiration:
         return None
     kept = _duration(found.default_message_time_to_live)
@@ -105,7 +105,7 @@ def _retention(found: QueueProperties | SubscriptionProperties) -> timedelta | N
 
 
 def _duration(value: timedelta | str | None) -> timedelta | None:
-    # As a text only where somebody has set it.
+    # The service sends durations; a text is possible only for values that a caller has set.
     return value if isinstance(value, timedelta) else None
 
 
@@ -116,7 +116,7 @@ async def _attach(settings: ServiceBusSettings, entity: EntityPath) -> None:
         what = f"reading {entity.described} at {settings.host}"
         await guarded(sdk.open_receiver(receiver), what, entity)
     except RequiresSessions:
-        # It is there, and we are let in.
+        # The entity exists and may be read.
         return
     finally:
         await sdk.close(receiver)

@@ -1,4 +1,4 @@
-"""Sends a message whose lock is long gone to the queue that the connection names for that."""
+"""Sends messages whose locks have ended to the connection's `dead_letter_queue`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PROPERTIES = "triggerer.dead-letter."
 
 
 async def send_to(settings: ServiceBusSettings, event: BrokerMessage, reason: str) -> None:
-    """Send a copy, with the reason and where it came from in its properties; in the SDK's thread.
+    """Send a copy with the reason and the origin in its properties; runs in the SDK's thread.
 
     Raises:
-        BrokerUnavailable, BrokerRefused: It was not sent.
+        BrokerUnavailable, BrokerRefused: The copy was not sent.
     """
     assert settings.dead_letter_queue is not None
     entity = EntityPath(settings.dead_letter_queue)

@@ -1,4 +1,4 @@
-"""What is read: a queue, or a subscription of a topic."""
+"""The entity that a stream reads: a queue, or a subscription of a topic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EntityPath:
 
     @property
     def is_dead_letter_queue(self) -> bool:
-        """Whether it is where another entity's dead letters lie. It has no such place itself."""
+        """Whether the entity is another entity's dead-letter queue. It has no dead-letter queue itself."""
         return str(self).lower().endswith("/$deadletterqueue")
 
     @property

@@ -16,8 +16,8 @@ from triggerer.pluginkit import guarding
 T = TypeVar("T")
 
 _SDK_ERRORS: Final = (AzureError, OSError, TimeoutError, ValueError, AttributeError, RuntimeError)
-# ValueError: a receiver that was shut down, and an attach that was answered without a source. AttributeError and
-# RuntimeError: what the SDK stumbles over when its connection goes while something is under way.
+# The SDK raises ValueError for a receiver that was shut down, and for an attach that is answered without a source. It
+# raises AttributeError and RuntimeError if its connection ends during a call.
 
 _TRACKING: Final = re.compile(
     r"\s*(TrackingId|Reference|SystemTracker|Timestamp):\S+|\s*For more information.*$"
@@ -25,14 +25,14 @@ _TRACKING: Final = re.compile(
 
 
 class RequiresSessions(BrokerRefused):
-    """The entity has sessions: it is to be read session by session."""
+    """The entity requires sessions: it must be read session by session."""
 
 
 def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerError:
-    """Return the project's error for one of the SDK's; to be raised `from` the original.
+    """Return the project's error for an SDK error; the caller raises it `from` the original.
 
     Args:
-        what: What was being done, and where: "stream of queue 'orders' at example.servicebus.windows.net".
+        what: The action and its place: "stream of queue 'orders' at example.servicebus.windows.net".
     """
     text = f"{what}: {_reason(error)}"
     if isinstance(error, sdk.MessagingEntityNotFoundError):
@@ -70,7 +70,7 @@ def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErro
     if "auto-forwarding" in text.lower():
         return BrokerRefused(text, hint="read the entity to which it forwards")
     if "amqp:not-allowed" in text:
-        # The service has answered.
+        # The service has answered, so a hint about the network would be wrong.
         return BrokerUnavailable(text)
     return BrokerUnavailable(
         text, hint="is the namespace's name right, and does the network let port 5671 through?"
@@ -78,7 +78,7 @@ def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErro
 
 
 def _reason(error: BaseException) -> str:
-    """The part of an SDK's text that tells something."""
+    """Return the useful part of an SDK error's text."""
     inner = getattr(error, "inner_exception", None)
     text = str(error)
     if text.startswith("Service Bus has encountered an error") and inner is not None:

@@ -1,4 +1,4 @@
-"""Which messages the watchers have in hand, and which are done. Synchronous; all of it in the SDK's thread."""
+"""The messages in flight, and the keys of finished ones. Synchronous; runs in the SDK's thread."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 from producers.servicebus.message import Delivery, Holder
 
 _REMEMBERED: Final = 10_000
-"""Keys of messages that are done and could not be completed: enough for what can be in flight several times over."""
+"""The number of keys of finished messages to remember: several times the messages that can be in flight."""
 
 
 class InFlight:
-    """The messages of one stream that were handed over, and not answered.
+    """The messages of one stream that were handed over and not settled.
 
-    A lock may be lost while a watcher still works: the message comes again, and nobody else can settle it but by the
-    new lock. Were it handed over once more, a watcher that always takes longer than a lock would never be done: each
-    time there would be one more of each message before it. So it is the same delivery, with another lock.
+    A lock may be lost while a watcher still works: the message comes again, and only the new lock can settle it. The
+    delivery stays the same and gets the new lock. If the message were handed over again, a watcher that always takes
+    longer than a lock would never finish.
     """
 
     def __init__(self) -> None:
@@ -24,28 +24,28 @@ class InFlight:
         self._done: OrderedDict[str, None] = OrderedDict()
 
     def add(self, delivery: Delivery) -> None:
-        """It is handed over."""
+        """Add a message that is handed over."""
         self._by_key[delivery.key] = delivery
 
     def find(self, key: str) -> Delivery | None:
         return self._by_key.get(key)
 
     def is_done(self, key: str) -> bool:
-        """Whether all that derives from it is durable, and it only has to be completed."""
+        """Whether the message's events are stored, so that it only has to be completed."""
         return key in self._done
 
     def forget(self, delivery: Delivery) -> None:
-        """The watchers are through with it; when it comes again, it is handed over again."""
+        """Remove a message; when it comes again, it is handed over again."""
         if self._by_key.get(delivery.key) is delivery:
             del self._by_key[delivery.key]
 
     def forget_locked_by(self, holder: Holder) -> None:
-        """Its messages are given back, and come again in order, behind one that failed."""
+        """Remove the messages of a holder, which gives them back: they come again in order after a failed one."""
         for delivery in [one for one in self._by_key.values() if one.link is holder]:
             self.forget(delivery)
 
     def mark_done(self, delivery: Delivery, *, is_completed: bool) -> None:
-        """All that derives from it is durable."""
+        """Record that the message's events are stored."""
         self.forget(delivery)
         if is_completed:
             self._done.pop(delivery.key, None)

@@ -1,4 +1,4 @@
-"""How many messages wait in a queue or subscription, as the management API says; for `triggerer watchers … --lag`."""
+"""Asks the management API how many messages wait in an entity; for `triggerer watchers … --lag`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 async def measure_lag(
     settings: ServiceBusSettings, entity: EntityPath, *, verify: bool | str = True
 ) -> SourceLag:
-    """The active messages: those that wait, and those that somebody has locked. Scheduled ones are told beside them.
+    """Return the number of waiting and locked messages, and a note about scheduled ones.
 
-    Unknown on the emulator: the client library asks the management API by HTTPS only, and the emulator's speaks plain
-    HTTP on a port of its own.
+    Unknown on the emulator: the client library uses HTTPS only, and the emulator's management API uses plain HTTP on
+    another port.
 
     Args:
-        verify: A file with the authorities to trust. True: the system's.
+        verify: A file with the authorities to trust. True: the system's authorities.
     Raises:
         BrokerRefused: There is no such entity, or the policy or identity may not manage it.
         BrokerUnavailable: The namespace does not answer.
     """
     if settings.is_emulator:
         return SourceLag(
-            None, note="the emulator does not tell it by HTTPS, which the client library needs"
+            None, note="the emulator's management API lacks HTTPS, which the client library needs"
         )
     return await ask_administration(
         settings,

@@ -1,7 +1,7 @@
 """One receiver of the SDK and its owner: the one task that receives, settles and renews with it.
 
-The SDK's receivers are not made to be shared by tasks (its TROUBLESHOOTING.md). Others leave orders, and the owner's
-wait for messages is interrupted.
+The SDK's receivers must not be shared by tasks (its TROUBLESHOOTING.md). Other tasks leave orders, which interrupt the
+owner's wait for messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_WAIT_S = 15.0
 
 
 class LinkContext(Protocol):
-    """What a link needs of its `Stream`."""
+    """The part of `Stream` that a link uses."""
 
     entity: EntityPath
     calls: Calls
@@ -40,29 +40,29 @@ class LinkContext(Protocol):
 
     @property
     def room(self) -> int:
-        """How many more messages may come."""
+        """The number of further messages that may come."""
 
     def hand_over(self, deliveries: Sequence[Delivery]) -> None:
-        """Take what has come."""
+        """Hand received messages to the producer."""
 
     def count_redelivered(self, count: int) -> None:
-        """So many have come that are not handed over: the watchers have them, or had."""
+        """Count messages that came again and are not handed over."""
 
     def mark_settled(self, count: int) -> None:
-        """So many messages are in flight no more."""
+        """Count messages that are no longer in flight."""
 
     def session_idle_s(self) -> float:
-        """How long an empty session is kept."""
+        """How long an empty session stays open."""
 
     def delay_session(self, session_id: str, delay_s: float) -> None:
-        """Deliver nothing of a session for so long, if it is us who accept it next."""
+        """Delay a session's messages if this stream accepts the session next."""
 
 
 class Link:
-    """A receiver's owner. With sessions it lives as long as one session's lock; otherwise it outlives receivers.
+    """The owner of a receiver. With sessions it lives as long as one session's lock; otherwise it outlives receivers.
 
     Attributes:
-        paused: Nothing more of it is to come for now.
+        paused: Receive nothing for now.
     """
 
     def __init__(self, stream: LinkContext, *, session_id: str | None = None) -> None:
@@ -87,13 +87,13 @@ class Link:
     def is_session(self) -> bool:
         return self.session_id is not None
 
-    # What others ask; all of it in the SDK's thread
+    # Called by other tasks of the SDK's thread
 
     def leave(self, orders: Sequence[Order]) -> None:
-        """Have messages settled. Those that are not held any more count as done: they come again."""
+        """Order messages to be settled. An order counts as done if its lock is lost: the message comes again."""
         for order in orders:
             if order.delivery.link is not self:
-                # It came again elsewhere, while this order was on its way.
+                # The message came again on another link while this order was under way.
                 order.delivery.link.leave([order])
                 continue
             if order.settlement is not Settlement.COMPLETE:
@@ -105,7 +105,7 @@ class Link:
         self.poke()
 
     def lose(self, delivery: Delivery) -> None:
-        """It came again elsewhere."""
+        """Drop the lock of a message that came again on another link."""
         locked = self.locks.of(delivery)
         if locked is not None:
             self.locks.lose(locked)
@@ -121,8 +121,8 @@ class Link:
         """Receive, settle and renew, until the receiver breaks.
 
         Raises:
-            SessionOver: It is to be closed.
-            BrokerUnavailable, BrokerRefused: It broke.
+            SessionOver: The session must be closed.
+            BrokerUnavailable, BrokerRefused: The receiver broke.
         """
         if self._session is not None:
             self._session.mark_renewed(receiver)
@@ -175,7 +175,7 @@ class Link:
         return max(0.001, min(ends) - now)
 
     def _take(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Hold what has come, and hand over what the watchers do not have."""
+        """Track received messages, and hand over the ones that the watchers do not have."""
         if not messages:
             return
         now = anyio.current_time()
@@ -190,7 +190,7 @@ class Link:
                 continue
             self.locks.add(delivery, now)
             if in_flight.is_done(delivery.key):
-                # Its events are durable; it could not be completed when it was time to.
+                # Its events are stored; the message could not be completed in time.
                 self._settler.add([Order(delivery, Settlement.COMPLETE, _nothing)])
                 continue
             in_flight.add(delivery)
@@ -211,17 +211,17 @@ class Link:
     # The end
 
     def drop_all(self) -> None:
-        """Hold nothing any more, and answer all orders: the locks are somebody else's, or nobody's."""
+        """Drop all locks, which have ended or belong to others, and answer all orders."""
         self.locks.forget_all()
         self._settler.answer_all()
 
     def drop_expired(self) -> None:
-        """The same for what is locked no more, while there is no connection."""
+        """Drop expired locks and answer their orders, while there is no connection."""
         self.locks.lose_expired()
         self._settler.answer_unlocked()
 
     async def let_go(self, receiver: ServiceBusReceiver) -> None:
-        """Give back what is held: others get it at once, and no delivery is counted.
+        """Give back all messages, so that others get them at once without a counted delivery.
 
         A session's messages return with its lock.
         """
@@ -232,4 +232,4 @@ class Link:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """Do nothing: no caller waits for the order."""

@@ -1,4 +1,4 @@
-"""The locks of one receiver: on each message by itself, or on a session and with it on all its messages."""
+"""The locks of one receiver: one for each message, or one for a session and all its messages."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_BATCH: Final = 100
-"""Messages that one request settles or renews."""
+"""The most messages that one request settles or renews."""
 _SOONEST_S: Final = 0.05
-"""The shortest distance of renewals."""
+"""The shortest time between two renewals of a lock."""
 _OVER_S: Final = 0.25
-"""The same where a lock is over by this machine's clock, as each is when it comes if that is ahead."""
-# A failed message keeps its lock until it may come again. So many do; those that fail beyond that come again at once.
+"""The time until the next renewal if this machine's clock is ahead, so that a lock seems to have ended at once."""
+# A failed message keeps its lock until its redelivery is due. Beyond this number, failed messages come again at once.
 _MAX_DELAYED = 1_000
 
 
 class SessionOver(Exception):
-    """The session is to be given up: it is empty, a message of it failed, or its lock is lost."""
+    """The session must be closed: it is empty, a message of it failed, or its lock is lost."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,15 +44,15 @@ class LockedMessage:
     locked_until: float
     """By the loop's clock."""
     delayed: bool = False
-    """It has failed, and waits until it may come again; it counts no more as being in flight."""
+    """The message failed and waits for its redelivery; it no longer counts as in flight."""
 
 
 class MessageLocks:
-    """The messages that are held.
+    """The locked messages of one receiver.
 
     Args:
-        are_renewed: Whether each has a lock of its own; in a session, that of the session holds them all.
-        note_settled: Called with the number of messages that are in flight no more.
+        mark_settled: Called with the number of messages that are no longer in flight.
+        are_renewed: Whether each message has its own lock; in a session, the session's lock covers all.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MessageLocks:
         self._mark_settled = mark_settled
         self._are_renewed = are_renewed
         self._locked: dict[int, LockedMessage] = {}
-        # What is due when: the renewal of a lock, or what was put off.
+        # The renewals of locks and the delayed calls, by the time when they are due.
         self._due: list[tuple[float, int, LockedMessage, Callable[[], None] | None]] = []
         self._numbers = itertools.count()
         self._delayed = 0
@@ -75,24 +75,24 @@ class MessageLocks:
 
     @property
     def may_delay(self) -> bool:
-        """Whether one more failed message may keep its lock until it comes again."""
+        """Whether another failed message may keep its lock until its redelivery."""
         return self._are_renewed and self._delayed < _MAX_DELAYED
 
     @property
     def due_at(self) -> float | None:
-        """When `do_what_is_due` has something to do."""
+        """The time when `do_what_is_due` has something to do; None if nothing is planned."""
         return self._due[0][0] if self._due else None
 
     def find(self, sequence_number: int) -> LockedMessage | None:
         return self._locked.get(sequence_number)
 
     def of(self, delivery: Delivery) -> LockedMessage | None:
-        """The lock of this delivery. A message that was handed over again is held as another delivery."""
+        """Return the lock of this delivery, or None. A message that was handed over again has another delivery."""
         locked = self._locked.get(delivery.sequence_number)
         return locked if locked is not None and locked.delivery is delivery else None
 
     def add(self, delivery: Delivery, now: float) -> None:
-        """Hold a message that has come."""
+        """Add a message that was received with a lock."""
         before = self._locked.get(delivery.sequence_number)
         if before is not None:
             self.lose(before)
@@ -102,7 +102,7 @@ class MessageLocks:
             self._record_renewal(locked, now)
 
     def delay(self, locked: LockedMessage, delay_s: float, then: Callable[[], None]) -> None:
-        """Keep the lock of a failed message, and call `then` after the delay if it is still held."""
+        """Keep the lock of a failed message, and call `then` after the delay if the lock still exists."""
         self._push(anyio.current_time() + delay_s, locked, then)
         locked.delayed = True
         self._delayed += 1
@@ -115,7 +115,7 @@ class MessageLocks:
         heapq.heappush(self._due, (at, next(self._numbers), locked, then))
 
     async def do_what_is_due(self, receiver: ServiceBusReceiver) -> None:
-        """Renew what is due, and do what was put off until now."""
+        """Renew the locks that are due, and make the delayed calls that are due."""
         now = anyio.current_time()
         due: list[LockedMessage] = []
         while self._due and self._due[0][0] <= now:
@@ -148,7 +148,7 @@ class MessageLocks:
         return self._locked.get(locked.delivery.sequence_number) is locked
 
     def lose(self, locked: LockedMessage) -> None:
-        """Another receiver may have it now. It comes again; its key absorbs what was stored of it."""
+        """Drop a lost lock. The message comes again, and its idempotency key absorbs stored events."""
         logger.info(
             "%s: the lock on message %s is lost; it comes again",
             self._calls.what,
@@ -157,7 +157,7 @@ class MessageLocks:
         self.forget(locked)
 
     def forget(self, locked: LockedMessage) -> None:
-        """It is settled, or its lock is ours no more."""
+        """Remove a message that was settled, or whose lock is lost."""
         if self._is_locked(locked):
             del self._locked[locked.delivery.sequence_number]
             if locked.delayed:
@@ -170,7 +170,7 @@ class MessageLocks:
             self.forget(locked)
 
     def lose_expired(self) -> None:
-        """Hold no more what is locked no more."""
+        """Drop the messages whose locks have expired."""
         now = anyio.current_time()
         for locked in [one for one in self if one.locked_until <= now]:
             self.lose(locked)
@@ -184,15 +184,15 @@ class SessionLock:
         self.renew_at = 0.0
 
     def mark_renewed(self, receiver: ServiceBusReceiver) -> None:
-        """It was accepted or renewed."""
+        """Record that the session was accepted or its lock renewed."""
         now = anyio.current_time()
         self.renew_at = _half_of(now + remaining_s(receiver.session.locked_until_utc), now)
 
     async def renew_if_due(self, receiver: ServiceBusReceiver) -> None:
-        """Renew it.
+        """Renew the session's lock if that is due.
 
         Raises:
-            SessionOver: It is lost.
+            SessionOver: The lock is lost.
             BrokerUnavailable, BrokerRefused: The receiver broke.
         """
         if anyio.current_time() < self.renew_at:
@@ -205,11 +205,11 @@ class SessionLock:
 
 
 def _half_of(locked_until: float, now: float) -> float:
-    """When a lock is renewed: when half of what is left of it is over."""
+    """Return when to renew a lock: after half of its remaining time."""
     left = locked_until - now
     return now + (max(_SOONEST_S, left / 2) if left > 0 else _OVER_S)
 
 
 def remaining_s(until: datetime | None) -> float:
-    """How long a lock still lasts, by this machine's clock."""
+    """Return how long a lock still lasts, by this machine's clock."""
     return 0.0 if until is None else (until - datetime.now(UTC)).total_seconds()

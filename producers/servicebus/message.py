@@ -1,4 +1,4 @@
-"""What a message of Service Bus becomes: the event, its lane and its key."""
+"""Makes the event, its lane and its key from a message of Service Bus."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Lane = tuple[str, str | int]
 
 
 class Holder(Protocol):
-    """Who holds the locks of messages: a `Link`."""
+    """The holder of messages' locks: a `Link`."""
 
     @property
     def is_session(self) -> bool:
         """Whether it has accepted a session."""
 
     def leave(self, orders: Sequence[Any]) -> None:
-        """Have messages settled, by `Order`s; in the SDK's thread."""
+        """Order messages to be settled; `orders` are `Order`s. Runs in the SDK's thread."""
 
     def lose(self, delivery: Delivery) -> None:
-        """Its lock is another's; in the SDK's thread."""
+        """Drop a lock that another holder has now. Runs in the SDK's thread."""
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """The broker payload: a message as it was handed over once.
+    """The broker payload: one message that was handed over.
 
     Attributes:
-        received: As it came last: its lock may have been lost since it was handed over, and be another.
-        link: Who holds that lock, and settles it. Like `received` it is changed in the SDK's thread.
+        received: The message as it came last. Its lock may have been lost and replaced after the handing over.
+        link: The holder of the present lock, which settles the message. Both change in the SDK's thread.
         deliveries: Service Bus's count, this one included.
     """
 
@@ -51,15 +51,15 @@ class Delivery:
     deliveries: int
 
     def come_again(self, as_: Delivery) -> None:
-        """Its lock was lost, and the message has come with another."""
+        """Replace the lost lock by the lock of a later delivery."""
         self.received, self.link, self.deliveries = as_.received, as_.link, as_.deliveries
 
 
 def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: EntityPath) -> Delivery:
-    """Read what the SDK received.
+    """Make a delivery from a message of the SDK.
 
-    The key has the sequence number, and the time at which Service Bus stored the message: a queue that was deleted and
-    made again counts from 1 again, but at a later time. Neither changes when a message is delivered again.
+    The key has the sequence number and the time at which Service Bus stored the message. A queue that was deleted and
+    created again counts from 1 again, but at a later time. Neither changes when a message is delivered again.
     """
     number = received.sequence_number
     assert number is not None
@@ -96,7 +96,7 @@ def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: Entit
 
 
 def _body_of(received: ServiceBusReceivedMessage) -> bytes | None:
-    """The body as bytes: data as it is, text as UTF-8, any other value as JSON; None where there is none."""
+    """Return the body: data unchanged, text as UTF-8, any other value as JSON; None if it is empty."""
     body: Any = received.body
     if body is None:
         return None
@@ -105,7 +105,7 @@ def _body_of(received: ServiceBusReceivedMessage) -> bytes | None:
     if isinstance(body, str):
         return body.encode() or None
     if received.body_type.name == "DATA":
-        # Who sends properties alone sends data of no bytes.
+        # A message with only properties has empty data.
         return b"".join(bytes(part) for part in body) or None
     return json.dumps(
         _plain(list(body) if received.body_type.name == "SEQUENCE" else body)
@@ -113,7 +113,7 @@ def _body_of(received: ServiceBusReceivedMessage) -> bytes | None:
 
 
 def _plain(value: Any) -> Any:
-    """An AMQP value as JSON can hold it."""
+    """Return an AMQP value in a form that JSON supports."""
     if isinstance(value, dict):
         return {_text(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -124,7 +124,7 @@ def _plain(value: Any) -> Any:
 
 
 def _attributes(received: ServiceBusReceivedMessage) -> dict[str, str | bytes]:
-    # Anybody's: a value may be null, whatever the SDK's types say.
+    # Foreign senders may send null values, although the SDK's types deny it.
     properties: dict[Any, Any] = received.application_properties or {}
     return {
         _text(name): _attribute(value) for name, value in properties.items() if value is not None

@@ -1,4 +1,4 @@
-"""A shared stream's producer on a queue or a subscription of Service Bus."""
+"""The producer of a shared stream that reads a queue or a subscription of Service Bus."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ _TURN_EVERY = 100
 class ServiceBusSharedStreamProducer(SharedStreamProducer):
     """Receives with peek-lock. The event is a `BrokerMessage`, its broker payload a `Delivery`.
 
-    - A lane is a session; a message without one is a lane of its own.
-    - `advance` returns when Service Bus has the outcome. A message whose lock was lost meanwhile comes again, and
-      counts as told: its key absorbs what was stored of it.
-    - A failed message is abandoned after a growing delay, during which its lock is kept; in a session nothing else is
-      delivered meanwhile. After `max_deliveries`, and where it is rejected, it is dead-lettered with the reason; in a
-      dead-letter queue, which has no other, it comes again, and what is rejected is logged and passed.
-    - Locks are renewed from a thread of their own until a message is settled.
-    - What is held when the stream ends is given back, and no delivery is counted.
+    - A lane is a session; a message without one has its own lane.
+    - `advance` returns when Service Bus has recorded the outcome. A message whose lock was lost meanwhile comes again
+    and counts as settled: its key absorbs the events that are stored.
+    - A failed message keeps its lock for a growing delay and is then abandoned; nothing else of its session is
+    delivered meanwhile. A message that was rejected, or failed `max_deliveries` times, is dead-lettered with the
+    reason. A dead-letter queue has no other one: there, failed messages come again, and rejected ones are logged and
+    completed.
+    - Locks are renewed in a separate thread until a message is settled.
+    - At the end, messages in flight are given back without a counted delivery.
     """
 
     lanes_advance_side_by_side: ClassVar[bool] = True
@@ -67,7 +68,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         """Yield messages, in order within each session.
 
         Raises:
-            BrokerRefused: There is no such entity, or we are not let in.
+            BrokerRefused: There is no such entity, or it may not be read.
             BrokerUnavailable: Service Bus could not be reached at the start, or later for `connect_timeout_s`.
         """
         self._start()
@@ -92,7 +93,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         self._running.outcome.add_done_callback(lambda _: self._notify())
 
     def _receive(self, deliveries: Sequence[Delivery]) -> None:
-        """Take what has come; called in the SDK's thread."""
+        """Queue received messages; called in the SDK's thread."""
         self._arrived.extend(deliveries)
         self._notify()
 
@@ -116,7 +117,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
             raise BrokerUnavailable(f"{self._stream.what} ended")
 
     async def run(self) -> None:
-        """Raise what ends the receivers, also while the poll is paused. They are run by the SDK's thread."""
+        """Raise the error that ends the receivers, also while the poll is paused. They run in the SDK's thread."""
         await self._opened.wait()
         assert self._running is not None
         await self._running.ended()
@@ -131,11 +132,11 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
     ) -> None:
-        """Complete, abandon or dead-letter. What follows a failed message in its session comes again behind it.
+        """Complete, abandon or dead-letter messages. The later messages of a session come again after a failed one.
 
-        Lanes whose messages are settled are reported while others' are not.
+        Each lane is reported as soon as its own messages are settled.
 
-        Cancellation: Each message may have been settled or not; what is not settled comes again.
+        Cancellation: Each message may have been settled or not; if not, it comes again.
         """
         settled_lanes = SettledLanes(batches)
         by_link: dict[Holder, list[Order]] = {}
@@ -157,17 +158,17 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
                 return Order(delivery, Settlement.COMPLETE, done)
             case Judgement.REJECT if self._entity.is_dead_letter_queue:
                 logger.warning(
-                    "%s: message rejected, and passed: %s", self._stream.what, delivery.key
+                    "%s: message rejected, and skipped: %s", self._stream.what, delivery.key
                 )
                 return Order(delivery, Settlement.COMPLETE, done)
             case Judgement.REJECT:
                 return Order(
                     delivery, Settlement.DEAD_LETTER, done, reason="Rejected",
-                    description=f"rejected by {outcome.rejected} of the watchers, taken by {outcome.acked}",
+                    description=f"rejected by {outcome.rejected} of the watchers, accepted by {outcome.acked}",
                 )  # fmt: skip
         deliveries = delivery.deliveries
         if not outcome.blames_event:
-            # Nobody has seen it: no fault of the message, and no delivery is counted.
+            # No watcher processed the message, so no delivery is counted.
             return Order(delivery, Settlement.RELEASE, done, delay_s=self._policy.delay(1))
         if self._policy.is_exhausted(deliveries) and not self._entity.is_dead_letter_queue:
             return Order(
@@ -184,34 +185,34 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         return broker_payload.key
 
     def dead_letters_rejected(self, broker_payload: Delivery) -> bool:
-        """Whether the entity has a dead-letter queue: all have one but dead-letter queues."""
+        """Whether the entity has a dead-letter queue: each one but a dead-letter queue does."""
         return not self._entity.is_dead_letter_queue
 
     def get_size(self, broker_payload: Delivery) -> int:
-        """The bytes of body, session and properties."""
+        """Return the bytes of body, session and properties."""
         return get_size(broker_payload.message)
 
-    # Keeping
+    # Storing messages
 
     def dump_event(self, event: BrokerMessage) -> bytes:
         return dump_message(event)
 
     def load_event(self, data: bytes) -> BrokerMessage:
-        """The message again; its lock is nobody's.
+        """Return the message; it has no lock.
 
         Raises:
-            ValueError: These are no bytes of `dump_event`.
+            ValueError: `dump_event` did not write these bytes.
         """
         return load_message(data)
 
     async def dead_letter(self, event: BrokerMessage, reason: str) -> None:
-        """Dead-letter a message whose lock is ours; send any other to `dead_letter_queue`.
+        """Dead-letter a message that this stream has locked; send any other to `dead_letter_queue`.
 
-        Service Bus takes into an entity's dead-letter queue only what is locked there.
+        Service Bus dead-letters only locked messages.
 
         Raises:
             BrokerRefused: There is no `dead_letter_queue`, or we may not send there.
-            BrokerUnavailable: It could not be sent.
+            BrokerUnavailable: The message could not be sent.
         """
         delivery = self._find(event)
         if delivery is not None and not self._entity.is_dead_letter_queue:
@@ -247,7 +248,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     # Pausing
 
     async def pause(self) -> None:
-        """Ask for nothing more. What has been asked for stays locked, and its locks are renewed."""
+        """Receive nothing more. Messages in flight stay locked, and their locks are renewed."""
         self._paused = True
         THREAD.call(partial(self._stream.set_paused, True))
 
@@ -257,7 +258,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         self._something.set()
 
     async def pause_lane(self, lane: Hashable) -> None:
-        """Ask for nothing more of a session; the others go on."""
+        """Receive nothing more of a session; other sessions continue."""
         self._by_paused_lane.setdefault(lane, deque())
         THREAD.call(partial(self._stream.set_lane_paused, lane, True))
 
@@ -271,7 +272,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     # The end
 
     async def aclose(self) -> None:
-        """Give back what is held, and disconnect."""
+        """Give back the messages in flight, and disconnect."""
         if self._running is None:
             return
         try:

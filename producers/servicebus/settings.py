@@ -28,29 +28,30 @@ class ServiceBusSettings(DeliverySettings):
     }
 
     connection_string: OptionalText = field(default=None, repr=False)
-    """With the key of a shared access policy; `UseDevelopmentEmulator=true` in it: without TLS."""
+    """A connection string with the key of a shared access policy. `UseDevelopmentEmulator=true` turns TLS off."""
     fully_qualified_namespace: OptionalText = None
-    """Signed in to by azure-identity's DefaultAzureCredential: managed identity, environment, developer tools."""
+    """The namespace's host, with azure-identity's DefaultAzureCredential: managed identity, environment, developer
+    tools."""
     client_id: OptionalText = None
-    """The user-assigned managed identity to use; None: the system's."""
+    """The user-assigned managed identity to use; None: the system-assigned one."""
     transport: Literal["amqp", "websocket"] = "amqp"
-    """AMQP on port 5671, or inside WebSockets on port 443, for networks that let nothing else through."""
+    """AMQP on port 5671, or inside WebSockets on port 443, for networks that block other ports."""
     receivers: Positive = 1
-    """Connections that receive, of a queue or subscription without sessions."""
+    """The number of receiving connections of an entity without sessions."""
     max_sessions: Positive = 8
-    """Sessions that are read at the same time, each on a connection of its own."""
+    """The number of sessions that are read at the same time, each on its own connection."""
     session_idle_s: PositiveSeconds = 60.0
-    """An empty session is kept so long, if nobody else waits for its receiver; otherwise one second."""
+    """How long an empty session stays open if no other session may wait for its receiver; otherwise one second."""
     max_in_flight: Positive = 500
-    """Messages that are locked by this stream and not settled."""
+    """The most messages that this stream locks and has not settled."""
     connect_timeout_s: PositiveSeconds = 30.0
-    """The stream ends with an error when Service Bus cannot be reached for so long."""
+    """If Service Bus cannot be reached for this long, the stream ends with an error."""
     request_timeout_s: PositiveSeconds = 10.0
     """How long an answer may take."""
     idle_timeout_s: PositiveSeconds = 60.0
-    """A connection on which nothing comes for so long is given up: both sides send empty frames sooner."""
+    """A connection without any frame for this long is closed: both sides send empty frames sooner."""
     dead_letter_queue: OptionalText = None
-    """A queue of the namespace for what is dead-lettered when its lock is long gone (rule 18). Needs Send."""
+    """A queue of the namespace for messages that are dead-lettered after their lock has ended (rule 18). Needs Send."""
 
     def check(self, where: str) -> None:
         if self.connection_string is None and self.fully_qualified_namespace is None:
@@ -73,14 +74,14 @@ class ServiceBusSettings(DeliverySettings):
 
     @property
     def is_emulator(self) -> bool:
-        """Whether it is the vendor's emulator, or what passes for it: AMQP without TLS."""
+        """Whether the connection is to the vendor's emulator, or to a compatible one: AMQP without TLS."""
         if self.connection_string is None:
             return False
         return _parts(self.connection_string).get("usedevelopmentemulator", "").lower() == "true"
 
     @property
     def sdk_connection_string(self) -> str | None:
-        """As the SDK is given it: without the entity, which it would compare letter by letter."""
+        """The connection string for the SDK, without the entity, which the SDK would compare case-sensitively."""
         if self.connection_string is None:
             return None
         parts = self.connection_string.strip().split(";")
@@ -89,27 +90,26 @@ class ServiceBusSettings(DeliverySettings):
         )
 
     def check_entity(self, name: str) -> None:
-        """Refuse to read an entity with the connection string of another, or the place of its dead letters.
+        """Refuse an entity for which the connection string is not meant, or that is `dead_letter_queue`.
 
         Raises:
-            ConfigurationError: The string says which entity it is for (`EntityPath`), and it is not that one; or it is
-                `dead_letter_queue`.
+            ConfigurationError: The string names another entity (`EntityPath`), or the entity is `dead_letter_queue`.
         """
         if (self.dead_letter_queue or "").lower() == name.lower():
             raise ConfigurationError(
                 f"dead_letter_queue of the Service Bus connection is {name!r}, which is read",
-                hint="what was dead-lettered would come again at once: name another queue",
+                hint="a dead letter would come again at once: name another queue",
             )
         stated = _parts(self.connection_string or "").get("entitypath", "")
         if stated and stated.lower() != name.lower():
             raise ConfigurationError(
                 f"the connection_string is for {stated!r} alone (EntityPath), and {name!r} is read with it",
-                hint="copy the namespace's, or give the entity a connection of its own",
+                hint="copy the namespace's connection string, or give the entity its own connection",
             )
 
     @property
     def host(self) -> str:
-        """Where it connects to, for messages."""
+        """The namespace's host, for messages."""
         if self.fully_qualified_namespace is not None:
             return self.fully_qualified_namespace
         assert self.connection_string is not None

@@ -1,4 +1,4 @@
-"""Settles messages whose locks a receiver holds, in the order in which that was asked."""
+"""Settles messages that a receiver has locked, in the order of the requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Settlement(Enum):
-    """What a message's lock ends with."""
+    """The ways to settle a message."""
 
     COMPLETE = "complete"
     ABANDON = "abandon"
@@ -35,7 +35,7 @@ class Settlement(Enum):
 
 @dataclass(slots=True, eq=False)
 class Order:
-    """What is to become of a message. `done` is called in the SDK's thread, once: it happened, or cannot any more."""
+    """A request to settle a message. `done` is called once, in the SDK's thread: it is settled, or cannot be."""
 
     delivery: Delivery
     settlement: Settlement
@@ -46,13 +46,13 @@ class Order:
 
 
 class Settler:
-    """The orders of one receiver's owner.
+    """Carries out the orders of one receiver's owner.
 
     Args:
-        holder: Whose orders they are.
-        in_hand: Told of what is done, and of what comes again.
-        hold_session: Called with the delay of the message that failed in a session, which is given up then; None: there
-            is no session.
+        holder: The owner.
+        in_flight: Records finished messages, and messages that come again.
+        delay_session: Called with the delay after a message of the session failed; the session is then closed. None:
+            there is no session.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Settler:
         self._in_flight = in_flight
         self._delay_session = delay_session
         self._is_given_back = False
-        """Whether a message of the session failed: what is behind it comes again behind it, to the watchers too."""
+        """Whether a message of the session failed: the later ones come again after it, also to the watchers."""
         self._orders: deque[Order] = deque()
 
     def __bool__(self) -> bool:
@@ -79,19 +79,19 @@ class Settler:
         self._orders.extend(orders)
 
     def answer_all(self) -> None:
-        """Count all orders as done: the locks are somebody else's, or nobody's."""
+        """Answer all orders without settling: their locks have ended or belong to others."""
         orders, self._orders = self._orders, deque()
         for order in orders:
             self.answer(order, is_settled=False)
 
     def answer_unlocked(self) -> None:
-        """The same for those whose messages are not held any more."""
+        """Answer the orders of messages that are no longer locked."""
         for order in [one for one in self._orders if self._locks.of(one.delivery) is None]:
             self._orders.remove(order)
             self.answer(order, is_settled=False)
 
     def answer(self, order: Order, *, is_settled: bool) -> None:
-        """It was carried out, or cannot be any more: then the message comes again, or has done so elsewhere."""
+        """Answer an order that was carried out, or cannot be: then the message comes again, or has on another link."""
         if not is_settled and order.delivery.link is not self._holder:
             order.delivery.link.leave([order])
             return
@@ -110,8 +110,8 @@ class Settler:
         """Carry out all orders.
 
         Raises:
-            SessionOver: It is to be given up.
-            BrokerUnavailable, BrokerRefused: The receiver broke; what is left stays ordered.
+            SessionOver: The session must be closed.
+            BrokerUnavailable, BrokerRefused: The receiver broke; the remaining orders stay.
         """
         while self._orders:
             together = self._completions(receiver)
@@ -131,7 +131,7 @@ class Settler:
             self.answer(order, is_settled=is_settled)
 
     def _completions(self, receiver: ServiceBusReceiver) -> list[Order]:
-        """The completions at the head of the orders that can be made together."""
+        """Return the completions at the head of the orders that one request can make."""
         together: list[Order] = []
         for order in itertools.islice(self._orders, MAX_BATCH):
             if (
@@ -159,14 +159,14 @@ class Settler:
             self.answer(order, is_settled=error is None)
 
     def _put_off(self, order: Order) -> None:
-        """Keep the lock, and do it later."""
+        """Keep the lock, and repeat the order after its delay."""
         locked = self._locks.of(order.delivery)
         if locked is not None:
             later = replace(order, delay_s=0.0, done=_nothing)
             self._locks.delay(locked, order.delay_s, lambda: self._orders.append(later))
 
     async def _settle_one(self, receiver: ServiceBusReceiver, order: Order) -> bool:
-        """Carry out an order; whether that was possible."""
+        """Carry out an order; return whether that was possible."""
         locked = self._locks.of(order.delivery)
         if locked is None:
             return False
@@ -195,11 +195,11 @@ class Settler:
             Settlement.ABANDON,
             Settlement.RELEASE,
         ):
-            # What follows it in the session must come after it: all of it is given back, and comes again in order.
+            # The later messages of the session must come after it: all are given back, and come again in order.
             self._delay_session(order.delay_s)
             raise SessionOver("a message of it failed")
         return True
 
 
 def _nothing() -> None:
-    """Whoever ordered it has been answered, or nobody did."""
+    """Do nothing: the caller was answered before, or no caller waits."""

@@ -39,10 +39,10 @@ _IDLE_WHILE_OTHERS_WAIT_S = 1.0
 class Stream:
     """Runs the links of a queue or subscription, and opens their receivers again when they break.
 
-    All of it in the SDK's thread; `hand_over` takes what has come out of it.
+    Runs in the SDK's thread; `hand_over` passes received messages to the event loop.
 
     Attributes:
-        paused: Nothing more is to come for now.
+        paused: Receive nothing for now.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Stream:
         """Receive until cancelled.
 
         Raises:
-            BrokerRefused: It will not be let in, or the entity is not there.
-            BrokerUnavailable: It could not be reached at the start, or later for `connect_timeout_s`.
+            BrokerRefused: The entity does not exist, or it may not be read.
+            BrokerUnavailable: Service Bus could not be reached at the start, or later for `connect_timeout_s`.
         """
         client = sdk.Client(self._settings)
         try:
@@ -89,10 +89,10 @@ class Stream:
             await client.aclose()
 
     async def _open_first(self, client: sdk.Client) -> ServiceBusReceiver | None:
-        """Open a receiver; None where the entity requires sessions: it says so to who attaches without one.
+        """Open the first receiver; None if the entity requires sessions, as it answers to an attach without one.
 
-        Once: while nothing was open, the stream's end is what shows its watchers as failing, and why. It is opened
-        anew after delays that grow likewise.
+        There is only one attempt: if it fails, the stream ends, and its watchers show the error. The runtime opens the
+        stream again after growing delays.
         """
         try:
             return await self._open(client)
@@ -104,7 +104,7 @@ class Stream:
     async def _keep_receiving(
         self, client: sdk.Client, receiver: ServiceBusReceiver | None = None
     ) -> None:
-        """Keep one link served. What it holds outlives a receiver: its locks stand until they end."""
+        """Serve one link, with a new receiver after each failure. Its locks last until they expire."""
         link = Link(self)
         self._links.add(link)
         retries = _Retries(self)
@@ -129,11 +129,11 @@ class Stream:
         except BrokerError:
             raise
         except BaseException:
-            # Asked to end, or done with a session: the connection is whole.
+            # The stream or the session ends: the connection works.
             with anyio.move_on_after(_END_TIMEOUT_S, shield=True):
                 try:
                     await link.let_go(receiver)
-                except Exception as error:  # noqa: BLE001  (the locks end by themselves)
+                except Exception as error:  # noqa: BLE001  (the locks expire)
                     logger.info("%s: messages were not given back: %r", self.what, error)
             raise
         finally:
@@ -147,14 +147,14 @@ class Stream:
     # With sessions
 
     def _begin_accepting(self, client: sdk.Client, tasks: TaskGroup) -> None:
-        """Have one receiver wait for a session, if there is none and there may be one more."""
+        """Start a receiver that waits for a session, if none waits and another one is allowed."""
         if not self._waiting and self._acceptors < self._settings.max_sessions:
             self._acceptors += 1
             self._waiting += 1
             tasks.start_soon(self._accept_sessions, client, tasks)
 
     async def _accept_sessions(self, client: sdk.Client, tasks: TaskGroup) -> None:
-        """Serve one session after another, until another receiver waits for the next one. It begins as waiting."""
+        """Serve one session after another, until another receiver waits for the next one. This one waits first."""
         retries = _Retries(self)
         while True:
             try:
@@ -177,7 +177,7 @@ class Stream:
             self._waiting += 1
 
     async def _accept(self, client: sdk.Client) -> ServiceBusReceiver | None:
-        """Accept the next session with messages; None where there was none for a while."""
+        """Accept the next session with messages; None if there was none for a while."""
         try:
             return await self._open(client, session=True)
         except BrokerUnavailable as error:
@@ -194,17 +194,17 @@ class Stream:
         try:
             await self._serve(link, receiver)
         except SessionOver as over:
-            logger.debug("%s: session %r is given up: %s", self.what, session_id, over)
+            logger.debug("%s: session %r is closed: %s", self.what, session_id, over)
         finally:
             self._retire(link)
 
     def session_idle_s(self) -> float:
-        """How long an empty session is kept: shorter where every receiver has one, and others may wait."""
+        """How long an empty session stays open: shorter if every receiver has one, because other sessions may wait."""
         idle_s = self._settings.session_idle_s
         return idle_s if self._waiting else min(idle_s, _IDLE_WHILE_OTHERS_WAIT_S)
 
     def delay_session(self, session_id: str, delay_s: float) -> None:
-        """Deliver nothing of a session for so long, if it is us who accept it next."""
+        """Delay a session's messages if this stream accepts the session next."""
         now = anyio.current_time()
         for stale in [name for name, until in self._delayed_sessions.items() if until <= now]:
             del self._delayed_sessions[stale]
@@ -230,11 +230,11 @@ class Stream:
     def connect_timeout_s(self) -> float:
         return self._settings.connect_timeout_s
 
-    # What links ask
+    # Called by links
 
     @property
     def room(self) -> int:
-        """How many more messages may come."""
+        """The number of further messages that may come."""
         return max(0, self._settings.max_in_flight - self._in_flight_count)
 
     def hand_over(self, deliveries: Sequence[Delivery]) -> None:
@@ -252,7 +252,7 @@ class Stream:
             for link in self._links:
                 link.poke()
 
-    # What the producer asks
+    # Called by the producer
 
     def leave(self, link: Link, orders: Sequence[Order]) -> None:
         link.leave(orders)
@@ -270,7 +270,7 @@ class Stream:
                 link.poke()
 
     def find(self, sequence_number: int, key: str) -> Delivery | None:
-        """A message that is locked by us."""
+        """Return a message that this stream has locked; None if there is none."""
         for link in list(self._links):
             locked = link.locks.find(sequence_number)
             if locked is not None and locked.delivery.key == key:
@@ -279,7 +279,7 @@ class Stream:
 
 
 class _Retries:
-    """Waits between attempts, and gives up when nothing has worked for too long."""
+    """Waits between attempts, and raises when they have failed for too long."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -295,14 +295,14 @@ class _Retries:
         """Wait before the next attempt.
 
         Raises:
-            BrokerUnavailable: The error; it has been so for `connect_timeout_s`.
+            BrokerUnavailable: `error`, if all attempts have failed for `connect_timeout_s`.
         """
         now = anyio.current_time()
         if self._failing_since is None:
             self._failing_since = now
         elif now - self._failing_since > self._stream.connect_timeout_s:
             raise error
-        # A receiver that breaks as soon as it is open is no success: the delays go on growing.
+        # A receiver that breaks as soon as it is open is no success: the delays continue to grow.
         ran_for = 0.0 if self._opened_at is None else now - self._opened_at
         self._opened_at = None
         delay = self._backoff.next_delay(ran_for)

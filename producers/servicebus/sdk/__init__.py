@@ -1,1 +1,1 @@
-"""Every call into azure-servicebus, in a thread with an event loop of its own."""
+"""Every call into azure-servicebus, in a thread with its own event loop."""

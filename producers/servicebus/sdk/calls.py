@@ -1,4 +1,4 @@
-"""Calls of the SDK about messages that have come, each for so long as an answer may take."""
+"""Calls the SDK about received messages, each with a deadline."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LOST: Final = (
 
 
 class Calls:
-    """Those of one stream.
+    """Makes the calls of one stream.
 
     Args:
-        what: Begins the messages of errors.
+        what: The beginning of error messages.
     """
 
     def __init__(self, what: str, entity: EntityPath, timeout_s: float) -> None:
@@ -36,7 +36,8 @@ class Calls:
     async def __call__(self, call: Awaitable[T]) -> T:
         """Await the SDK's answer.
 
-        Raises: what is lost as the SDK says it; BrokerUnavailable, BrokerRefused.
+        Raises:
+            BrokerUnavailable, BrokerRefused: From Service Bus. A lost lock raises the SDK's own error.
         """
         try:
             with anyio.fail_after(self._timeout_s):

@@ -1,13 +1,13 @@
-"""Every call into azure-servicebus, and what of it has no public name.
+"""Every call into azure-servicebus, and every use of its private parts.
 
-The SDK's receiver is poor at two things that a stream cannot do without, so that it is used below `receive_messages`:
+The SDK's receiver fails at two things that a stream needs, so this module works below `receive_messages`:
 
-- Between two receive calls it hands back whatever arrives ("released"): a message that comes as a wait ends is not
-  lost, but those behind it pass it, and a session is out of order. Here what arrives is kept, in the order of arrival.
-- It can wait for messages or do something else, and its wait is made of polls. Here one task reads frames, and is
-  interrupted when there is something to settle or to renew: idle, it wakes up a few times a minute.
+- Between two receive calls the SDK gives arriving messages back ("released"). A message that comes as a wait ends is
+not lost, but later ones overtake it, and a session is out of order. This module stores arriving messages in order.
+- The SDK can either wait for messages or do something else, and it waits by polling. Here one task reads frames, and is
+interrupted to settle or to renew. An idle task wakes up a few times a minute.
 
-Source: the code of 7.15; pyproject.toml allows no later minor release without a look at this module.
+Source: the code of 7.15. Check this module before pyproject.toml allows a later minor release.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long the SDK's own waits look for a frame; a frame ends them.
+# How long one of the SDK's own waits for a frame lasts.
 _POLL_S = 1.0
 _MORE_S = 0.001
 _CLOSE_TIMEOUT_S = 3.0
-# Service Bus answers sooner; what comes later than that stays locked until its lock ends.
+# Service Bus answers sooner; a later message stays locked until its lock ends.
 _DRAIN_TIMEOUT_S = 0.2
 
 
 class Client:
-    """A namespace, as settings describe it; made and closed in the SDK's thread."""
+    """A client of one namespace; made and closed in the SDK's thread."""
 
     def __init__(self, settings: ServiceBusSettings) -> None:
         self._credential: Any = None
         arguments: dict[str, Any] = {
-            # What fails is tried again by us, with growing delays, and seen in the log.
+            # The callers repeat failed calls, with growing delays and a log line.
             "retry_total": 0,
             "logging_enable": False,
             "user_agent": "triggerer",
@@ -72,13 +72,13 @@ class Client:
     def receiver(
         self, entity: EntityPath, *, session: bool = False, wait_s: float | None = None
     ) -> ServiceBusReceiver:
-        """A receiver that is not open yet.
+        """Return a receiver that is not open yet.
 
         Args:
-            session: It is to accept the next session that has messages.
-            wait_s: How long to wait for one.
+            session: Accept the next session that has messages.
+            wait_s: How long to wait for a session.
         Raises:
-            ConfigurationError: The settings are not for this entity: see `ServiceBusSettings.check_entity`.
+            ConfigurationError: The settings do not allow this entity: see `ServiceBusSettings.check_entity`.
         """
         self._settings.check_entity(entity.name)
         arguments: dict[str, Any] = {"socket_timeout": _POLL_S, "max_wait_time": wait_s}
@@ -104,7 +104,7 @@ class Client:
 
 
 def default_credential(settings: ServiceBusSettings) -> Any:
-    """The default credential chain. Imported late: most streams have a connection string."""
+    """Return the default credential chain. Imported here: most streams have a connection string."""
     from azure.identity.aio import DefaultAzureCredential
 
     return DefaultAzureCredential(
@@ -114,7 +114,7 @@ def default_credential(settings: ServiceBusSettings) -> Any:
 
 
 def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
-    """Change a receiver's connection before it is opened."""
+    """Make a receiver that is not open yet store arriving messages."""
     create_handler = receiver._create_handler
     receiver.handlers = []
 
@@ -122,11 +122,11 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
     def create(auth: Any) -> None:
         create_handler(auth)
         handler = receiver._handler
-        # Back to the method of the class, which puts what arrives into a queue.
+        # Restore the method of the class, which puts arriving messages into a queue.
         del handler._message_received_async
-        # Its task would read frames beside ours.
+        # The keep-alive task would read frames at the same time as our task.
         handler._keep_alive_interval = 0
-        # Told to the other side, which then sends empty frames: a connection that is dead without a word is found.
+        # The other side learns this timeout and sends empty frames, so that a silently broken connection is found.
         handler._idle_timeout = idle_timeout_s
         receiver.handlers.append(handler)
         # Otherwise a receiver that is being opened sleeps for a twentieth of a second after each frame.
@@ -145,7 +145,7 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
             try:
                 await close_handler()
             finally:
-                # The SDK forgets a connection that ended by itself, and leaves its socket to the garbage collector.
+                # The SDK forgets a connection that ended on its own, and leaves its socket to the garbage collector.
                 if connection is not None:
                     _abort(connection)
 
@@ -157,13 +157,13 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
 async def open_receiver(receiver: ServiceBusReceiver) -> None:
     """Connect, sign in and attach; with sessions, accept one.
 
-    Raises: the SDK's errors; with sessions `OperationTimeoutError` where none was there in time.
+    Raises: the SDK's errors; `OperationTimeoutError` if no session was there in time.
     """
     await cancelled_once(receiver.__aenter__())
 
 
 async def cancelled_once(call: Awaitable[T]) -> T:
-    """Await a call that cleans up in awaits of its own when it is cancelled; anyio would cancel these, too."""
+    """Await a call that awaits its cleanup after a cancellation, which anyio would cancel too."""
     task: asyncio.Task[T] = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(task)
@@ -176,7 +176,7 @@ async def cancelled_once(call: Awaitable[T]) -> T:
 
 @contextlib.contextmanager
 def _public_errors() -> Iterator[None]:
-    """Raise the SDK's public errors where its inner layer raises its own."""
+    """Translate the errors of the SDK's inner layer into its public ones."""
     try:
         yield
     except AMQPException as error:
@@ -184,17 +184,17 @@ def _public_errors() -> Iterator[None]:
 
 
 def session_id_of(receiver: ServiceBusReceiver) -> str:
-    """The session that was accepted."""
+    """Return the id of the accepted session."""
     return str(receiver.session.session_id)
 
 
 async def listen(receiver: Any, *, credit: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
-    """Allow `credit` messages to come, wait for a frame, and return what has come until then.
+    """Allow `credit` messages to come, wait for a frame, and return the messages received so far.
 
     Renews the token when that is due.
 
-    Cancellation: Nothing is lost: the transport keeps a frame of which it has read a part, and the receiver keeps what
-        has come. A frame is processed without a turn of the loop.
+    Cancellation: Nothing is lost: the transport stores a partly read frame, and the receiver stores received messages.
+    A frame is processed without an await.
     """
     handler = receiver._handler
     if handler is None:
@@ -210,7 +210,7 @@ async def listen(receiver: Any, *, credit: int, wait_s: float) -> list[ServiceBu
         if handler._received_messages.empty():
             await connection.listen(wait=wait_s)
         if not handler._received_messages.empty():
-            # What is there already, as far as it was allowed.
+            # Read the messages that have already arrived, as far as the credit allows.
             await connection.listen(wait=_MORE_S, batch=max(1, link.current_link_credit))
     return _take(receiver)
 
@@ -226,7 +226,7 @@ def _take(receiver: Any) -> list[ServiceBusReceivedMessage]:
 
 
 async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
-    """Take back all credit, and return what was under way."""
+    """Withdraw all credit, and return the messages that were under way."""
     handler = receiver._handler
     if handler is None or handler._link is None or handler._link._is_closed:
         return []
@@ -238,7 +238,7 @@ async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
             nonlocal answered
             answered = True
 
-        # The SDK drops these frames. The service's answer comes after all that it had sent before.
+        # The SDK drops these frames. The service's answer comes after all messages that it had sent.
         link._incoming_flow = note
         await link.flow(link_credit=0, drain=True, echo=True)
         with anyio.move_on_after(_DRAIN_TIMEOUT_S):
@@ -250,18 +250,18 @@ async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
 async def complete(
     receiver: Any, messages: Sequence[ServiceBusReceivedMessage]
 ) -> list[BaseException | None]:
-    """Complete messages that came on this very link.
+    """Complete messages that came on this link.
 
-    Returns: For each its error, None where there is none.
+    Returns: The error of each message, None if it was completed.
     """
     outcomes = await _settle(receiver, messages, Accepted())
     return [_error_of(number, outcome) for number, outcome in outcomes]
 
 
 async def release(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-    """Give messages back, without a delivery counted; as the SDK does with what it has buffered.
+    """Give messages back without a counted delivery, as the SDK does with buffered messages.
 
-    What came on another link stays locked until its lock ends.
+    A message that came on another link stays locked until its lock ends.
     """
     here = [message for message in messages if came_on(receiver, message)]
     if here:
@@ -271,7 +271,7 @@ async def release(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) 
 async def _settle(
     receiver: Any, messages: Sequence[ServiceBusReceivedMessage], state: Any
 ) -> list[tuple[int, Any]]:
-    """Settle messages together: one answer is not awaited before the next is asked for."""
+    """Settle messages together: send all requests, and then await the answers."""
     handler = receiver._handler
     link, connection = handler._link, handler._connection
     pending = link._pending_dispositions
@@ -284,7 +284,7 @@ async def _settle(
                     number, None, message._delivery_tag, False, state, None
                 )
             while not all(pending[number]["settled"] for number in numbers):
-                # Raises where the link or the connection is broken.
+                # This raises if the link or the connection is broken.
                 link.get_state()
                 await connection.listen(wait=_POLL_S)
         return [(number, pending[number]["outcome"]) for number in numbers]
@@ -302,7 +302,7 @@ def _error_of(number: int, outcome: Any) -> BaseException | None:
 
 
 def came_on(receiver: Any, message: ServiceBusReceivedMessage) -> bool:
-    """Whether it can be settled on this receiver's link; otherwise it takes a request of its own."""
+    """Whether the message can be settled on this receiver's link; otherwise it needs a separate request."""
     handler = receiver._handler
     link = None if handler is None else handler._link
     tags: set[bytes] = set() if link is None else link._received_delivery_tags
@@ -310,9 +310,9 @@ def came_on(receiver: Any, message: ServiceBusReceivedMessage) -> bool:
 
 
 async def renew(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-    """Renew the locks of messages in one request, and note their new ends.
+    """Renew the locks of messages in one request, and record when they end.
 
-    Raises: the SDK's `MessageLockLostError`, where one of them is lost; then none is renewed.
+    Raises: the SDK's `MessageLockLostError` if one of the locks is lost; then none is renewed.
     """
     tokens = [message.lock_token for message in messages]
     answer = await receiver._renew_locks(*tokens)
@@ -328,7 +328,7 @@ def _utc(seconds: float) -> Any:
 
 
 async def close(receiver: Any) -> None:
-    """Detach and disconnect, whatever state it is in. The credit should have been drained before."""
+    """Detach and disconnect, in any state. The credit should have been drained before."""
     handler = receiver._handler
     if handler is not None and handler._link is not None:
         # The SDK's own drain waits for two silent seconds.
@@ -345,7 +345,7 @@ async def close(receiver: Any) -> None:
 
 
 def _abort(connection: Any) -> None:
-    """Close the socket where the SDK has left it open, as it does when an error comes first."""
+    """Close the socket if the SDK has left it open, as it does after an error."""
     writer = getattr(connection._transport, "writer", None)
     if writer is not None:
         with contextlib.suppress(OSError, RuntimeError, ssl.SSLError):

@@ -1,4 +1,4 @@
-"""Which lanes of a call are settled, as the SDK's thread says."""
+"""Tells the event loop which lanes of a call the SDK's thread has settled."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from triggerer.abc import AdvanceItem
 
 
 class SettledLanes:
-    """What is still to be answered of one call. Made on the event loop, where it is waited for.
+    """Counts the messages of one call that are not settled. Made and awaited on the event loop.
 
     Args:
-        batches: One for each lane.
+        batches: The items of each lane.
     """
 
     def __init__(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
         self._left = [len(batch) for batch in batches]
-        """Of each batch; only the SDK's thread counts down, also the next."""
+        """The unsettled messages of each batch. Only the SDK's thread changes this and `_lanes_left`."""
         self._lanes_left = sum(1 for left in self._left if left)
         self._settled: deque[int] = deque()
         self._loop = asyncio.get_running_loop()
@@ -27,7 +27,7 @@ class SettledLanes:
             self._is_over.set()
 
     def mark_settled(self, place: int) -> None:
-        """One message of this batch is settled, or cannot be any more; in the SDK's thread, where all are answered."""
+        """Record that a message of a batch is settled, or cannot be. Called in the SDK's thread."""
         self._left[place] -= 1
         if self._left[place]:
             return
@@ -37,9 +37,9 @@ class SettledLanes:
             self._loop.call_soon_threadsafe(self._is_over.set)
 
     def take_settled(self) -> list[int]:
-        """The places of the lanes that are, each once."""
+        """Return the indices of newly settled lanes, each once."""
         return [self._settled.popleft() for _ in range(len(self._settled))]
 
     async def wait(self) -> None:
-        """Return when all are settled."""
+        """Return when all lanes are settled."""
         await self._is_over.wait()

@@ -1,8 +1,8 @@
-"""The thread in which the SDK works, with an event loop of its own; one for all streams of the process.
+"""The thread and event loop that the SDK works in; all streams of the process share them.
 
 A filter that computes on the service's loop would starve the renewal of locks there, as it starves the SDK's own
-renewer (Azure/azure-sdk-for-python#37245). Code that holds the interpreter's lock without a pause starves this thread
-too; for that there is isolation in a process.
+renewer (Azure/azure-sdk-for-python#37245). Code that never releases the interpreter's lock starves this thread too;
+isolation in a process helps then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _JOIN_TIMEOUT_S = 10.0
 
 
 class SdkThread:
-    """Lives while somebody holds it: `acquire` and `release` come in pairs."""
+    """Runs as long as it has users: `acquire` and `release` come in pairs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ class SdkThread:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def acquire(self) -> None:
-        """Start the thread where it does not run."""
+        """Add a user, and start the thread if it does not run."""
         with self._lock:
             self._holders += 1
             if self._thread is None:
@@ -43,7 +43,7 @@ class SdkThread:
                 started.wait()
 
     async def release(self) -> None:
-        """Stop it when nobody holds it any more, and wait for its end."""
+        """Remove a user; after the last one, stop the thread and wait for its end."""
         with self._lock:
             self._holders -= 1
             if self._holders:
@@ -59,7 +59,7 @@ class SdkThread:
     def _run(self, started: threading.Event) -> None:
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
-            # Tasks, and what reads and writes, find it by this; no main coroutine is run.
+            # Tasks and transports find the loop this way, because no main coroutine runs.
             asyncio.set_event_loop(loop)
             self._loop = loop
             loop.call_soon(started.set)
@@ -67,19 +67,19 @@ class SdkThread:
             runner.run(_wind_down())
 
     def start(self, work: Coroutine[Any, Any, T]) -> Work[T]:
-        """Run a coroutine there; only while it is held."""
+        """Run a coroutine in the thread, which must have a user meanwhile."""
         assert self._loop is not None
         return Work(self._loop, work)
 
     def call(self, act: Callable[[], object]) -> None:
-        """Call a function there, soon."""
+        """Call a function in the thread, soon."""
         loop = self._loop
         if loop is not None:
             loop.call_soon_threadsafe(act)
 
 
 async def _wind_down() -> None:
-    """Let sockets that were closed see it: what closes them is called in the loop's next turns."""
+    """Let the loop close sockets: their callbacks run in its next ticks."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -88,8 +88,8 @@ class Work(Generic[T]):
     """A coroutine that runs in the thread, until it ends or is cancelled.
 
     Attributes:
-        outcome: Done when it has ended, its cleaning up included: not when it was cancelled, as the future would be
-            that `asyncio.run_coroutine_threadsafe` returns.
+        outcome: Done when the coroutine has ended, cleanup included. The future of `asyncio.run_coroutine_threadsafe`
+        would be done at the cancellation.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
@@ -99,7 +99,7 @@ class Work(Generic[T]):
         loop.call_soon_threadsafe(self._begin, work)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> None:
-        # Its parent is whoever holds this object, and waits for the outcome.
+        # The owner of this object is the task's parent, and waits for the outcome.
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._record_end)
 
@@ -119,9 +119,9 @@ class Work(Generic[T]):
             self._task.cancel()
 
     async def ended(self) -> None:
-        """Return when it has ended, however.
+        """Return when the coroutine has ended, with or without an error.
 
-        Cancellation: It goes on.
+        Cancellation: The coroutine continues.
         """
         loop = asyncio.get_running_loop()
         has_ended = asyncio.Event()
@@ -135,16 +135,16 @@ class Work(Generic[T]):
 
 
 class Stopped(Exception):
-    """What runs in the thread was cancelled."""
+    """The coroutine in the thread was cancelled."""
 
 
 THREAD = SdkThread()
 
 
 async def join(work: Work[T]) -> T:
-    """Wait, on any loop, for what runs in the thread.
+    """Wait, on any loop, for a coroutine that runs in the thread.
 
-    Cancellation: cancels it there, and waits until it has ended.
+    Cancellation: Cancels the coroutine, and waits until it has ended.
     """
     try:
         await work.ended()
