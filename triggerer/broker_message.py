@@ -1,4 +1,4 @@
-"""A message as filters see it, whatever broker it is from."""
+"""The message that filters of every broker receive."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _NOT_DECODED: Final = object()
 
 @dataclass(frozen=True, slots=True, init=False)
 class BrokerMessage:
-    """A message as filters see it, whatever broker it is from.
+    """A message as filters see it, from any broker.
 
     Attributes:
-        value: The body; None where the broker has messages without one (a Kafka tombstone).
-        key: What orders messages at the broker: a Kafka record's key, a message group, an ordering key, a session.
-        attributes: Headers, attributes or properties. Of several with one name the last counts.
-        position: Where the broker has it, JSON: topic, partition and offset; queue and message id; and so on.
-        published_at: When it was published, by the broker's or the publisher's clock (aware, UTC).
-        deliveries: How often the broker has delivered it, this time included; None where it does not say.
+        value: The body; None if the message has none (a Kafka tombstone).
+        key: The value that orders messages: a Kafka record's key, a message group, an ordering key, a session.
+        attributes: Headers, attributes or properties; the last of several with the same name.
+        position: The message's position at the broker, as JSON: topic, partition and offset; queue and message id; …
+        published_at: When the message was published, by the broker's or the publisher's clock (aware, UTC).
+        deliveries: How often the broker has delivered it, this time included; None if unknown.
     """
 
     value: bytes | None
@@ -56,13 +56,13 @@ class BrokerMessage:
         self.forget_decoded()
 
     def __post_init__(self) -> None:
-        """Called of a subclass that is a dataclass, instead of the constructor above."""
+        """Runs in subclasses that are dataclasses, which do not call the constructor above."""
         self.forget_decoded()
 
     def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
-        """Return what `decode` makes of the message: computed for whoever asks first, and kept under `name`.
+        """Return the result of `decode`, computed at the first request and stored under `name`.
 
-        It is shared by all subscribers of the stream: do not change it. Where `decode` raises, nothing is kept.
+        All subscribers of the stream share the result: do not change it. If `decode` raises, nothing is stored.
         """
         kept = self._decoded
         if kept is None:
@@ -73,13 +73,13 @@ class BrokerMessage:
         return kept[name]
 
     def json(self) -> Any:
-        """Return the value decoded as JSON; None where there is none. It is shared: do not change it.
+        """Return the value decoded as JSON; None if there is no value. The result is shared: do not change it.
 
-        It may begin with the mark of UTF-8's byte order, as some publishers write it.
+        The value may begin with UTF-8's byte order mark, which some publishers write.
 
         Raises:
             ValueError: The value is not JSON.
-            MemoryError: It may be.
+            MemoryError: There was not enough memory to decode the value.
         """
         decoded = self._json
         if decoded is _NOT_DECODED:
@@ -90,7 +90,7 @@ class BrokerMessage:
                 assert value is not None
                 if value.startswith(BOM_UTF8):
                     decoded = orjson.loads(value[len(BOM_UTF8) :])
-                # It says so of JSON for which there is no memory, too; such a message must not be rejected.
+                # orjson reports a lack of memory in this way too; such a message must not be rejected.
                 elif error.msg.startswith("Not enough memory"):
                     raise MemoryError(error.msg) from error
                 else:
@@ -99,16 +99,16 @@ class BrokerMessage:
         return decoded
 
     def forget_decoded(self) -> None:
-        """Decode it anew when it is asked for again. Called first where a subclass does without the constructor."""
+        """Drop decoded values. A subclass that does not call the constructor calls this first."""
         _set_json(self, _NOT_DECODED)
         _set_decoded(self, None)
 
     def __repr__(self) -> str:
-        """Where it has its place, and how large it is; not what is in it, which may be long or nobody's business."""
+        """Show position and size, but no content, which may be long or confidential."""
         place = " ".join(f"{name}={value}" for name, value in self.position.items())
         return f"<{type(self).__name__} {place} of {len(self.value or b'')} bytes>"
 
-    # Pickled for a filter in another process: without what was decoded.
+    # Pickled for a filter in another process, without decoded values.
 
     def __getstate__(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in _MESSAGE_STATE)
@@ -129,7 +129,7 @@ _MESSAGE_STATE: Final = (
 )
 
 
-# Python 3.11 makes both for the class as it was before it had slots, and they raise `TypeError`.
+# Python 3.11 makes both methods for the class without slots, and they raise `TypeError`.
 
 
 def _set(self: BrokerMessage, name: str, value: object) -> None:
@@ -145,13 +145,13 @@ def _delete(self: BrokerMessage, name: str) -> None:
 def _refuse_change(message: BrokerMessage, name: str) -> None:
     if type(message) is BrokerMessage or name in BrokerMessage.__dataclass_fields__:
         raise FrozenInstanceError(
-            f"{name} of a message cannot be changed: all watchers see the same"
+            f"{name} of a message cannot be changed: all watchers share the message"
         )
 
 
 BrokerMessage.__setattr__ = _set  # type: ignore[assignment,method-assign]
 BrokerMessage.__delattr__ = _delete  # type: ignore[assignment,method-assign]
 
-# What is decoded later is kept with the message, although that is frozen.
+# Decoded values are stored in the message, although it is frozen.
 _set_json: Final = vars(BrokerMessage)["_json"].__set__
 _set_decoded: Final = vars(BrokerMessage)["_decoded"].__set__

@@ -1,7 +1,6 @@
 """Every error of the project, on one screen, branched by who has to act.
 
-An error names the object that it is about, carries what a caller may want to read as attributes, and says in `hint`
-what to do next where something can be done.
+An error names its object, has useful values as attributes, and says in `hint` what to do next, if anything.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from triggerer.nearest import hint
 
 
 class TriggererError(Exception):
-    """The root. `hint`, where there is one, is a sentence that tells the reader what to do next."""
+    """The root of all errors. `hint` tells the reader what to do next; None if there is nothing."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -37,7 +36,7 @@ class DagError(TriggererError):
 
 
 class TemplateError(DagError):
-    """A template is malformed, or names what there is not; the message says in which argument and line."""
+    """A template is malformed, or names something unknown; the message says in which argument and line."""
 
 
 class AssetConflict(DagError):
@@ -45,7 +44,7 @@ class AssetConflict(DagError):
 
 
 class UnknownName(TriggererError):
-    """Nothing has the name that somebody gave. The hint says where to look, until `suggest` knows better."""
+    """No object has this name. The hint says where to look, unless `suggest` finds a similar name."""
 
     def __init__(self, message: str, name: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -85,7 +84,7 @@ class UnknownAsset(UnknownName, DagError):
     """There is no asset with this name or URI, or no DAG file declares it.
 
     Args:
-        message: None: that there is none. Another message has a hint that stays.
+        message: None: the standard message. Another message keeps its hint.
     """
 
     def __init__(
@@ -107,11 +106,11 @@ class UnknownWatcher(UnknownName):
 
 
 class MoveRefused(TriggererError):
-    """A run, a backfill, a DAG or an asset is in a state in which this cannot be asked of it. Nothing was changed."""
+    """The state of a run, a backfill, a DAG or an asset does not allow the request. Nothing was changed."""
 
 
 class DagFileError(DagError):
-    """A DAG file cannot be read. `file` is as it was given; `line` is None where none is to blame."""
+    """A DAG file cannot be read. `file` is the given path; `line` is None if the error has no line."""
 
     def __init__(
         self, reason: str, *, file: str, line: int | None = None, hint: str | None = None
@@ -123,7 +122,7 @@ class DagFileError(DagError):
 
 
 class InvalidPartitionKey(DagError):
-    """The partition key of an event is none that the DAG's mapper takes. Its event starts no run of that DAG."""
+    """The DAG's mapper does not accept the partition key of an event. The event starts no run of that DAG."""
 
     def __init__(self, message: str, *, key: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -151,7 +150,7 @@ class GroupEnded(PluginError):
 
 
 class BrokerError(TriggererError):
-    """The broker, or the way to it."""
+    """The broker or the connection to it failed."""
 
 
 class BrokerUnavailable(BrokerError):
@@ -159,15 +158,15 @@ class BrokerUnavailable(BrokerError):
 
 
 class BrokerRefused(BrokerError):
-    """The broker answered no (unknown topic, no permission, wrong credentials); a repeat brings the same answer."""
+    """The broker refused (unknown topic, no permission, wrong credentials); a repeat would fail too."""
 
 
 class StoreError(TriggererError):
-    """The database."""
+    """The database failed or refused."""
 
 
 class TransientStoreError(StoreError):
-    """The database did not do its part this time; the same transaction, repeated as it was, may succeed."""
+    """The transaction failed for a reason that may pass; an exact repeat may succeed."""
 
 
 class StoreUnavailable(TransientStoreError):
@@ -175,42 +174,43 @@ class StoreUnavailable(TransientStoreError):
 
 
 class StoreRefused(StoreUnavailable, ConfigurationError):
-    """The database answers, and refuses our login, our rights or our tables: somebody has to change that.
+    """The database answers, and refuses the login, the rights or the tables: an operator has to change that.
 
-    At the start it is a mistake of configuration. Later it is an outage: a password is rotated, a server fails over.
+    At the start it is a mistake of configuration. Later it is an outage: a password was rotated, or a server failed
+    over.
     """
 
 
 class RowRefused(StoreError):
-    """The database, or a rule of ours before it, refuses this very row; a repeat brings the same answer."""
+    """The database, or a check before it, refuses this row; a repeat would fail too."""
 
 
 class ParkedFull(StoreError):
-    """A message cannot be set aside: so many are already, or so many bytes of them."""
+    """A message cannot be set aside, because the number or the bytes of parked messages have reached a limit."""
 
 
 class NotSetAside(StoreError):
-    """A message that a watcher rejected is not set aside, and so counts as failed: it comes again."""
+    """A message that a watcher rejected could not be set aside. It counts as failed and comes again."""
 
 
 class LeaseLost(StoreError):
-    """Somebody else owns what this process thought it owned. Nothing was written; stop working on it."""
+    """Another process owns the lease now. Nothing was written; stop working on what it covers."""
 
 
 class Conflict(TransientStoreError):
-    """Somebody else's transaction won. Nothing was written; a repeat may succeed."""
+    """A concurrent transaction won. Nothing was written; a repeat may succeed."""
 
 
 class OutcomeUnknown(TransientStoreError):
-    """The commit was sent and its answer was not seen. Repeat the transaction as it was; its keys make that safe."""
+    """The commit was sent and its answer did not arrive. Repeat the exact transaction; its keys make that safe."""
 
 
 class SparkError(TriggererError):
-    """Spark, or the way to it."""
+    """Spark or the connection to it failed."""
 
 
 class SubmitFailed(SparkError):
-    """No session could be had: no Java, no PySpark, a master that does not answer."""
+    """No session could be opened: no Java, no PySpark, or a master that does not answer."""
 
 
 class RunFailed(SparkError):

@@ -1,4 +1,4 @@
-"""Translates what goes wrong with a request into the project's errors. None of them shows a header or a query."""
+"""Translates the failures of requests into the project's errors, which never show a header or a query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import httpx
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 
 MOST_PATIENCE_S: Final = 3600.0
-"""The longest that a server's `Retry-After` is followed."""
+"""The longest `Retry-After` of a server that is obeyed."""
 
 CAUGHT: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError)
 
@@ -30,10 +30,10 @@ _LATER: Final = frozenset({408, 425, 429})
 
 
 class TryLater(BrokerUnavailable):
-    """The server says when to come again.
+    """The server says when to ask again.
 
     Attributes:
-        seconds: From now.
+        seconds: The time to wait from now.
     """
 
     def __init__(self, message: str, seconds: float) -> None:
@@ -42,10 +42,10 @@ class TryLater(BrokerUnavailable):
 
 
 class NotAnswered(BrokerRefused):
-    """The server refuses.
+    """The server refuses the request.
 
     Attributes:
-        status: Of its answer.
+        status: The HTTP status of the answer.
     """
 
     def __init__(self, message: str, status: int) -> None:
@@ -54,7 +54,7 @@ class NotAnswered(BrokerRefused):
 
 
 def shown(url: str) -> str:
-    """A URL without its query, which may hold a key."""
+    """Return a URL without user, query and fragment, which may contain secrets."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -63,18 +63,19 @@ def translate(error: BaseException, what: str) -> BrokerError:
     """See `triggerer.pluginkit.guarding`."""
     if isinstance(error, TimeoutError):
         return BrokerUnavailable(
-            f"{what}: no complete answer in time", hint="timeout_s is too low, or it is down"
+            f"{what}: no complete answer in time",
+            hint="timeout_s is too low, or the server is down",
         )
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
         return BrokerRefused(
-            f"{what}: its certificate cannot be verified: {error}",
-            hint='verify = "/path/of/the/authority.pem" in the connection trusts a private one',
+            f"{what}: the server's certificate cannot be verified: {error}",
+            hint='verify = "/path/of/the/authority.pem" in the connection trusts a private authority',
         )
     if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
         return BrokerRefused(f"{what}: {error}", hint="check the URL and the headers")
     if isinstance(error, httpx.TimeoutException):
         return BrokerUnavailable(
-            f"{what}: no answer in time", hint="is it up, and is timeout_s enough?"
+            f"{what}: no answer in time", hint="is the server up, and is timeout_s enough?"
         )
     said = str(error) or type(error).__name__
     hint = "is it up, and reachable from here?"
@@ -92,16 +93,16 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def raise_for_status(status: int, retry_after: str | None, what: str) -> None:
-    """Raise for an answer that is none.
+    """Raise an error for a status that means failure.
 
     Raises:
-        TryLater: It says when to come again.
+        TryLater: The answer says when to ask again.
         BrokerUnavailable: A later request may succeed.
-        NotAnswered: It will not.
+        NotAnswered: A later request would fail too.
     """
     if status < 400:
         return
-    said = f"{what}: it answers {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
+    said = f"{what}: the server answers {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
     if status < 500 and status not in _LATER:
         raise NotAnswered(said, status)
     seconds = read_retry_after(retry_after)
@@ -111,7 +112,7 @@ def raise_for_status(status: int, retry_after: str | None, what: str) -> None:
 
 
 def read_retry_after(value: str | None) -> float | None:
-    """The seconds of a `Retry-After`, as a number or an instant; None where there is none that can be read."""
+    """Return the seconds of a `Retry-After`, given as a number or an instant; None if it is missing or unreadable."""
     if value is None:
         return None
     text = value.strip()

@@ -25,15 +25,15 @@ _KEPT_HEADERS: Final = ("content-type", "etag", "last-modified", "date")
 _SETTLED_AFTER: Final = timedelta(seconds=60)
 """How much older than the answer a `Last-Modified` has to be to tell contents apart.
 
-It has seconds: what changes again in the second in which it was read has the same one, and "not modified since" would
-hide it. A minute also covers clocks that differ, and file systems that stamp late.
+The header has a resolution of a second. A second change within the second of the answer has the same header, and "not
+modified since" would hide it. A minute also covers clocks that differ, and file systems that write timestamps late.
 Source: RFC 9110, section 8.8.2.2; RFC 2616, section 13.3.3, for the minute.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    """By what a server recognises that nothing has changed. They hold for one URL."""
+    """The values by which a server recognises unchanged content; valid for one URL."""
 
     url: str
     etag: str | None = None
@@ -48,17 +48,17 @@ class Validators:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a URL answers. `body` is None where nothing has changed (304), or nothing is there (204)."""
+    """The answer for a URL. `body` is None if the content has not changed (304) or is empty (204)."""
 
     body: bytes | None
     headers: Mapping[str, str]
     validators: Validators
     is_empty: bool = False
-    """Nothing is there."""
+    """Whether the server has no content (204)."""
 
 
 class Fetcher:
-    """Asks one server. `aclose` it."""
+    """Fetches from one server; the owner calls `aclose`."""
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
@@ -70,12 +70,12 @@ class Fetcher:
         """Get a URL.
 
         Args:
-            params: Put into its query.
-            known: Of the last answer.
+            params: Added to the URL's query.
+            known: The validators of the last answer.
         Raises:
             ConfigurationError: The file with the authorities cannot be read.
-            BrokerRefused: A repeat brings the same answer.
-            BrokerUnavailable: It may not; `TryLater` where the server says when.
+            BrokerRefused: A repeat would fail too.
+            BrokerUnavailable: A repeat may succeed; `TryLater` if the server says when.
         Cancellation: Nothing was changed.
         """
         if self._client is None:
@@ -89,17 +89,17 @@ class Fetcher:
         )
 
     async def _open(self) -> httpx.AsyncClient:
-        # Its log names each URL with its query.
+        # httpx logs each URL with its query.
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        # In a thread: it reads some hundred certificates.
+        # In a thread: this reads some hundred certificates.
         context = await to_thread.run_sync(_ssl_context, self._settings.verify)
         try:
             return httpx.AsyncClient(verify=context, timeout=self._settings.timeout_s)
         except (httpx.InvalidURL, ImportError, ValueError) as error:
-            # A client is made of nothing else that could be wrong.
+            # The client reads the proxy settings, and no other argument can be wrong.
             raise ConfigurationError(
                 f"the proxy that the environment names cannot be used: {error}",
-                hint="look at HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: http://host:port",
+                hint="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: http://host:port",
             ) from error
 
     async def _fetch(
@@ -118,14 +118,14 @@ class Fetcher:
                     location = response.headers.get("location")
                     if response.status_code in (301, 302, 303, 307, 308) and location:
                         following = _follow(url, location, what)
-                        # For good: back at its own origin it is asked by who could read the way there.
+                        # Secrets stay off after a foreign origin, also on the way back: that origin chose the URL.
                         may_send_secrets = may_send_secrets and origin_of(following) == origin_of(
                             url
                         )
                         url = following
                         continue
                     return await self._read(response, asked, what)
-        raise BrokerRefused(f"{what}: it redirects more than {_MOST_REDIRECTS} times")
+        raise BrokerRefused(f"{what}: the server redirects more than {_MOST_REDIRECTS} times")
 
     async def _read(self, response: httpx.Response, asked: str, what: str) -> Answer:
         status, found = response.status_code, response.headers
@@ -137,13 +137,13 @@ class Fetcher:
         if status == 204:
             return Answer(None, headers, validators, is_empty=True)
         if not 200 <= status < 300:
-            raise BrokerRefused(f"{what}: it answers {status}, which is no answer")
+            raise BrokerRefused(f"{what}: the server answers {status}, which has no content")
         parts, size = [], 0
         async for part in response.aiter_bytes():
             size += len(part)
             if size > self._settings.max_bytes:
                 raise BrokerRefused(
-                    f"{what}: its answer has more than {self._settings.max_bytes} bytes",
+                    f"{what}: the answer has more than {self._settings.max_bytes} bytes",
                     hint="raise max_bytes in the connection, or ask for less",
                 )
             parts.append(part)
@@ -155,12 +155,12 @@ class Fetcher:
 
 
 def _last_modified(headers: Mapping[str, str]) -> str | None:
-    """The header, if it tells this content from a later one."""
+    """Return `Last-Modified`, if it is old enough to tell this content from a later one."""
     value = headers.get("last-modified")
     modified = _instant(value)
     if modified is None:
         return None
-    # Where the server has no clock, ours counts (RFC 9110, section 6.6.1).
+    # If the server has no clock, ours counts (RFC 9110, section 6.6.1).
     answered = _instant(headers.get("date")) or datetime.now(UTC)
     return value if answered - modified >= _SETTLED_AFTER else None
 
@@ -180,23 +180,23 @@ def _with_query(url: str, params: Mapping[str, Any] | None) -> str:
 
 
 def _follow(url: str, location: str, what: str) -> str:
-    """The URL to which an answer redirects.
+    """Return the URL to which an answer redirects.
 
     Raises:
-        BrokerRefused: It is none, or one that is not asked.
+        BrokerRefused: The target is no URL, or is not allowed.
     """
     try:
         following = urljoin(url, location)
         origin_of(following)
     except ValueError as error:
-        raise BrokerRefused(f"{what}: it redirects to what is no URL: {error}") from error
+        raise BrokerRefused(f"{what}: the server redirects to an invalid URL: {error}") from error
     scheme = urlsplit(following).scheme
     if scheme not in ("http", "https"):
-        raise BrokerRefused(f"{what}: it redirects to {shown(following)}")
+        raise BrokerRefused(f"{what}: the server redirects to {shown(following)}")
     if urlsplit(url).scheme == "https" and scheme == "http":
         raise BrokerRefused(
-            f"{what}: it redirects to {shown(following)}, which is not encrypted",
-            hint="use that URL in the trigger if this is meant",
+            f"{what}: the server redirects to {shown(following)}, which is not encrypted",
+            hint="use that URL in the trigger if this is intended",
         )
     return following
 

@@ -1,4 +1,4 @@
-"""What was seen of a URL, and what is to be remembered of that. Synchronous, without I/O."""
+"""Remembers which items of a URL were delivered and settled. Synchronous, without I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_KNOWN: Final = 2 * MOST_ITEMS
 
 @dataclass(slots=True)
 class Round:
-    """One answer: once all its items and those before it are settled, the next request may begin behind it."""
+    """One answer. Once its items and all earlier ones are settled, a later stream may begin after it."""
 
     validators: Validators | None
     cursor: Any
@@ -28,11 +28,11 @@ class Round:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """An item on its way; the broker payload.
+    """One delivered item; the broker payload.
 
     Attributes:
         number: Grows with each item of a producer.
-        version: For a URL that is one item: the number of its content since it is watched.
+        version: If the URL is one item: the number of its content, counted since the watching began.
     """
 
     found: Found
@@ -41,48 +41,49 @@ class Delivery:
     number: int
     version: int | None
     seen_at: datetime
-    """When it was first polled."""
+    """When the item was first polled."""
     size: int = 0
     failures: int = 0
 
 
 @dataclass(slots=True)
 class Memory:
-    """Of one URL.
+    """Remembers the items of one URL.
 
-    Items are remembered by their digests once they are settled, the latest `MOST_KNOWN` of them; those that are no
-    longer in the answers give way first. What comes again after that has the same idempotency key, and makes no event.
-    A URL that is one item (`is_document`) fires whenever its content is another than before, so also when an earlier
-    one comes back. Its versions are numbered, and `incarnation` tells them from those of an earlier stream. A number is
-    used for one content only: a successor has to know those that were given and not settled, since their events may be
-    durable. So the state is stored before a version is delivered.
+    Settled items are remembered by their digests, the latest `MOST_KNOWN` of them; items that have left the answers are
+    forgotten first. A forgotten item that comes again has the same idempotency key, and makes no event.
+
+    A URL that is one item (`is_document`) fires whenever its content changes, also back to an earlier content. Its
+    versions are numbered, and `incarnation` distinguishes them from the versions of an earlier stream. Each number has
+    one content. A successor has to know versions that were delivered and not settled, because their events may be
+    stored. So the state is stored before a version is delivered.
     """
 
     source: str
-    """Part of all keys."""
+    """The beginning of all idempotency keys."""
     is_document: bool
     has_begun: bool = False
     validators: Validators | None = None
-    """Of the last answer that is settled with all before it; so `cursor`."""
+    """The validators of the last answer that is settled together with all earlier ones; `cursor` belongs to it too."""
     cursor: Any = None
     incarnation: str = ""
     version: int = 0
-    """Of the content that was settled last."""
+    """The version that was settled last."""
     known: dict[str, None] = field(default_factory=dict)
-    """The digests of what is settled, in that order. Of a document the last one alone."""
+    """The digests of settled items, in that order; for a document only the last one."""
     _in_flight: dict[str, None] = field(default_factory=dict)
     _rounds: deque[Round] = field(default_factory=deque)
     _present: frozenset[str] = frozenset()
     _latest: str | None = None
-    """The content that was delivered last, and its number."""
+    """The digest that was delivered last; `_latest_version` is its number."""
     _latest_version: int = 0
     _is_unsure: bool = False
-    """Whether a predecessor delivered that, and nobody knows what became of it."""
+    """Whether a predecessor delivered the latest version, with an unknown outcome."""
     _numbers: int = 0
 
     @classmethod
     def restore(cls, source: str, state: Any, *, is_document: bool) -> Memory:
-        """What a predecessor has stored; nothing if it is None, or of a version that is not known."""
+        """Restore the state of a predecessor; begin empty if it is None or has an unknown format."""
         memory = cls(source, is_document)
         if isinstance(state, dict) and state.get("v") == _VERSION:
             memory.has_begun = True
@@ -94,18 +95,19 @@ class Memory:
                 None if state["validators"] is None else Validators(*state["validators"])
             )
             memory._latest = next(reversed(memory.known), None)
-            # Not in the states of releases before it was stored.
+            # Earlier releases did not store this field.
             if (delivered := state.get("delivered")) is not None:
                 memory._latest_version, memory._latest = delivered
                 memory._is_unsure = True
-                # They are of an earlier content: "unchanged" would be that one, and has nothing to deliver.
+                # The validators belong to an earlier content. An answer "unchanged" would mean that content, without a
+                # body.
                 memory.validators = None
         if not memory.incarnation:
             memory.incarnation = uuid.uuid4().hex[:12]
         return memory
 
     def dump(self) -> dict[str, Any]:
-        """As `restore` takes it."""
+        """Return the state for `restore`."""
         validators = self.validators
         return {
             "v": _VERSION,
@@ -125,30 +127,31 @@ class Memory:
     def in_flight(self) -> int:
         return len(self._in_flight)
 
-    # An answer
+    # Receiving an answer
 
     def take(
         self, found: Iterable[Found], validators: Validators, cursor: Any, seen_at: datetime
     ) -> list[Delivery]:
-        """Those of an answer that are new, in its order; they are in flight from now on."""
+        """Return deliveries of an answer's new items, in order; they are in flight from now on."""
         found = tuple(found)
         answered = Round(validators, cursor)
         new = [self._deliver(one, answered, seen_at) for one in found if self._is_new(one)]
         self._present = frozenset(one.digest for one in found)
         answered.unsettled = len(new)
         if not new and self._rounds and not self._rounds[-1].unsettled:
-            # An item that fails for long keeps the rounds behind it: those that say nothing must not grow.
+            # While an item keeps failing, later rounds stay. Rounds without items are merged, so that their number is
+            # bounded.
             self._rounds.pop()
         self._rounds.append(answered)
         self._end_rounds()
         return new
 
     def has_news(self, found: Iterable[Found]) -> bool:
-        """Whether any of it would be delivered."""
+        """Whether any of the items would be delivered."""
         return any(map(self._is_new, found))
 
     def skip(self, found: Iterable[Found], validators: Validators, cursor: Any) -> None:
-        """Remember what an answer holds, without a delivery."""
+        """Remember the items of an answer without delivering them."""
         found = tuple(found)
         self._present = frozenset(one.digest for one in found)
         for one in found:
@@ -166,7 +169,7 @@ class Memory:
         version = None
         key = f"{self.source}/{one.digest}"
         if self.is_document:
-            # What may be durable already is delivered as the same version.
+            # Events of this version may be stored already, so it is delivered with the same number.
             if not (self._is_unsure and one.digest == self._latest):
                 self._latest_version += 1
             self._latest, self._is_unsure = one.digest, False
@@ -175,10 +178,10 @@ class Memory:
         self._in_flight[key if self.is_document else one.digest] = None
         return Delivery(one, key, answered, self._numbers, version, seen_at)
 
-    # What became of it
+    # Settling
 
     def dump_after(self, deliveries: Iterable[Delivery]) -> dict[str, Any]:
-        """As `dump` will be once these, which are in flight, are settled."""
+        """Return what `dump` will return once these deliveries, which are in flight, are settled."""
         copies = [copy(one) for one in self._rounds]
         rounds = {id(one): again for one, again in zip(self._rounds, copies, strict=True)}
         after = replace(
@@ -194,7 +197,7 @@ class Memory:
         return after.dump()
 
     def settle(self, delivery: Delivery) -> None:
-        """Its events are durable, or nobody can use it."""
+        """Record that an item's events are stored, or that it was rejected."""
         digest = delivery.found.digest
         self._in_flight.pop(delivery.key if self.is_document else digest, None)
         if delivery.version is None:
@@ -216,7 +219,7 @@ class Memory:
             return
         self.known[digest] = None
         if len(self.known) > MOST_KNOWN:
-            # A tenth at once: each look goes through all of them.
+            # Forget a tenth at once, because each search goes through all of them.
             surplus = len(self.known) - MOST_KNOWN + MOST_KNOWN // 10
             gone = [one for one in self.known if one not in self._present][:surplus]
             for one in gone:

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_PAGES: Final = 100
-"""How many pages are fetched in a row, before the poke interval passes again."""
+"""The most pages that are fetched without waiting for the poke interval."""
 MOST_FAILED: Final = 1_000
-"""While so many items have failed and wait to be delivered again, no new ones are asked for."""
+"""While this many failed items wait for their redelivery, the producer does not poll."""
 _OF_A_LOST_CURSOR: Final = frozenset({400, 404, 410, 422})
-"""What servers answer to a cursor that they do not know, or no more."""
+"""The answers of servers to a cursor that is unknown or has expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """What is polled, and how; the arguments of the trigger that the siblings share."""
+    """The arguments that triggers of one stream share: the URL, and how to poll and read it."""
 
     url: str
     poke_interval: float
@@ -48,11 +48,11 @@ class Polled:
 
 
 class HttpSharedStreamProducer(SharedStreamProducer):
-    """Yields the items of a URL that are new, as messages whose payload is a `Delivery`.
+    """Yields the new items of a URL, with a `Delivery` as broker payload.
 
-    An HTTP server keeps no position, so the place is a state in the store: what was settled, the cursor, and the
-    validators by which the server recognises that nothing has changed. A failed item is delivered again, from memory,
-    after growing delays, for as long as it fails; after a restart it comes again if the server still shows it.
+    An HTTP server keeps no position, so the stream has a state in the store: the settled items, the cursor and the
+    validators. A failed item is delivered again from memory, after growing delays and without a limit. After a restart
+    it comes again if the server still shows it.
     """
 
     def __init__(self, polled: Polled, *, settings: HttpSettings, connection: str) -> None:
@@ -68,11 +68,11 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         self._cursor: Any = None
         self._failed: dict[Delivery, None] = {}
         self._due = 0.0
-        """When what has failed is delivered again."""
+        """When the failed items are delivered again."""
         self._has_failed = anyio.Event()
         self._saved: Any = None
         self._is_ahead = False
-        """Whether a state is being stored that passes what has not been advanced yet."""
+        """Whether a state is being stored that includes items which are not advanced yet."""
         self._has_advanced = anyio.Event()
 
     def use_state(self, state: StreamState) -> None:
@@ -108,14 +108,14 @@ class HttpSharedStreamProducer(SharedStreamProducer):
                     break
 
     async def _begin(self) -> None:
-        """Where nothing is stored yet."""
+        """Begin a stream without a stored state."""
         if self._polled.first == "skip":
             await self._skip_all()
         self._memory.has_begun = True
         await self._save()
 
     async def _skip_all(self) -> None:
-        """Pass over all pages that are there, however many: what is left of them would fire as if it were new."""
+        """Skip all present pages, however many: the items of a page that is left out would fire as new."""
         asked = 0
         while True:
             try:
@@ -130,13 +130,13 @@ class HttpSharedStreamProducer(SharedStreamProducer):
                 await anyio.sleep(self._polled.poke_interval)
 
     def _put_off(self, error: TryLater) -> float:
-        """How many seconds to wait before the server is asked again."""
+        """Return how many seconds to wait before the next request."""
         delay = max(self._polled.poke_interval, error.seconds)
-        logger.warning("%s; it is asked again in %.0f s, as it says", error, delay)
+        logger.warning("%s; asked again in %.0f s, as the server demands", error, delay)
         return delay
 
     def _skip(self, page: Page, answer: Answer) -> bool:
-        """Pass over a page; whether there is another."""
+        """Skip a page; return whether there is another one."""
         has_more = self._advances(page) and self._memory.has_news(page.found)
         self._cursor = self._cursor if page.cursor is None else page.cursor
         self._memory.skip(page.found, answer.validators, self._cursor)
@@ -144,7 +144,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         return has_more
 
     async def _poll(self) -> tuple[list[Delivery], float]:
-        """Ask once; what is new, and how many seconds to wait before the next time: none if there is another page."""
+        """Ask once; return the new items, and the seconds until the next request (0: there is another page)."""
         interval = self._polled.poke_interval
         try:
             page, answer = await self._ask()
@@ -160,7 +160,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         for delivery in new:
             delivery.size = get_size(self._message(delivery))
         while self._is_ahead and self._memory.is_document and new:
-            # Its number has to be stored before its event can be.
+            # The version has to be stored before its event.
             await self._has_advanced.wait()
         if not self._is_ahead:
             await self._save()
@@ -170,7 +170,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         return page.cursor is not None and page.cursor != self._cursor
 
     async def _ask(self) -> tuple[Page | None, Answer]:
-        """The answer, and what it holds: None where nothing has changed."""
+        """Ask once; return the items, or None if nothing has changed, and the answer."""
         param = self._polled.cursor_param
         params = None if param is None or self._cursor is None else {param: self._cursor}
         try:
@@ -178,8 +178,8 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         except NotAnswered as error:
             if params is not None and error.status in _OF_A_LOST_CURSOR:
                 error.hint = (
-                    f"it was asked with the cursor that is stored, as {param!r}: if the server knows that no more,"
-                    " another poke_interval lets the watcher begin anew"
+                    f"the request had the stored cursor as {param!r}: if the server no longer knows it,"
+                    " another poke_interval lets the watcher begin again"
                 )
             raise
         if answer.is_empty:
@@ -189,7 +189,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         return self._reader.read(answer.body, f"GET {shown(self._url)}"), answer
 
     async def _wait(self, poll_at: float) -> None:
-        """Until the next poll, or until what has failed is due."""
+        """Wait until the next poll, or until failed items are due."""
         until = min(poll_at, self._due) if self._failed else poll_at
         if len(self._failed) >= MOST_FAILED:
             until = self._due
@@ -227,7 +227,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
                     failures = max(failures, delivery.failures)
                     self._failed[delivery] = None
                 case Judgement.REJECT:
-                    logger.warning("an item of %s was rejected, and is passed", shown(self._url))
+                    logger.warning("an item of %s was rejected, and is skipped", shown(self._url))
                     self._memory.settle(delivery)
                 case Judgement.ACK:
                     self._memory.settle(delivery)
@@ -237,7 +237,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         await self._save()
 
     async def _save(self) -> None:
-        """Store the place, where it has changed."""
+        """Store the state if it has changed."""
         state = self._memory.dump()
         if self._state is None or state == self._saved:
             return
@@ -261,7 +261,7 @@ class HttpSharedStreamProducer(SharedStreamProducer):
 
 
 async def check_url(polled: Polled, *, settings: HttpSettings) -> None:
-    """Ask once, and look whether the answer has what is to be read; without a deadline beyond `timeout_s`.
+    """Ask once, and check that the answer can be read; the only deadline is `timeout_s`.
 
     Raises:
         ConfigurationError, BrokerRefused, BrokerUnavailable: As `open_stream`.
@@ -279,6 +279,6 @@ async def check_url(polled: Polled, *, settings: HttpSettings) -> None:
 
 
 def _source(connection: str, polled: Polled) -> str:
-    """What tells this URL's items from another's, in their keys: how often it is polled does not count."""
+    """Return the beginning of idempotency keys, which differs for each URL and way of reading, not by the interval."""
     parts = [connection, polled.url, polled.items, polled.item_key]
     return "http/" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""From an answer to its items: what is in it, and what tells one from the next. Synchronous, without I/O."""
+"""Reads the items of an answer, with the keys that distinguish them. Synchronous, without I/O."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from triggerer.errors import BrokerRefused
 from triggerer.pluginkit.matching import MISSING, Getter, compile_path
 
 MOST_ITEMS: Final = 10_000
-"""In one answer: the keys of all of them have to be remembered."""
+"""The most items in one answer: all their keys have to be remembered."""
 _LONG: Final = 2.0**63
-"""A whole number of JSON that is as large, or larger, may have lost digits."""
+"""A JSON number of this size or more may have lost digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An item of an answer, or the whole of it.
+    """An item of an answer, or the whole answer.
 
     Attributes:
-        digest: Of what tells it from others: its key, or all of it.
-        key: Its key as it stands there; the digest where it has none.
+        digest: The digest of the item's key, or of the whole item if it has none.
+        key: The key as the answer has it; the digest if the item has none.
     """
 
     digest: str
@@ -35,7 +35,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What an answer holds; each item once. `cursor` is None where it has none."""
+    """The items of an answer, each once, and the cursor; None if there is none."""
 
     found: tuple[Found, ...]
     cursor: str | int | float | None = None
@@ -46,7 +46,7 @@ class Reader:
 
     Args:
         items: The path to the list; None: the answer as a whole is the only item.
-        item_key: The path, in an item, to what tells it from the next. None, or where it is missing: all of it.
+        item_key: The path in an item to its key. If it is None or the item lacks it, the whole item is the key.
         cursor: The path to the cursor.
     """
 
@@ -60,14 +60,14 @@ class Reader:
         """Read an answer.
 
         Raises:
-            BrokerRefused: It is not JSON and has to be, has no list where one is expected, or has too many items.
+            BrokerRefused: The answer is not JSON and has to be, has no list at `items`, or has too many items.
         """
         document = None
         if self._get_items is not None or self._get_cursor is not None:
             try:
                 document = BrokerMessage(body).json()
             except ValueError as error:
-                raise BrokerRefused(f"{what}: its answer is not JSON: {error}") from error
+                raise BrokerRefused(f"{what}: the answer is not JSON: {error}") from error
         cursor = None if self._get_cursor is None else self._get_cursor(None, document)
         if isinstance(cursor, bool) or not isinstance(cursor, (str, int, float)):
             cursor = None
@@ -76,26 +76,26 @@ class Reader:
             return Page((Found(digest, digest, body),), cursor)
         items = self._get_items(None, document)
         if items is None:
-            # As some servers write a list of nothing.
+            # Some servers write an empty list as null.
             items = []
         return Page(self._read_items(items, body, what), cursor)
 
     def _read_items(self, items: Any, body: bytes, what: str) -> tuple[Found, ...]:
         if not isinstance(items, list):
             raise BrokerRefused(
-                f"{what}: its answer has no list at {self._items!r}",
-                hint="items is the path to the list: data.items, or @value where the answer is the list",
+                f"{what}: the answer has no list at {self._items!r}",
+                hint="items is the path to the list: data.items, or @value if the answer is the list",
             )
         if len(items) > MOST_ITEMS:
             raise BrokerRefused(
-                f"{what}: its answer has {len(items)} items, {MOST_ITEMS} can be told apart",
+                f"{what}: the answer has {len(items)} items, more than {MOST_ITEMS}",
                 hint="ask for fewer at a time, with a limit in the URL or a cursor",
             )
         found: dict[str, Found] = {}
         for item, key in zip(items, self._keys_of(items, body), strict=True):
             value = orjson.dumps(item)
             is_keyed = key is not MISSING and key is not None
-            # Of a kind of their own: a key that looks like an item must not be taken for it.
+            # The digest includes `is_keyed`, so that a key and a whole item with the same content differ.
             basis = [key] if is_keyed else item
             digest = digest_of(orjson.dumps([is_keyed, basis], option=orjson.OPT_SORT_KEYS))
             found.setdefault(digest, Found(digest, key if is_keyed else digest, value))
@@ -106,7 +106,7 @@ class Reader:
             return [MISSING] * len(items)
         keys = [self._get_key(None, item) for item in items]
         if any(isinstance(key, float) and abs(key) >= _LONG for key in keys):
-            # Two of them might be taken for one: read again, with all digits. As text, which everybody can store.
+            # Two large keys might look equal: read them again with all digits, as text, which every store accepts.
             assert self._get_items is not None
             exact = [self._get_key(None, item) for item in self._get_items(None, json.loads(body))]
             keys = [
@@ -121,5 +121,5 @@ def _getter(path: str | None) -> Getter[None] | None:
 
 
 def digest_of(content: bytes) -> str:
-    """What tells contents apart: 96 bits."""
+    """Return 96 bits of a content's hash."""
     return hashlib.sha256(content).hexdigest()[:24]

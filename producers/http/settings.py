@@ -26,23 +26,24 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def _switch(value: Any) -> Any:
-    """Return a boolean for the text by which an environment variable says it."""
+    """Return the boolean for a text from an environment variable."""
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings(ConnectionSettings):
-    """`[connections.<id>]` of a server. Every field is a key of that section, and none is needed."""
+    """`[connections.<id>]` of a server. Every field is an optional key of that section."""
 
     optional: ClassVar[str | None] = "http"
     examples: ClassVar[Mapping[str, str]] = {"base_url": "https://api.example.com/v1/"}
 
     base_url: OptionalText = None
-    """What a URL without a scheme is joined to. With it, `headers`, `params` and `token` go to its origin only."""
+    """The URL to which URLs without a scheme are joined. With it, `headers`, `params` and `token` go to its origin
+    only."""
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     """Sent with each request."""
     params: dict[str, str] = field(default_factory=dict, repr=False)
-    """Put into the query of each request: where a server wants its key there."""
+    """Added to the query of each request, for servers that want a key there."""
     token: OptionalText = field(default=None, repr=False)
     """Sent as `Authorization: Bearer …`."""
     verify: Annotated[bool | str, BeforeValidator(_switch)] = True
@@ -62,15 +63,17 @@ class HttpSettings(ConnectionSettings):
             raise ConfigurationError(f"{where} has a token and an Authorization header: give one")
         for name, value in self.headers.items():
             if not _HEADER.fullmatch(name):
-                raise ConfigurationError(f"{name!r} in headers of {where} is no name of a header")
+                raise ConfigurationError(
+                    f"{name!r} in headers of {where} is not a valid header name"
+                )
             _check_sendable(value, f"header {name!r} in {where}")
         _check_sendable(self.token or "", f"token in {where}")
 
     def url_of(self, url: str) -> str:
-        """The whole URL of a trigger's.
+        """Return the complete URL for a trigger's URL.
 
         Raises:
-            ConfigurationError: It has no scheme, and there is no `base_url`.
+            ConfigurationError: The URL has no scheme, and there is no `base_url`.
         """
         if is_absolute(url):
             return url
@@ -82,14 +85,14 @@ class HttpSettings(ConnectionSettings):
         return urljoin(self.base_url, url)
 
     def headers_for(self, url: str) -> dict[str, str]:
-        """What may be sent to a URL: the secrets of a server go to no other."""
+        """Return the headers for a URL; empty for a foreign origin, which must not get the server's secrets."""
         if not self._is_ours(url):
             return {}
         bearer = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return self.headers | bearer
 
     def params_for(self, url: str) -> dict[str, str]:
-        """The same of its query."""
+        """Return the query parameters for a URL; empty for a foreign origin."""
         return self.params if self._is_ours(url) else {}
 
     def _is_ours(self, url: str) -> bool:
@@ -97,26 +100,26 @@ class HttpSettings(ConnectionSettings):
 
 
 def _check_sendable(value: str, what: str) -> None:
-    """Refuse what cannot stand in a header, without showing it: it may be a secret.
+    """Refuse a value that cannot be sent in a header, without showing it: it may be a secret.
 
     Raises:
-        ConfigurationError: It has letters beyond ASCII, spaces around it, or the end of a line in it.
+        ConfigurationError: The value contains non-ASCII letters or a line end, or has spaces around it.
     """
     if not (value.isascii() and value.isprintable() and value == value.strip()):
         raise ConfigurationError(
             f"{what} cannot be sent",
-            hint="it has spaces around it, the end of a line in it, or letters beyond ASCII",
+            hint="it has spaces around it, a line end in it, or letters beyond ASCII",
         )
 
 
 def is_absolute(url: str) -> bool:
-    """Whether it says of itself where it is."""
+    """Whether the URL has a scheme and a host."""
     parts = urlsplit(url)
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def origin_of(url: str) -> tuple[str, str | None, int | None]:
-    """Scheme, host and port."""
+    """Return scheme, host and port of a URL."""
     parts = urlsplit(url)
     default = {"http": 80, "https": 443}.get(parts.scheme)
     return parts.scheme, parts.hostname, parts.port or default

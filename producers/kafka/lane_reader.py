@@ -45,8 +45,8 @@ class LaneReader:
 
     Args:
         group: The group's name.
-            group_lane: Returns the group's lane; None while the partition is not assigned. The keys of messages at
-                offsets that a cut log uses again depend on the cuts that the group knows.
+        group_lane: Returns the group's lane; None while the partition is not assigned. The keys of messages at
+            offsets that a cut log uses again depend on the cuts that the group knows.
     """
 
     def __init__(

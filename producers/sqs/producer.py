@@ -72,7 +72,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         Raises:
             BrokerUnavailable: The service has not answered for `unavailable_after_s`.
             BrokerRefused: The queue was deleted, or this identity may not receive from it.
-            Cancellation: Takes effect when the open polls are answered, which may take `receive_wait_s`.
+        Cancellation: Takes effect when the open polls are answered, which may take `receive_wait_s`.
         """
         await self._is_open.wait()
         assert self._open is not None
@@ -93,7 +93,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
             BrokerUnavailable: A message could not be deleted for `unavailable_after_s`.
             BrokerRefused: This identity may not delete messages.
 
-            Cancellation: A message may be deleted or not; if not, it comes again under the same key.
+        Cancellation: A message may be deleted or not; if not, it comes again under the same key.
         """
         if self._open is not None:
             await self._open.settler.advance(batches, report)

@@ -346,13 +346,17 @@ async def test_a_server_that_says_when_to_come_again_is_left_alone_until_then(
         (Reply(500), BrokerUnavailable, "answers 500 Internal Server Error"),
         (Reply(401), BrokerRefused, "check the connection's token"),
         (Reply(404), BrokerRefused, "check the URL"),
-        (Reply(206 + 100), BrokerRefused, "which is no answer"),
-        (Reply(body=b"<html>"), BrokerRefused, "its answer is not JSON"),
+        (Reply(206 + 100), BrokerRefused, "which has no content"),
+        (Reply(body=b"<html>"), BrokerRefused, "the answer is not JSON"),
         (Reply(body=b'{"items": []}'), BrokerRefused, "no list at '@value'"),
         (Reply(body=b"[" + b"1," * 20_000 + b"1]"), BrokerRefused, "has 20001 items"),
         (Reply(302, headers={"Location": "/orders"}), BrokerRefused, "more than 5 times"),
         (Reply(302, headers={"Location": "ftp://x/y"}), BrokerRefused, "redirects to ftp://x/y"),
-        (Reply(302, headers={"Location": "http://x:99999/"}), BrokerRefused, "is no URL: Port"),
+        (
+            Reply(302, headers={"Location": "http://x:99999/"}),
+            BrokerRefused,
+            "an invalid URL: Port",
+        ),
         (Reply(body=b"[]" + b" " * 4096, delay_s=30), BrokerUnavailable, "no complete answer"),
         (Reply(body=b" " * 200_000), BrokerRefused, "more than 100000 bytes"),
     ],
@@ -406,7 +410,7 @@ async def test_a_cursor_that_the_server_knows_no_more_is_named(
     cursor = {"path": "next", "param": "after"}
     error = await error_of(streams, polling(server, items="items", cursor=cursor))
     assert "410 Gone" in str(error)
-    assert "cursor that is stored, as 'after'" in str(error)
+    assert "the stored cursor as 'after'" in str(error)
     assert "t0k3n" not in str(error)
     server.answer = lambda _: Reply(410)
     other = await error_of(streams, polling(server, "/x", items="items", cursor=cursor))
