@@ -40,7 +40,7 @@ def test_an_outage_that_lasts_has_lines_at_growing_distances() -> None:
     assert logs[0]["hint"] == "check the password"
 
 
-def test_another_reason_is_told_at_once_and_the_same_one_is_not() -> None:
+def test_a_new_reason_is_logged_at_once_and_a_known_one_is_not() -> None:
     clock = Clock()
     availability = Availability("the database", clock)
     changes: list[str | None] = []
@@ -53,7 +53,7 @@ def test_another_reason_is_told_at_once_and_the_same_one_is_not() -> None:
     assert all(change is not None for change in changes)
 
 
-def test_what_flaps_is_told_ever_more_seldom() -> None:
+def test_an_outage_that_comes_and_goes_is_logged_less_and_less_often() -> None:
     clock = Clock()
     availability = Availability("the database", clock)
     with capture_logs() as logs:

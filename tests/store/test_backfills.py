@@ -104,7 +104,7 @@ async def daily(database: Database) -> Database:
     return database
 
 
-async def test_a_backfill_makes_the_runs_of_its_range_in_order_and_so_many_at_a_time(
+async def test_a_backfill_makes_the_runs_of_its_range_in_order_and_a_few_at_a_time(
     daily: Database,
 ) -> None:
     started = await _start(daily, 3, 7, max_active=2)
@@ -136,7 +136,7 @@ async def test_a_backfill_makes_the_runs_of_its_range_in_order_and_so_many_at_a_
     assert (await _view(daily)).runs == {"success": 3, "failed": 2}
 
 
-async def test_the_runner_goes_on_when_runs_end_and_begins_what_is_new(daily: Database) -> None:
+async def test_the_runner_continues_when_runs_end_and_starts_new_backfills(daily: Database) -> None:
     async def until(*days: int) -> None:
         with anyio.fail_after(30):
             # Polled: as somebody who knows nothing of the runner.
@@ -168,7 +168,7 @@ async def test_two_runners_begin_no_interval_twice(database: Database) -> None:
 @pytest.mark.parametrize(
     ("reprocess", "repeated"), [("none", []), ("failed", [2, 3]), ("all", [1, 2, 3])]
 )
-async def test_what_has_a_run_is_repeated_only_if_it_was_asked_for(
+async def test_an_interval_with_a_run_is_repeated_only_on_request(
     daily: Database, reprocess: str, repeated: list[int]
 ) -> None:
     for number, state in enumerate(("success", "failed", "cancelled", "running"), 1):
@@ -282,7 +282,7 @@ async def test_a_stale_dag_is_not_gone_on_with(daily: Database) -> None:
     assert await _days(daily) == [1]
 
 
-async def test_what_cannot_be_backfilled_is_refused(daily: Database) -> None:
+async def test_an_impossible_backfill_is_refused(daily: Database) -> None:
     await add_dag(daily, "by_hand", None)
     async with daily.transaction() as session:
         with pytest.raises(UnknownDag):
@@ -331,7 +331,7 @@ def test_a_timetable_without_dates_of_its_own_ends_or_is_refused() -> None:
 
 @pytest.mark.parametrize("existing", [None, *RunState])
 @pytest.mark.parametrize("reprocess", list(Reprocess))
-def test_what_is_active_is_never_repeated_and_what_is_missing_always_run(
+def test_an_active_run_is_never_repeated_and_a_missing_one_always_made(
     existing: RunState | None, reprocess: Reprocess
 ) -> None:
     step = step_for(existing, reprocess)
@@ -406,7 +406,7 @@ async def _start_backfill_in_steps(database: Database) -> None:
         await runner.run_once()
 
 
-async def test_what_a_backfill_starts_after_a_look_at_many_dags_is_not_made_of_that_look(
+async def test_runs_that_a_backfill_starts_after_a_look_are_not_made_by_that_look(
     postgres: Database,
 ) -> None:
     """Without a lock, only a row that has changed tells the scheduler."""
@@ -454,7 +454,7 @@ async def test_the_runs_of_a_backfill_are_shown_also_once_a_later_one_has_repeat
         ]
 
 
-async def test_its_runs_have_its_parameters_new_ones_and_those_that_it_repeats(
+async def test_new_and_repeated_runs_have_the_backfills_parameters(
     daily: Database,
 ) -> None:
     await _add_run(daily, 3, "failed")

@@ -50,7 +50,7 @@ async def two_old_runs(database: Database) -> list[DagRun]:
 # Events that wait
 
 
-async def test_cleaning_old_events_keeps_what_is_still_queued(database: Database) -> None:
+async def test_cleaning_keeps_old_events_that_are_still_queued(database: Database) -> None:
     """apache/airflow#70972."""
     await one_asset(database, is_paused=True)
     await add_dag(database, "other", asset_json("flights"), assets=[1])
@@ -121,7 +121,7 @@ async def test_many_events_go_in_small_steps(
     assert await events(database) == list(range(11, 21))
 
 
-async def test_it_ends_where_nothing_is_old_any_more(
+async def test_cleaning_ends_after_the_last_old_event(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cleaning, "_EVENTS", 1)
@@ -138,7 +138,7 @@ async def test_it_ends_where_nothing_is_old_any_more(
 # Partitions
 
 
-async def test_what_waits_for_a_partition_key_stays(database: Database) -> None:
+async def test_an_event_that_waits_for_a_partition_key_stays(database: Database) -> None:
     await daily(database)
     await emit_keys(database, HOURS[:23])
     await run_once(database)
@@ -154,7 +154,7 @@ async def test_what_waits_for_a_partition_key_stays(database: Database) -> None:
         assert await session.scalar(taken) == 24
 
 
-async def test_what_partition_keys_have_taken_goes_with_its_run(database: Database) -> None:
+async def test_the_events_of_a_partition_key_go_with_its_run(database: Database) -> None:
     await daily(database)
     await emit_keys(database, HOURS)
     await run_once(database)
@@ -341,7 +341,7 @@ async def test_a_backfill_goes_with_its_last_run_once_it_is_done(database: Datab
 # Events of tasks
 
 
-async def test_what_a_run_has_emitted_stays_as_long_as_it(database: Database) -> None:
+async def test_events_that_a_run_emitted_stay_as_long_as_the_run(database: Database) -> None:
     await one_asset(database)
     await add_asset(database, 2, "out")
     await emit(database, 1)
@@ -361,7 +361,7 @@ async def test_what_a_run_has_emitted_stays_as_long_as_it(database: Database) ->
 # The whole
 
 
-async def test_a_dry_run_tells_what_would_go_and_deletes_nothing(database: Database) -> None:
+async def test_a_dry_run_counts_and_deletes_nothing(database: Database) -> None:
     await one_asset(database)
     await add_asset(database, 2, "out")
     for _ in range(4):

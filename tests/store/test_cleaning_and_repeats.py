@@ -136,7 +136,7 @@ async def test_runs_by_hand_go_also_if_they_came_after_the_last_one_by_time(
     assert [run.id for run in await runs_of(database, "d")] == [by_time.id, by_hand[-1].id]
 
 
-async def test_what_is_done_for_a_few_does_not_grow_with_what_was_divided_or_waits(
+async def test_the_work_for_a_few_events_does_not_grow_with_divided_or_waiting_ones(
     database: Database,
 ) -> None:
     """Before a database has statistics."""
@@ -168,7 +168,7 @@ def _stopped(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-async def test_who_is_stopped_after_some_runs_finds_their_logs_the_next_time(
+async def test_a_cleaning_that_was_stopped_deletes_the_logs_the_next_time(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await _with_log(database, tmp_path)
@@ -243,7 +243,7 @@ async def test_states_of_watchers_are_written_in_the_order_in_which_cleaning_loc
         assert await session.scalar(other) == 2
 
 
-async def test_what_two_delete_at_the_same_time_counts_once(database: Database) -> None:
+async def test_rows_that_two_cleanings_delete_at_once_count_once(database: Database) -> None:
     await add_asset(database, 1, "a")
     events = await emit(database, 1, 10)
     for ids, gone in ((events[:4], 4), (events, 6)):

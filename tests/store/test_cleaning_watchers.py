@@ -197,7 +197,7 @@ async def test_the_events_of_a_removed_watcher_go(settled: Database) -> None:
     assert (await cleaned(settled)).asset_events == 2
 
 
-async def test_the_last_hour_of_a_watcher_stays_whatever_is_asked_for(settled: Database) -> None:
+async def test_the_last_hour_of_a_watcher_always_stays(settled: Database) -> None:
     now = await now_of(settled)
     async with settled.transaction() as session:
         await session.execute(

@@ -157,7 +157,7 @@ async def test_nothing_is_written_when_nothing_changed(database: Database) -> No
     assert written
 
 
-async def test_what_changed_is_announced_when_it_is_committed(database: Database) -> None:
+async def test_a_change_is_announced_when_it_is_committed(database: Database) -> None:
     with database.wakeups.subscribe(Signal.DAGS_CHANGED, Signal.STREAMS_CHANGED) as subscription:
         await sync(database, FULL)
         assert subscription.take_nowait() == {
@@ -223,7 +223,7 @@ async def test_a_stream_keeps_its_state_as_long_as_it_has_a_watcher(database: Da
     assert await rows(database, StreamState) == []
 
 
-async def test_what_a_watcher_asks_for_is_stored_with_its_trigger(database: Database) -> None:
+async def test_the_guarantee_of_a_watcher_is_stored_with_its_trigger(database: Database) -> None:
     asking = replace(watcher("x"), guarantee="at_least_once")
     await sync(database, file(assets=FULL.assets, watchers=(asking,)))
     assert [row.guarantee for row in await rows(database, Trigger)] == ["at_least_once"]
@@ -270,7 +270,9 @@ async def test_a_dag_is_paused_upon_creation_only(database: Database) -> None:
 
 
 @pytest.mark.parametrize("how", ["broken", "unparsed"])
-async def test_a_file_that_cannot_be_used_keeps_what_it_had(database: Database, how: str) -> None:
+async def test_a_file_that_cannot_be_used_keeps_its_definitions(
+    database: Database, how: str
+) -> None:
     await sync(database, FULL)
     changed = await (
         sync(database, broken()) if how == "broken" else sync(database, unparsed=("a.py",))
@@ -467,7 +469,9 @@ async def test_an_asset_that_an_event_created_is_adopted(database: Database) -> 
     assert (row.name, row.declared_in) == ("n", "a.py")
 
 
-async def test_a_schedule_that_changes_changes_what_is_waited_for(database: Database) -> None:
+async def test_a_changed_schedule_changes_the_assets_that_the_dag_waits_for(
+    database: Database,
+) -> None:
     await sync(database, FULL)
     changed = await sync(
         database, file(assets=FULL.assets, aliases=("z",), dags=(dag("d", "y"), dag("by_hand")))

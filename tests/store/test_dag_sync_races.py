@@ -83,7 +83,7 @@ async def test_a_file_is_in_force_though_an_event_makes_its_asset_or_alias_meanw
     assert dags == {"report", "by_alias"}
 
 
-async def test_what_an_owner_writes_while_a_watcher_moves_does_not_outlive_the_move(
+async def test_rows_that_an_owner_writes_while_a_watcher_moves_do_not_outlive_the_move(
     postgres: Database,
 ) -> None:
     """The file's transaction saw nothing of it, and whoever reads the other stream was given it."""

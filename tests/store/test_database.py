@@ -38,7 +38,7 @@ async def _open(url: str, **options: bool) -> None:
         ("sqlite://var/lib/x.db", "four"),
     ],
 )
-async def test_a_url_that_cannot_be_used_says_what_to_write(url: str, says: str) -> None:
+async def test_the_error_of_a_bad_url_shows_a_good_one(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         await _open(url)
 
@@ -111,14 +111,16 @@ async def test_where_no_file_descriptor_is_left_the_hint_does_not_doubt_the_serv
     assert "ulimit -n" in str(error.hint)
 
 
-async def test_who_opens_a_database_in_vain_says_so_and_the_log_does_not() -> None:
+async def test_a_database_that_cannot_be_opened_raises_and_logs_nothing() -> None:
     (port,) = free_ports(1)
     with capture_logs() as logs, pytest.raises(StoreUnavailable):
         await _open(f"postgresql://me@127.0.0.1:{port}/db")
     assert logs == []
 
 
-async def test_a_database_is_made_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+async def test_a_database_file_is_created_for_its_user_alone_under_any_umask(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "home" / "x.db"
     umask = os.umask(0)
     try:
@@ -250,7 +252,7 @@ async def test_postgresql_needs_no_lock(postgres_url: str) -> None:
             pass
 
 
-async def test_who_stops_in_the_midst_of_a_transaction_does_not_keep_its_locks(
+async def test_a_process_stopped_in_a_transaction_does_not_keep_its_locks(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_database(postgres_url) as database, database.reading() as session:

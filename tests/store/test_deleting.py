@@ -87,7 +87,9 @@ async def test_an_asset_that_is_not_there_is_unknown(database: Database) -> None
         await delete_asset(database, "nope")
 
 
-async def test_an_asset_in_use_is_refused_with_what_uses_it(database: Database) -> None:
+async def test_the_deletion_of_an_asset_in_use_is_refused_and_names_its_user(
+    database: Database,
+) -> None:
     await add_asset(database, 1, "a")
     await emit(database, 1)
 
@@ -159,7 +161,7 @@ async def test_an_event_in_a_run_that_has_not_ended_keeps_its_asset(database: Da
     assert await count(database, QueuedAssetEvent) == 0
 
 
-async def test_what_waits_for_partition_keys_goes_too(database: Database) -> None:
+async def test_events_that_wait_for_partition_keys_are_deleted_too(database: Database) -> None:
     await add_asset(database, 1, "a")
     await add_dag(database, "d", partitioned(partitioned_asset("a")), assets=[1], max_active_runs=0)
     await emit_keys(database, ["eu", "us"], asset_id=1)

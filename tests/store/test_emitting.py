@@ -59,7 +59,7 @@ async def test_a_repeated_task_emits_nothing_twice(database: Database) -> None:
     assert subscription.take_nowait() == {}
 
 
-async def test_an_event_on_an_alias_queues_for_who_waits_for_the_alias(
+async def test_an_event_on_an_alias_is_queued_for_dags_that_wait_for_the_alias(
     database: Database,
 ) -> None:
     await add_asset(database, 1, "report")

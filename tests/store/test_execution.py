@@ -163,7 +163,7 @@ async def test_only_attempts_that_were_begun_count_towards_giving_up(database: D
     assert "given up after 3 attempts" in (run.error or "")
 
 
-async def test_an_attempt_that_is_not_ours_any_more_does_not_begin(database: Database) -> None:
+async def test_an_attempt_that_another_executor_has_does_not_begin(database: Database) -> None:
     await add_dag(database, "report", None)
     async with database.transaction() as session:
         await create_manual_run(session, "report")
@@ -177,7 +177,7 @@ async def test_an_attempt_that_is_not_ours_any_more_does_not_begin(database: Dat
     assert (await _only_run(database)).started_at is None
 
 
-async def test_a_run_shows_what_it_waits_for_while_the_attempt_that_said_so_is_running(
+async def test_a_run_shows_its_attempts_wait_while_that_attempt_is_running(
     database: Database,
 ) -> None:
     async def shown() -> tuple[str | None, Any]:

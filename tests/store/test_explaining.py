@@ -23,7 +23,7 @@ from triggerer.store.events.emit import NewAssetEvent, record_events
 from triggerer.store.schema.models import Stream, Trigger, Watcher
 
 
-async def test_what_a_dag_waits_for_is_what_the_scheduler_decides(database: Database) -> None:
+async def test_why_not_shows_the_decision_of_the_scheduler(database: Database) -> None:
     await two_assets(database)
     await emit(database, 1, 3)
     async with database.reading() as session:
@@ -39,7 +39,9 @@ async def test_what_a_dag_waits_for_is_what_the_scheduler_decides(database: Data
         assert (await why_not(session, "join")).runs_due == 0
 
 
-async def test_which_watchers_of_its_assets_are_not_running_is_told(database: Database) -> None:
+async def test_why_not_names_the_watchers_of_its_assets_that_are_not_running(
+    database: Database,
+) -> None:
     await two_assets(database)
     await add_asset(database, 3, "other")
     await add_stream(database)
@@ -87,7 +89,7 @@ async def test_all_that_holds_a_dag_is_shown_with_its_end(database: Database) ->
     ]
 
 
-async def test_the_next_runs_are_those_that_come(database: Database) -> None:
+async def test_the_predicted_runs_are_the_runs_that_come(database: Database) -> None:
     start = await now_of(database) - HOUR - timedelta(minutes=1)
     schedule = OnTime(DeltaDataIntervalTimetable(HOUR))
     await timed(database, "report", schedule, start_date=start, catchup=True)
@@ -115,7 +117,7 @@ async def test_a_timetable_that_raises_is_named(
                 await ask()
 
 
-async def test_a_run_shows_its_events_and_what_of_the_expression_they_made_true(
+async def test_a_run_shows_its_events_and_the_parts_of_the_expression_that_they_satisfied(
     database: Database,
 ) -> None:
     await add_asset(database, 3, "unused")

@@ -21,7 +21,7 @@ async def _ask(database: Database, dag_id: str = "daily") -> WhyNot:
 
 
 @pytest.mark.parametrize("is_divided", [False, True])
-async def test_it_names_the_keys_that_wait_and_what_each_lacks(
+async def test_why_not_names_the_waiting_keys_and_their_missing_events(
     database: Database, is_divided: bool
 ) -> None:
     await daily(database, is_paused=not is_divided)
@@ -67,7 +67,7 @@ async def test_a_deadline_is_when_it_looks_again(database: Database) -> None:
     assert key.due_at == hold.until == key.lacks[0].deadline
 
 
-async def test_what_a_run_of_a_key_has_taken_is_not_said_to_wait_for_it_again(
+async def test_an_event_that_a_run_of_a_key_took_is_not_shown_as_waiting_for_it(
     database: Database,
 ) -> None:
     """A changed file maps an event again, after some of its keys have had their runs."""

@@ -187,7 +187,9 @@ async def test_a_log_that_another_machine_writes_into_a_shared_folder_is_followe
         await followed.set(state="success")
 
 
-async def test_what_cannot_be_followed_is_said(followed: Followed, tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_followed_is_reported(
+    followed: Followed, tmp_path: Path
+) -> None:
     with pytest.raises(UnknownRun):
         await followed.follow("nope")
     with pytest.raises(UnknownDag):

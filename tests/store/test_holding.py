@@ -120,7 +120,7 @@ async def test_an_attempt_that_cannot_load_its_file_is_held_and_does_not_count(
     assert delays == [1, 2, 4]
 
 
-async def test_a_held_run_says_what_it_waits_for(database: Database) -> None:
+async def test_a_held_run_shows_the_reason(database: Database) -> None:
     await sync(database, ILL)
     await sync(database, broken("a.py"))
     await queue(database, "ill")
@@ -131,7 +131,7 @@ async def test_a_held_run_says_what_it_waits_for(database: Database) -> None:
     assert run.waiting_since == run.queued_at
 
 
-async def test_what_a_claim_costs_does_not_grow_with_the_runs_that_are_held(
+async def test_the_cost_of_a_claim_does_not_grow_with_held_runs(
     sqlite: Database,
 ) -> None:
     await sync(sqlite, ILL, WELL)

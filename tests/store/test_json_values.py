@@ -105,7 +105,7 @@ async def test_a_number_comes_back_as_it_was_stored(watched: Database, column: s
     await _check(watched, type(row), column.split(".")[1])
 
 
-async def test_the_columns_of_runs_and_positions_give_back_what_was_stored(
+async def test_the_columns_of_runs_and_positions_return_the_stored_values(
     watched: Database,
 ) -> None:
     await add_dag(watched, "d", None)
@@ -175,7 +175,9 @@ async def test_params_that_the_store_would_not_give_back_are_refused(
             await trigger_dag(session, "d", params=params)
 
 
-async def test_what_an_orm_row_would_lose_is_refused_with_the_reason(database: Database) -> None:
+async def test_a_value_that_an_orm_row_would_lose_is_refused_with_the_reason(
+    database: Database,
+) -> None:
     with pytest.raises(
         RowRefused, match=r"^a value has NaN at n, which JSON does not have"
     ) as raised:

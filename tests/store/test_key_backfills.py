@@ -48,7 +48,7 @@ async def _states(database: Database) -> list[tuple[str | None, str, str]]:
     ]
 
 
-async def test_keys_are_run_in_order_and_so_many_at_a_time(database: Database) -> None:
+async def test_keys_are_run_in_order_and_a_few_at_a_time(database: Database) -> None:
     await daily(database, is_paused=True)
     found = await _start(database, [*DAYS, DAYS[0]], max_active=2)
     assert (found.state, found.from_date, found.intervals) == ("running", None, {})
@@ -81,7 +81,7 @@ async def test_runs_of_keys_have_the_parameters_of_the_backfill(database: Databa
     ]
 
 
-async def test_what_waits_for_a_key_goes_on_waiting_and_its_run_comes_all_the_same(
+async def test_events_that_wait_for_a_backfilled_key_still_get_their_run(
     database: Database,
 ) -> None:
     await daily(database)

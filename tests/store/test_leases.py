@@ -144,7 +144,7 @@ async def test_an_instance_lives_while_its_heart_beats(database: Database) -> No
         assert await live_instances(session, kind="triggerer") == ["b"]
 
 
-async def test_who_leaves_frees_its_streams_at_once(database: Database) -> None:
+async def test_an_instance_that_leaves_frees_its_streams_at_once(database: Database) -> None:
     await _streams(database, 2)
     async with database.transaction() as session:
         await register_instance(session, "one", kind="triggerer")
@@ -175,7 +175,7 @@ async def test_sqlites_leases_go_by_the_clock_that_is_given(sqlite_url: str) -> 
         assert await _claim(database, "two") == [Fence("s00", "two", 2)]
 
 
-async def test_only_what_may_be_claimed_and_fits_is_claimed(database: Database) -> None:
+async def test_only_streams_that_may_be_claimed_and_fit_are_claimed(database: Database) -> None:
     await _streams(database, 5)
     sizes = {"s00": 3, "s01": 3, "s02": 9, "s04": 2}
     async with database.transaction() as session:
@@ -198,7 +198,7 @@ async def test_a_heartbeat_moves_the_expiry_alone(database: Database) -> None:
     assert second.expires_at > first.expires_at
 
 
-async def test_who_died_long_ago_is_forgotten(database: Database) -> None:
+async def test_an_instance_that_died_long_ago_is_deleted(database: Database) -> None:
     async with database.transaction() as session:
         now = await database_now(session)
         for instance_id, age in (("old", timedelta(days=2)), ("late", timedelta(hours=1))):

@@ -27,7 +27,7 @@ INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) SELECT 'report
     "schedule", [asset_json("here"), partitioned(asset("here"))], ids=["assets", "partitions"]
 )
 @pytest.mark.parametrize("is_analyzed", [False, True])
-async def test_on_postgres_a_look_does_not_read_what_is_left_of_an_asset(
+async def test_on_postgres_a_look_does_not_read_leftover_events_of_an_asset(
     postgres: Database, schedule: dict[str, Any], is_analyzed: bool
 ) -> None:
     await add_asset(postgres, 1, "left")

@@ -211,7 +211,7 @@ async def test_assets_are_declared_or_not(database: Database) -> None:
     assert set(definitions.ASSET_STATES) == set(_ASSET_STATES)
 
 
-async def test_dags_show_what_waits_for_them_and_their_newest_run(database: Database) -> None:
+async def test_dags_show_their_waiting_events_and_their_newest_run(database: Database) -> None:
     await seed(database)
     async with database.reading() as session:
         dags = {row.dag_id: row for row in await definitions.list_dags(session)}
@@ -243,7 +243,7 @@ async def test_dags_show_what_waits_for_them_and_their_newest_run(database: Data
         (0, 6, (6, True)),
     ],
 )
-async def test_what_waits_for_a_dag_is_counted_up_to_a_bound(
+async def test_waiting_events_of_a_dag_are_counted_up_to_a_bound(
     database: Database, monkeypatch: pytest.MonkeyPatch, queued: int, keyed: int, expected: Any
 ) -> None:
     monkeypatch.setattr(definitions, "MOST_COUNTED", 10)
@@ -253,7 +253,9 @@ async def test_what_waits_for_a_dag_is_counted_up_to_a_bound(
     assert (dag.queued_events, dag.is_counted_short) == expected
 
 
-async def test_the_list_of_dags_reads_no_more_the_more_waits_for_them(database: Database) -> None:
+async def test_the_cost_of_the_list_of_dags_does_not_grow_with_waiting_events(
+    database: Database,
+) -> None:
     await _waiting(database, queued=20_000, keyed=10_000)
     if database.name.startswith("the PostgreSQL"):
         async with database.transaction() as session:

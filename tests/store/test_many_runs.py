@@ -114,7 +114,7 @@ async def test_a_dag_that_was_paused_since_the_look_gets_no_run_and_the_others_d
     assert await runs_of(postgres, "two") == []
 
 
-async def test_what_another_scheduler_has_made_since_the_look_is_not_made_again(
+async def test_runs_that_another_scheduler_made_after_the_look_are_not_made_again(
     postgres: Database, postgres_url: str
 ) -> None:
     await _dags(postgres)
@@ -198,7 +198,7 @@ async def test_a_run_whose_id_is_taken_takes_no_events_and_is_made_with_the_next
 
 
 @pytest.mark.parametrize("each", [None, 2])
-async def test_a_plan_made_while_the_queue_is_empty_does_not_walk_what_waits_for_other_dags(
+async def test_a_query_plan_from_an_empty_queue_does_not_walk_other_dags_events(
     postgres: Database, each: int | None
 ) -> None:
     """Plans are kept, and nobody may come to analyse the tables for long."""

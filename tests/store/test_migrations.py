@@ -74,7 +74,7 @@ async def test_the_migrations_reach_the_schema_of_the_models(empty_store_url: st
     assert migrated == modelled
 
 
-async def test_an_upgrade_of_what_is_up_to_date_does_nothing(database: Database) -> None:
+async def test_an_upgrade_of_current_tables_does_nothing(database: Database) -> None:
     assert await current(database) == HEAD
     assert not await upgrade(database)
     await check(database)

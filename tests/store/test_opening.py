@@ -94,7 +94,7 @@ async def test_a_watcher_that_joins_a_closed_stream_says_why_it_waits(database: 
     assert await said(database) == {"a.py": REASON, "b.py": REASON}
 
 
-async def test_a_stream_opens_after_the_limit_though_nobody_reads_files_any_more(
+async def test_a_stream_opens_after_the_limit_although_no_files_are_read(
     database: Database,
 ) -> None:
     await sync(database, READING, A)

@@ -51,7 +51,7 @@ class _Interrupted:
         return await self._perform_step(step)
 
 
-async def test_what_another_scheduler_has_done_since_the_look_is_not_done_again(
+async def test_work_that_another_scheduler_did_after_the_look_is_not_done_again(
     postgres_url: str, postgres: Database
 ) -> None:
     await two_assets(postgres)
@@ -97,7 +97,7 @@ async def test_a_dag_that_was_paused_or_went_since_the_look_gets_no_run(
     assert await runs_of(postgres, "report") == []
 
 
-async def test_a_look_waits_for_whoever_is_planning_and_sees_what_came_of_it(
+async def test_a_look_waits_for_another_planning_scheduler_and_sees_its_result(
     postgres_url: str, postgres: Database
 ) -> None:
     """Another transaction locks the row before the run is created, and changes it."""
@@ -185,7 +185,7 @@ async def test_the_cap_holds_and_the_end_of_a_run_frees_it(postgres: Database) -
         await check_conservation(postgres, "report", 2 * number)
 
 
-async def test_nothing_is_made_of_what_another_scheduler_has_taken(
+async def test_no_run_is_made_of_events_that_another_scheduler_took(
     postgres_url: str, postgres: Database
 ) -> None:
     await one_asset(postgres)
@@ -199,7 +199,7 @@ async def test_nothing_is_made_of_what_another_scheduler_has_taken(
     await check_conservation(postgres, "report", 4)
 
 
-async def test_who_takes_the_oldest_of_its_events_is_planned_for_under_a_lock(
+async def test_a_dag_that_takes_its_oldest_events_is_planned_under_a_lock(
     postgres: Database,
 ) -> None:
     await one_asset(postgres, events_per_run=1, max_active_runs=10)
@@ -208,7 +208,9 @@ async def test_who_takes_the_oldest_of_its_events_is_planned_for_under_a_lock(
     await check_conservation(postgres, "report", 3)
 
 
-async def test_an_alias_that_resolves_to_nothing_any_more_makes_no_run(postgres: Database) -> None:
+async def test_an_alias_that_no_longer_resolves_to_an_asset_makes_no_run(
+    postgres: Database,
+) -> None:
     await add_asset(postgres, 1, "result")
     await add_alias(postgres, 5, "results")
     await add_dag(postgres, "report", {"alias": "results"}, aliases=[5])

@@ -293,7 +293,7 @@ async def test_events_wait_while_another_process_writes_to_sqlite(sqlite_url: st
         assert await count_events(database) == 50
 
 
-async def test_a_full_disk_loses_nothing_and_says_what_to_do(sqlite: Database) -> None:
+async def test_a_full_disk_loses_nothing_and_the_error_has_a_hint(sqlite: Database) -> None:
     await _one_dag(sqlite)
 
     async def limit_pages(number: int) -> None:

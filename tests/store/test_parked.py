@@ -201,7 +201,7 @@ async def test_at_a_bound_nothing_more_is_parked_and_a_repeat_still_confirms(
 
 
 @pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
-async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_has_passed(
+async def test_replayed_messages_reach_the_owner_in_order_and_go_when_they_have_passed(
     database: Database,
 ) -> None:
     await _watchers(database)
@@ -239,7 +239,7 @@ async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_
 
 
 @pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
-async def test_what_is_set_aside_in_two_streams_one_after_the_other_leaves_no_bytes(
+async def test_a_message_parked_in_two_streams_in_turn_leaves_no_bytes(
     database: Database,
 ) -> None:
     """A watcher may move to another group of the same topic: the message has one key in both."""
@@ -255,7 +255,7 @@ async def test_what_is_set_aside_in_two_streams_one_after_the_other_leaves_no_by
     assert await _bodies(database) == 0
 
 
-async def test_what_is_kept_though_it_was_set_aside_in_another_stream_leaves_no_bytes(
+async def test_a_stored_message_that_was_parked_in_another_stream_leaves_no_bytes(
     database: Database,
 ) -> None:
     """They counted for the bound of all, and nobody could discard them."""
@@ -272,7 +272,7 @@ async def test_what_is_kept_though_it_was_set_aside_in_another_stream_leaves_no_
 
 
 @pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
-async def test_what_is_left_of_a_deleted_watcher_can_be_discarded_and_not_replayed(
+async def test_parked_messages_of_a_deleted_watcher_can_be_discarded_and_not_replayed(
     database: Database,
 ) -> None:
     await _watchers(database)
@@ -297,7 +297,7 @@ async def test_what_is_left_of_a_deleted_watcher_can_be_discarded_and_not_replay
 
 
 @pytest.mark.rule("a row that is deleted while it is worked on blocks its slot")
-async def test_what_was_discarded_while_its_watcher_failed_with_it_is_not_set_aside(
+async def test_a_message_discarded_while_its_watcher_fails_with_it_is_not_parked(
     database: Database,
 ) -> None:
     await _watchers(database)
@@ -314,7 +314,7 @@ async def test_what_was_discarded_while_its_watcher_failed_with_it_is_not_set_as
     assert (row.state, row.failures) == ("set_aside", 11)
 
 
-async def test_numbers_of_which_some_do_not_exist_change_nothing(database: Database) -> None:
+async def test_a_choice_with_an_unknown_number_changes_nothing(database: Database) -> None:
     await _watchers(database)
     with pytest.raises(TriggererError, match="parked: 5, 6"):
         async with database.reading() as session:
@@ -364,7 +364,7 @@ def _kept(number: int, lane: str = "[0]") -> Stored:
 
 
 @pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
-async def test_what_is_kept_stays_in_its_order_and_goes_when_it_has_passed(
+async def test_stored_messages_stay_in_order_and_go_when_they_have_passed(
     database: Database,
 ) -> None:
     await _watchers(database)
@@ -399,7 +399,7 @@ async def test_what_is_kept_stays_in_its_order_and_goes_when_it_has_passed(
     assert second.behind == 4
 
 
-async def test_what_is_kept_after_all_has_passed_is_found_by_who_reads_on(
+async def test_a_message_stored_after_all_have_passed_is_found_by_the_next_read(
     database: Database,
 ) -> None:
     await _watchers(database)
@@ -413,7 +413,7 @@ async def test_what_is_kept_after_all_has_passed_is_found_by_who_reads_on(
             await _store(writer, Passed((found.key,)))
 
 
-async def test_what_was_set_aside_is_not_kept_again_and_does_not_pass(database: Database) -> None:
+async def test_a_parked_message_is_not_stored_again_and_does_not_pass(database: Database) -> None:
     await _watchers(database)
     aside = replace(MESSAGE, key="queue/0")
     async with _writing(database) as writer:
@@ -450,7 +450,7 @@ async def test_a_message_that_is_kept_twice_at_once_is_kept_for_both(database: D
         assert isinstance(answer, ParkedFull)
 
 
-async def test_what_is_kept_is_read_back_in_pages_of_a_few_megabytes(database: Database) -> None:
+async def test_stored_messages_are_read_in_pages_of_a_few_megabytes(database: Database) -> None:
     await _watchers(database)
     large = 3 * 1024 * 1024
     sizes = [1, large, large, 2 * large, 1, large]
@@ -471,7 +471,7 @@ async def test_what_is_kept_is_read_back_in_pages_of_a_few_megabytes(database: D
     "bounds",
     [ParkedBounds(max_messages=3), ParkedBounds(max_bytes=3), ParkedBounds(total_bytes=3)],
 )
-async def test_what_was_set_aside_since_leaves_less_room_for_what_is_kept(
+async def test_newly_parked_messages_leave_less_room_for_stored_ones(
     database: Database, bounds: ParkedBounds
 ) -> None:
     await _watchers(database)
@@ -484,7 +484,7 @@ async def test_what_was_set_aside_since_leaves_less_room_for_what_is_kept(
             assert len(await list_parked(session)) == 3
 
 
-async def test_what_is_stored_reads_what_is_parked_once_and_not_for_each(
+async def test_a_group_reads_the_usage_once_and_not_for_each_message(
     database: Database,
 ) -> None:
     """Else the thousandth message that is set aside takes a thousand times as long as the first."""
@@ -498,14 +498,16 @@ async def test_what_is_stored_reads_what_is_parked_once_and_not_for_each(
             for what in (_kept(number), replace(MESSAGE, key=f"poison/{number}"))
         ]
         async with database.transaction() as session:
-            await perform(session, _noting(write_parked(changes, ParkedBounds(), usage), steps))
+            await perform(
+                session, _recording_steps(write_parked(changes, ParkedBounds(), usage), steps)
+            )
     asked = [step.statement for step in steps if isinstance(step, BoundStatement)]
     assert [asked.count(one) for one in (TOTAL, USAGE, USED)] == [1, 1, 0]
     kept_together = [len(step.bodies) for step in steps if isinstance(step, StoreBodies)]
     assert kept_together == [3, 1, 1, 1] * 2
 
 
-def _noting(script: Script[T], steps: list[Step | Announcement]) -> Script[T]:
+def _recording_steps(script: Script[T], steps: list[Step | Announcement]) -> Script[T]:
     """Perform the script, and add its steps to `steps`."""
     try:
         step = next(script)
@@ -548,7 +550,7 @@ async def test_a_trigger_that_many_watchers_share_is_put_together_once(
     assert [row.watcher_names for row in made] == [("orders/w1", "orders/w2")]
 
 
-async def test_what_is_kept_for_a_watcher_that_reads_another_stream_is_set_aside(
+async def test_stored_messages_of_a_watcher_that_reads_another_stream_are_parked(
     database: Database,
 ) -> None:
     await _watchers(database)
@@ -563,7 +565,7 @@ async def test_what_is_kept_for_a_watcher_that_reads_another_stream_is_set_aside
     assert found == [("w1", "set_aside"), ("w2", "kept")]
 
 
-async def test_what_is_replayed_is_given_though_its_watcher_reads_another_stream_since(
+async def test_a_replayed_message_is_delivered_although_its_watcher_reads_another_stream_by_now(
     database: Database,
 ) -> None:
     """A folder that is read before its owner has looked may change: the replay is not undone."""
@@ -597,7 +599,7 @@ async def _move(database: Database, watcher_id: int, to: Fence) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved"])
-async def test_what_is_kept_before_its_owner_has_seen_that_a_watcher_left_is_set_aside(
+async def test_a_message_stored_before_the_owner_sees_that_a_watcher_left_is_parked(
     database: Database, how: str
 ) -> None:
     """It was kept, and the other stream gave it to the watcher; of one that was deleted nobody ever saw it."""
@@ -630,7 +632,7 @@ async def test_a_text_that_no_database_takes_is_refused_alone(database: Database
     assert isinstance(bad, RowRefused)
 
 
-async def test_what_is_kept_in_the_stream_that_a_watcher_has_moved_to_is_not_given_in_the_former_one(
+async def test_messages_stored_in_a_watchers_new_stream_are_not_delivered_in_the_former_one(
     database: Database,
 ) -> None:
     """Its owner may not know of the move yet. Groups of messages may have the same names in two queues."""

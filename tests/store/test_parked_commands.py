@@ -75,7 +75,7 @@ def shell(store_url: str) -> Shell:
     return Shell(store_url)
 
 
-def test_what_is_discarded_is_gone_and_nothing_else(shell: Shell) -> None:
+def test_only_discarded_messages_are_gone(shell: Shell) -> None:
     assert shell.run("discard", "1", "2").output == "discarded: 2 messages\n"
     assert shell.left() == [3, 4, 5]
     assert json.loads(shell.run("discard", "--watcher", "orders/first", "--json").output) == {
@@ -99,7 +99,7 @@ def test_what_is_discarded_is_gone_and_nothing_else(shell: Shell) -> None:
         (["--watcher", "orders/third"], 1, "has no watcher 'third'"),
     ],
 )
-def test_what_names_no_message_discards_none(
+def test_a_choice_that_names_no_message_discards_none(
     shell: Shell, arguments: list[str], code: int, said: str
 ) -> None:
     ran = shell.run("discard", *arguments)

@@ -90,7 +90,9 @@ async def test_a_minimum_count_of_parts_is_enough(database: Database) -> None:
     assert await Scheduler(database).run_once() == 1
 
 
-async def test_a_day_runs_with_what_is_there_once_its_deadline_is_past(database: Database) -> None:
+async def test_a_day_runs_with_the_present_hours_once_its_deadline_is_past(
+    database: Database,
+) -> None:
     await daily(database, policy=WaitUntil(timedelta(hours=2), minimum=3))
     scheduler = Scheduler(database)
     events = await emit_keys(database, HOURS[:2])
@@ -286,7 +288,7 @@ async def test_a_key_keeps_its_place_however_often_something_comes_for_it(
     assert [key for key, _ in await keyed_runs(database, "by_key")] == ["x", "b"]
 
 
-async def test_what_is_deleted_counts_no_more_and_the_rest_still_waits(database: Database) -> None:
+async def test_deleted_events_no_longer_count_and_the_rest_still_waits(database: Database) -> None:
     await add_asset(database, 1, "a")
     await add_asset(database, 2, "b")
     either = partitioned(asset("a") & asset("b"))
@@ -306,7 +308,7 @@ async def test_what_is_deleted_counts_no_more_and_the_rest_still_waits(database:
     assert await waiting_shares(database, "join") == [("k", *last)]
 
 
-async def test_what_waits_is_listed_with_the_key_of_its_run(database: Database) -> None:
+async def test_waiting_events_are_listed_with_the_keys_of_their_runs(database: Database) -> None:
     await daily(database)
     (event,) = await emit_keys(database, [HOURS[3]])
     async with database.reading() as session:
@@ -322,7 +324,9 @@ async def test_what_waits_is_listed_with_the_key_of_its_run(database: Database) 
     assert dag.queued_events == 1
 
 
-async def test_a_runs_events_are_those_that_its_tasks_read(database: Database) -> None:
+async def test_the_shown_events_of_a_run_are_the_events_that_its_tasks_read(
+    database: Database,
+) -> None:
     await daily(database)
     events = await emit_keys(database, HOURS)
     await Scheduler(database).run_once()
@@ -404,7 +408,7 @@ async def test_on_sqlite_no_statement_reads_all_that_waits(sqlite: Database) -> 
             assert all(line.startswith(harmless) for line in scans), (text, plan)
 
 
-async def test_what_is_kept_is_a_row_for_each_key_and_one_for_each_event_of_a_key(
+async def test_the_store_has_one_row_for_each_key_and_one_for_each_event_of_a_key(
     database: Database,
 ) -> None:
     await days_of_months(database, "report", max_active_runs=1_000)

@@ -98,7 +98,7 @@ async def test_a_key_that_was_due_is_not_passed_by_all_that_come_after_the_clock
     assert moments["before"] < moments["after"]
 
 
-async def test_a_quiet_period_that_had_begun_holds_nothing_and_those_that_begin_afterwards_do(
+async def test_a_quiet_period_from_before_the_clock_was_set_back_ends_and_later_ones_count(
     database: Database,
 ) -> None:
     await _by_key(database, quiet_period=3_600.0)

@@ -100,7 +100,7 @@ async def test_a_changed_a_new_and_a_gone_dag_are_told_apart(
     assert (gone.after, gone.queued, gone.dropped) == (None, 4, 4)
 
 
-async def test_what_is_queued_now_may_be_due_with_the_new_files(
+async def test_events_queued_now_may_be_due_under_the_new_files(
     database: Database, tmp_path: Path
 ) -> None:
     await add_asset(database, 1, "a")
@@ -157,7 +157,7 @@ def regions(*names):
 """
 
 
-async def test_of_a_partitioned_dag_it_says_which_keys_run_and_what_waits(
+async def test_the_plan_of_a_partitioned_dag_names_its_due_keys_and_waiting_events(
     database: Database, tmp_path: Path
 ) -> None:
     await add_asset(database, 1, "a")

@@ -121,7 +121,7 @@ async def test_a_dag_that_moves_to_another_file_stays_the_same(
     assert changes(found) == {"d": Change.SAME}
 
 
-async def test_a_dag_that_comes_back_has_what_was_left_of_it(
+async def test_a_dag_that_comes_back_has_its_former_runs_and_events(
     with_a: Database, tmp_path: Path
 ) -> None:
     """A DAG that comes back keeps its pause, although the file says otherwise for a new DAG."""
@@ -229,7 +229,7 @@ async def test_a_schedule_that_cannot_be_read_here_is_said_and_the_others_are_pl
 
 
 @pytest.mark.parametrize("failing", ["definition_in", "replay", "look"])
-async def test_what_raises_is_said_of_its_dag_with_what_becomes_of_it(
+async def test_an_error_of_a_timetable_is_reported_at_its_dag_with_the_change(
     with_a: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     """As a timetable that is not ours may."""
@@ -284,7 +284,7 @@ async def test_the_history_begins_a_week_ago_when_it_is_said_or_with_the_events_
     assert found.since == begins[expected]
 
 
-async def test_a_history_that_is_older_than_a_week_is_told_from_its_first_event_on(
+async def test_a_history_older_than_a_week_begins_with_its_first_event(
     with_a: Database, tmp_path: Path
 ) -> None:
     (event,) = await emit(with_a, 1)
@@ -340,7 +340,7 @@ DEFINITIONS = (
     ids=["active", "paused", "stale"],
 )
 @pytest.mark.parametrize("before", ["assets", "time", "partitions"])
-async def test_what_it_calls_due_is_what_a_scheduler_makes_once_the_files_are_in_place(
+async def test_the_runs_that_a_plan_calls_due_are_the_runs_that_the_scheduler_then_makes(
     with_a: Database, tmp_path: Path, before: str, state: dict[str, bool]
 ) -> None:
     now = await now_of(with_a)

@@ -81,7 +81,7 @@ def differences(found: FolderPlan, dag_id: str) -> dict[str, tuple[str, Any, Any
     return {one.name: (one.kind.value, one.before, one.after) for one in dag.differences}
 
 
-async def test_what_changed_of_a_dag_is_named_with_both_values(folders: Folders) -> None:
+async def test_a_changed_value_of_a_dag_is_named_with_both_values(folders: Folders) -> None:
     await folders.put_in_force(
         a="""
 a = Asset("x-test://a", name="a")
@@ -258,7 +258,7 @@ async def test_a_changed_stream_ends_positions_and_sets_messages_aside(
     )
 
 
-async def test_the_plan_of_a_changed_stream_is_what_the_files_do(
+async def test_the_plan_of_a_changed_stream_matches_the_effect_of_the_files(
     folders: Folders, database: Database
 ) -> None:
     """Positions stay when only `match` changes, and go when the topic changes."""

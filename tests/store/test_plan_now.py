@@ -81,7 +81,7 @@ async def test_a_dag_that_is_to_depend_on_its_past_waits_for_the_run_that_failed
     assert (found.due_before, found.due_after) == (1, 0)
 
 
-async def test_what_waits_of_an_asset_that_left_counts_once_it_comes_back(
+async def test_waiting_events_of_an_asset_that_left_count_once_it_comes_back(
     database: Database, tmp_path: Path
 ) -> None:
     await _one_asset(database)
@@ -96,9 +96,7 @@ async def test_what_waits_of_an_asset_that_left_counts_once_it_comes_back(
     assert (found.queued, found.due_after, found.dropped) == (1, 0, 1)
 
 
-async def test_what_waits_counts_for_an_alias_that_is_new(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_waiting_events_count_for_a_new_alias(database: Database, tmp_path: Path) -> None:
     await add_asset(database, 1, "a")
     await add_asset(database, 2, "b")
     both = {"all": [asset_json("a"), asset_json("b")]}
@@ -121,7 +119,7 @@ with DAG("d", schedule=schedule): pass
 """
 
 
-async def test_what_a_run_has_taken_of_an_event_for_several_keys_is_not_due_once_more(
+async def test_a_key_whose_run_took_an_event_is_not_due_for_it_again(
     database: Database, tmp_path: Path
 ) -> None:
     await add_asset(database, 1, "a")
@@ -175,7 +173,7 @@ async def _newest(database: Database) -> datetime:
     return at
 
 
-async def test_what_it_reads_does_not_grow_with_what_waits(
+async def test_the_cost_of_a_plan_does_not_grow_with_waiting_events(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from triggerer.operations.planning import present_dags

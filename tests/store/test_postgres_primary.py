@@ -128,7 +128,7 @@ async def test_a_host_that_says_nothing_keeps_nobody_from_the_next_one(
 
 
 @pytest.mark.services
-async def test_a_former_primary_is_used_no_more(pair: Pair) -> None:
+async def test_a_former_primary_is_no_longer_used(pair: Pair) -> None:
     with open_tcp_proxy(pair.primary.port) as proxy:
         both = _url(pair.primary.port, pair.standby.port)
         async with open_database(_url(proxy.port)) as database, open_database(both) as of_both:

@@ -31,7 +31,7 @@ async def _waiting(database: Database, **filters: str | int) -> list[tuple[str, 
     return [(row.dag_id, row.asset_event_id) for row in found]
 
 
-async def test_what_waits_is_listed_by_dag_oldest_first(database: Database) -> None:
+async def test_waiting_events_are_listed_by_dag_oldest_first(database: Database) -> None:
     await _seed(database)
     everything = [("both", 1), ("both", 2), ("paused", 1), ("paused", 2)]
     assert await _waiting(database) == everything
@@ -48,14 +48,14 @@ async def test_what_waits_is_listed_by_dag_oldest_first(database: Database) -> N
     assert first.queued_at.tzinfo is not None
 
 
-async def test_what_a_run_has_taken_does_not_wait(database: Database) -> None:
+async def test_an_event_that_a_run_took_does_not_wait(database: Database) -> None:
     await _seed(database)
     await emit(database, 2, 1)
     await Scheduler(database).run_once()
     assert await _waiting(database) == [("paused", 1), ("paused", 2)]
 
 
-async def test_what_was_deleted_is_in_no_run_and_the_rest_is(database: Database) -> None:
+async def test_deleted_events_are_in_no_run_and_the_others_are(database: Database) -> None:
     await _seed(database)
     async with database.transaction() as session:
         assert await delete_queued_events(session, dag="both", asset="a") == 2

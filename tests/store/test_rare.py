@@ -68,7 +68,7 @@ Query = Callable[[AsyncSession], Awaitable[list[Any]]]
         (lambda s: list_asset_events(s, state="unused", limit=1), [TAKEN + SILENT], 10_000),
     ],
 )
-async def test_few_of_very_many_are_found_by_what_there_is_of_them(
+async def test_the_cost_of_finding_few_rows_does_not_grow_with_the_others(
     database: Database, ask: Query, ids: list[Any], bound: int
 ) -> None:
     await seed(database)
@@ -103,7 +103,9 @@ async def test_runs_of_an_asset_are_newest_first_though_its_events_are_not(
         assert await ids("unknown", 0) == []
 
 
-async def test_states_of_an_assets_events_are_those_of_all_events(database: Database) -> None:
+async def test_events_of_one_asset_have_the_states_that_the_full_list_shows(
+    database: Database,
+) -> None:
     """Whichever way they are found: some waiting, some taken back, among many."""
     await seed(database)
     waiting, unused = {22, 5_000, 39_999}, {33, 7_001, 20_000}

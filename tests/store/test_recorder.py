@@ -77,7 +77,7 @@ async def test_a_partition_key_is_stored_with_its_event_and_a_bad_one_fails_it_a
     assert all(isinstance(event.error, RowRefused) for event in bad)
 
 
-async def test_what_is_submitted_in_one_turn_of_the_loop_is_of_one_instant(
+async def test_events_submitted_in_one_turn_of_the_loop_have_one_instant(
     database: Database,
 ) -> None:
     await _one_dag(database)
@@ -117,7 +117,7 @@ async def _sizes_of_flushes(
     return sizes
 
 
-async def test_a_flush_takes_no_more_rows_than_its_bound_and_splits_no_event(
+async def test_a_group_has_at_most_its_bound_of_rows_and_splits_no_event(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _one_dag(database)
@@ -217,7 +217,7 @@ async def test_an_event_that_alone_is_larger_than_the_bound_is_stored(database: 
     assert await count_events(database) == 2
 
 
-async def test_what_is_refused_or_fenced_is_no_longer_counted_in_bytes(database: Database) -> None:
+async def test_refused_and_fenced_events_are_no_longer_counted_in_bytes(database: Database) -> None:
     await _one_dag(database)
     fenced = EventSource((WatcherRef(1, 1),), Fence("gone", "nobody", 1))
     unknown = EventSource((WatcherRef(1, 2**63),), None)
@@ -306,7 +306,7 @@ async def test_a_payload_that_cannot_be_stored_fails_alone(
     assert await count_events(database) == 2
 
 
-async def test_what_looks_like_an_escaped_nul_is_stored(database: Database) -> None:
+async def test_text_that_looks_like_an_escaped_nul_is_stored(database: Database) -> None:
     await _one_dag(database)
     payload = {"text": "a backslash and u0000: \\u0000", "nothing": None, "set": {2, 1}}
     async with recording(database) as recorder:
@@ -416,7 +416,7 @@ async def test_a_takeover_waits_for_the_flush_that_checked_the_lease(postgres: D
     assert seen == [2]
 
 
-async def test_so_many_dags_that_their_names_fit_no_notification_are_all_woken(
+async def test_dags_whose_names_exceed_a_notification_are_all_woken(
     postgres: Database, postgres_url: str
 ) -> None:
     await add_asset(postgres, 1, "flights")

@@ -55,7 +55,7 @@ async def test_a_key_that_is_allowed_later_runs_alone(database: Database) -> Non
     assert (await keyed_runs(database, "report"))[-1] == (DAYS[0], [event])
 
 
-async def test_what_waits_is_mapped_anew(database: Database) -> None:
+async def test_waiting_events_are_mapped_again(database: Database) -> None:
     await _file(database, _by(_all_of("eu", "us")))
     scheduler = Scheduler(database)
     events = await emit_keys(database, ["eu"])
@@ -70,7 +70,7 @@ def _all_of(*segments: str) -> RollupMapper:
     return RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=SegmentWindow(segments))
 
 
-async def test_of_an_event_for_several_keys_only_those_that_have_not_run_wait_on(
+async def test_only_keys_without_a_run_go_on_waiting_for_an_event_of_several_keys(
     database: Database,
 ) -> None:
     days = FanOutMapper(
@@ -87,7 +87,7 @@ async def test_of_an_event_for_several_keys_only_those_that_have_not_run_wait_on
     assert len(await waiting_shares(database, "report")) == 12
 
 
-async def test_a_dag_that_is_partitioned_no_more_takes_what_waited_in_a_plain_run(
+async def test_a_dag_that_is_no_longer_partitioned_takes_its_waiting_events_in_a_plain_run(
     database: Database,
 ) -> None:
     await _file(database, _by(_all_of("eu", "us")))
@@ -100,7 +100,7 @@ async def test_a_dag_that_is_partitioned_no_more_takes_what_waited_in_a_plain_ru
     assert [one for one, pk in await queue_of(database, "report") if pk] == events
 
 
-async def test_what_waits_of_an_asset_that_is_gone_from_the_expression_waits_in_the_queue(
+async def test_events_of_an_asset_that_left_the_expression_wait_in_the_queue(
     database: Database,
 ) -> None:
     both = partitioned([asset("days"), asset("nights")])

@@ -136,7 +136,7 @@ async def test_a_run_that_changed_after_the_choice_or_was_made_then_is_passed_ov
     assert rest == ["r6", "r7"]
 
 
-async def test_what_was_queued_before_a_failure_stays_and_the_same_choice_does_the_rest(
+async def test_runs_queued_before_a_failure_stay_and_a_repeat_does_the_rest(
     runs: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retry_run = many_runs.retry_run

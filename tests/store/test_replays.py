@@ -72,7 +72,7 @@ async def test_a_request_wakes_the_owner_and_is_read_with_the_trigger(watched: D
         ("orders", "w", datetime(9999, 1, 1, tzinfo=UTC), "still to come"),
     ],
 )
-async def test_what_cannot_be_done_is_refused_at_once(
+async def test_an_impossible_request_is_refused_at_once(
     watched: Database, asset: str, name: str, start: datetime | None, said: str
 ) -> None:
     with pytest.raises(TriggererError, match=said):
@@ -82,7 +82,7 @@ async def test_what_cannot_be_done_is_refused_at_once(
         assert (await session.scalars(select(WatcherReplay))).all() == []
 
 
-async def test_the_owner_stores_what_is_made_again_and_ends_the_request(watched: Database) -> None:
+async def test_the_owner_stores_the_reemission_and_ends_the_request(watched: Database) -> None:
     number = await ask(watched, reemit=True)
     answers: list[Exception | None] = []
     reemit = Reemission(number, ["topic", 3], ["topic", 9])
@@ -132,7 +132,7 @@ async def test_a_position_that_is_not_json_is_refused_alone(watched: Database) -
     assert [one.position for one in row.positions] == [["topic", 3], ["topic", 4]]
 
 
-async def test_what_was_asked_of_a_watcher_goes_with_it(watched: Database) -> None:
+async def test_requests_for_a_watcher_go_with_it(watched: Database) -> None:
     await ask(watched)
     async with watched.transaction() as session:
         await drop_positions_without_stream(session)

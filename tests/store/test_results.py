@@ -96,7 +96,7 @@ async def test_the_oldest_runs_are_claimed_with_all_that_their_execution_needs(
     assert await claim(database) == []
 
 
-async def test_two_who_claim_at_once_share_what_is_queued(postgres: Database) -> None:
+async def test_two_executors_that_claim_at_once_share_the_queued_runs(postgres: Database) -> None:
     await add_dag(postgres, "d", None)
     pks = await queue(postgres, "d", 40)
     taken: list[int] = []
@@ -146,7 +146,7 @@ async def test_results_are_written_and_the_next_runs_claimed_together(database: 
     assert await tasks_of(database, first) == {"t": ("success", THEN)}
 
 
-async def test_a_task_that_is_told_again_takes_its_own_place(database: Database) -> None:
+async def test_a_second_result_of_a_task_replaces_the_first(database: Database) -> None:
     await add_dag(database, "d", None)
     (pk,) = await queue(database, "d", 1)
     await claim(database)
@@ -179,7 +179,7 @@ async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
 
 
 @pytest.mark.parametrize("change", ["executor = 'other'", "attempt = 2", "state = 'success'"])
-async def test_nothing_is_written_of_a_run_that_is_not_held_any_more(
+async def test_nothing_is_written_of_a_run_that_another_executor_has(
     database: Database, change: str
 ) -> None:
     await add_dag(database, "d", None)

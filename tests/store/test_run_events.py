@@ -53,7 +53,7 @@ def page(
     return Page(last_id, newest_first=back, beyond=beyond, skip=skip, limit=limit)
 
 
-async def test_a_page_is_what_lies_beyond_an_event_in_either_order(database: Database) -> None:
+async def test_a_page_begins_after_an_event_in_either_order(database: Database) -> None:
     of_a, of_b = await seed(database)
     both = sorted(of_a + of_b)
     last = of_a[4]
@@ -87,7 +87,7 @@ async def test_a_page_is_what_lies_beyond_an_event_in_either_order(database: Dat
         assert await run_events.page_of_asset(session, page(last), uri="x-test://unknown") == []
 
 
-async def test_what_a_run_was_triggered_by_is_counted_by_asset(database: Database) -> None:
+async def test_triggering_events_of_a_run_are_counted_by_asset(database: Database) -> None:
     of_a, of_b = await seed(database)
     async with database.reading() as session:
         found = await run_events.triggering_assets(session, RUN)
@@ -98,7 +98,7 @@ async def test_what_a_run_was_triggered_by_is_counted_by_asset(database: Databas
         assert await run_events.triggering_assets(session, RUN + 1) == []
 
 
-async def test_the_last_event_ends_what_is_counted(database: Database) -> None:
+async def test_counting_ends_at_the_last_event(database: Database) -> None:
     of_a, of_b = await seed(database)
     async with database.reading() as session:
         assert await last_event(session, uri="x-test://a") == of_a[-1]
@@ -237,7 +237,7 @@ async def test_on_sqlite_a_page_is_read_from_indices_in_order(sqlite: Database, 
                 assert line.endswith(("id<?)", "(rowid=?)", " (asset_id=?)")), plan
 
 
-async def test_on_postgres_a_page_in_the_middle_reads_no_more_rows_than_it_has(
+async def test_on_postgres_a_page_in_the_middle_reads_only_its_own_rows(
     postgres: Database,
 ) -> None:
     await seed(postgres)

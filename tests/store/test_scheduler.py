@@ -250,7 +250,7 @@ async def test_an_instance_whose_clock_is_ahead_makes_no_event_of_the_future(
     assert stored.timestamp <= run.run_after
 
 
-async def test_an_event_on_an_alias_starts_who_waits_for_the_alias(database: Database) -> None:
+async def test_an_event_on_an_alias_starts_dags_that_wait_for_the_alias(database: Database) -> None:
     await add_asset(database, 1, "result")
     await add_alias(database, 5, "results")
     await add_dag(database, "report", {"alias": "results"}, aliases=[5])
@@ -261,7 +261,7 @@ async def test_an_event_on_an_alias_starts_who_waits_for_the_alias(database: Dat
     assert await Scheduler(database).run_once() == 1
 
 
-async def test_what_waits_for_an_asset_that_the_dag_gave_up_goes_into_its_next_run(
+async def test_waiting_events_of_an_asset_that_left_the_dag_go_into_its_next_run(
     database: Database,
 ) -> None:
     await two_assets(database)
@@ -283,7 +283,7 @@ async def test_a_schedule_that_cannot_be_read_stops_nobody_else(database: Databa
 
 
 @pytest.mark.rule("busy DAGs starve the others")
-async def test_many_dags_are_served_whatever_the_limit_of_a_loop(database: Database) -> None:
+async def test_many_dags_are_served_with_any_limit_of_a_loop(database: Database) -> None:
     await add_asset(database, 1, "flights")
     for number in range(130):
         await add_dag(database, f"dag{number:03}", asset_json("flights"), assets=[1])

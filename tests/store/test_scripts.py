@@ -101,7 +101,9 @@ async def test_a_script_within_a_session_shares_its_transaction(database: Databa
     assert woken.take_nowait() == {Signal.DAGS_CHANGED: {"a"}}
 
 
-async def test_what_a_script_or_a_statement_raises_undoes_all_of_it(database: Database) -> None:
+async def test_an_error_of_a_script_or_a_statement_undoes_the_transaction(
+    database: Database,
+) -> None:
     def raises() -> Script[None]:
         yield from _add("a")
         raise Conflict("the script's own")
@@ -116,7 +118,7 @@ async def test_what_a_script_or_a_statement_raises_undoes_all_of_it(database: Da
     assert await database.perform(_add("a")) == ["a"]
 
 
-async def test_a_script_that_fails_is_told_so(database: Database) -> None:
+async def test_a_script_that_fails_is_closed(database: Database) -> None:
     ended: list[str] = []
 
     def tidies_up() -> Script[None]:
@@ -159,7 +161,7 @@ async def test_a_cancelled_script_is_written_whole_or_not_at_all(database: Datab
     assert "z" in await database.perform(_add("z"))
 
 
-async def test_a_task_that_asyncio_cancels_is_told_once_its_script_has_ended(
+async def test_a_task_that_asyncio_cancels_is_cancelled_once_its_script_has_ended(
     sqlite: Database,
 ) -> None:
     """A cancel scope delivers its cancellation again; `Task.cancel` does not."""

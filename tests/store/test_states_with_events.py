@@ -107,7 +107,7 @@ async def test_after_a_failure_between_them_the_repeat_stores_both(
 
 
 @pytest.mark.rule("15: a fenced owner can write nothing")
-async def test_who_lost_the_stream_stores_neither(watched: Database) -> None:
+async def test_a_former_owner_stores_neither_events_nor_state(watched: Database) -> None:
     async with watched.transaction() as session:
         await session.execute(update(Stream).values(owner="another", epoch=FENCE.epoch + 1))
     fenced: list[Fence] = []
@@ -148,7 +148,7 @@ async def test_a_transaction_that_the_store_refuses_is_tried_without_the_state(
     assert await stored(watched) == ([1], None)
 
 
-async def test_what_does_not_fit_into_one_transaction_is_stored_without_the_state(
+async def test_events_that_exceed_one_transaction_are_stored_without_the_state(
     watched: Database,
 ) -> None:
     async with recording(watched, max_batch_rows=2) as recorder:

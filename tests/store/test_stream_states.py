@@ -36,7 +36,7 @@ async def opened(writer: StateWriter, fence: Fence = FENCE) -> StoredState:
     return state
 
 
-async def test_what_was_saved_last_is_handed_to_the_successor(watched: Database) -> None:
+async def test_the_last_saved_state_goes_to_the_next_owner(watched: Database) -> None:
     async with writing(watched, []) as writer:
         state = await opened(writer)
         assert state.value is None
@@ -64,7 +64,7 @@ async def test_saves_of_one_stream_are_stored_in_their_order(watched: Database) 
 
 
 @pytest.mark.rule("15: a fenced owner can write nothing")
-async def test_who_lost_the_stream_saves_nothing_and_is_told(watched: Database) -> None:
+async def test_a_former_owner_saves_nothing_and_gets_an_error(watched: Database) -> None:
     fenced: list[Fence] = []
     async with writing(watched, fenced) as writer:
         state = await opened(writer)

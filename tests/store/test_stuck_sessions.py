@@ -16,7 +16,7 @@ from triggerer.store.schema.models import Stream
 
 
 @pytest.mark.parametrize("waits", ["ClientRead", "ClientWrite"])
-async def test_who_stops_in_the_midst_of_a_statement_does_not_keep_its_locks(
+async def test_a_process_stopped_in_a_statement_does_not_keep_its_locks(
     waits: str, postgres: Database, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(postgres_primary.SETTINGS, "idle_in_transaction_session_timeout", "200")

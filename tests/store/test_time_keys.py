@@ -103,7 +103,7 @@ async def test_together_with_assets_the_runs_that_time_has_asked_for_have_keys(
         assert sorted(made) == [("asset_triggered", None), ("scheduled", key(start - HOUR))]
 
 
-async def test_what_comes_next_is_shown_with_its_key(database: Database) -> None:
+async def test_the_next_run_is_shown_with_its_key(database: Database) -> None:
     await paused(database)
     async with database.reading() as session:
         found = await next_runs(session, "report", 3)

@@ -249,7 +249,7 @@ async def test_both_is_a_run_with_its_events_and_the_interval_of_the_fire(
     ]
 
 
-async def test_runs_keep_their_gap_and_what_comes_meanwhile_goes_into_the_next(
+async def test_runs_keep_their_gap_and_events_in_between_go_into_the_next(
     database: Database,
 ) -> None:
     await one_asset(database, min_run_gap=0.5)
@@ -318,7 +318,7 @@ async def test_a_timetable_that_cannot_be_read_stops_nobody_else(database: Datab
     assert len(await runs_of(database, "report")) == 1
 
 
-async def test_who_is_due_comes_in_order_and_a_dag_without_a_timetable_never(
+async def test_due_dags_come_in_order_and_a_dag_without_a_timetable_never(
     database: Database,
 ) -> None:
     await one_asset(database)
@@ -367,7 +367,7 @@ async def test_dags_that_are_always_due_starve_no_dag_that_waits_for_an_asset(
         assert len(await runs_of(database, f"always{number}")) >= 1
 
 
-async def test_what_a_timetable_answered_by_a_hosts_wrong_clock_goes_once_the_clock_is_right(
+async def test_a_timetables_answer_by_a_wrong_clock_is_dropped_once_the_clock_is_right(
     sqlite_url: str,
 ) -> None:
     now = datetime(2026, 3, 2, 10, tzinfo=UTC)

@@ -29,7 +29,7 @@ async def _next(subscription: Subscription) -> Announced:
     return woken
 
 
-async def test_what_arrives_between_two_waits_is_merged_and_not_lost() -> None:
+async def test_announcements_between_two_waits_are_merged_and_not_lost() -> None:
     wakeups = Wakeups()
     subscription = wakeups.subscribe(Signal.EVENTS_QUEUED, Signal.RUNS_ENDED)
     wakeups.publish(Signal.EVENTS_QUEUED, "a")
@@ -203,7 +203,7 @@ async def test_after_a_lost_connection_everybody_looks_at_everything(
         tasks.cancel_scope.cancel()
 
 
-async def test_who_listens_may_idle_where_others_are_sent_away(postgres: Database) -> None:
+async def test_a_listener_may_idle_although_idle_sessions_are_ended(postgres: Database) -> None:
     async def alter(what: str) -> None:
         async with postgres.transaction() as session:
             name = await session.scalar(text("SELECT current_database()"))

@@ -216,7 +216,7 @@ def test_continuous_is_one_run_after_the_other(host: time_machine.Traveller) -> 
     assert dag.run(MIDNIGHT + 2 * HOUR) == [MIDNIGHT]
 
 
-def test_what_a_timetable_calls_now_is_due_whatever_the_database_has_for_a_clock(
+def test_a_timetables_now_is_due_with_any_clock_of_the_database(
     host: time_machine.Traveller,
 ) -> None:
     dag = Dag(host, OnTime(DeltaTriggerTimetable(HOUR)))
@@ -303,7 +303,7 @@ def test_runs_are_as_far_apart_as_was_asked_for(host: time_machine.Traveller) ->
     assert found.wake_at(dag.dag.now) == MIDNIGHT + 2 * HOUR
 
 
-def test_a_quiet_period_begins_anew_with_each_event_and_does_not_hold_up_time(
+def test_a_quiet_period_restarts_with_each_event_and_does_not_delay_timed_runs(
     host: time_machine.Traveller,
 ) -> None:
     dag = Dag(host, OnEither(HOURLY, A), start=MIDNIGHT, quiet_period=timedelta(minutes=10))
@@ -376,7 +376,7 @@ def test_a_few_of_many_assets_are_named() -> None:
     assert reason.endswith(", a19 and 1,480 others")
 
 
-def test_who_has_no_schedule_is_never_due(host: time_machine.Traveller) -> None:
+def test_a_dag_without_a_schedule_is_never_due(host: time_machine.Traveller) -> None:
     found = look(DagSnapshot("d", None, MIDNIGHT), at_most=32, bound=10)
     assert (found.runs, kinds(found)) == ((), [HoldKind.SCHEDULE])
 
@@ -398,7 +398,7 @@ def test_a_timetable_that_asks_for_the_same_run_for_ever_gets_it_once(
     assert dag.run(MIDNIGHT) == []
 
 
-def test_who_catches_up_from_nowhere_is_told_that_a_start_is_missing(
+def test_a_dag_that_catches_up_without_a_start_shows_that_it_is_missing(
     host: time_machine.Traveller,
 ) -> None:
     def told(**columns: Any) -> str:
@@ -434,7 +434,7 @@ def test_a_run_that_was_named_before_and_is_made_late_has_its_key(
     assert (run.run_after, run.partition_key) == (MIDNIGHT, "2026-01-10")
 
 
-def test_a_timetable_that_gives_what_cannot_be_a_key_gets_no_run(
+def test_a_timetable_with_an_invalid_key_gets_no_run(
     host: time_machine.Traveller,
 ) -> None:
     class Nameless(CronTriggerTimetable):
