@@ -256,7 +256,7 @@ async def test_a_run_that_is_cancelled_before_a_worker_has_it_has_a_log_that_say
     marker = house.folder / "marker"
     async with house.executor(workers=1) as executor:
         # So short that several are claimed at a time.
-        executor._prefetch.note(0.001)
+        executor._prefetch.record(0.001)
         first, second = await house.queue("sleeps", 2, params={"marker": str(marker)})
         await _started(house, first, marker)
         assert len(executor._claimed_queue) == 1

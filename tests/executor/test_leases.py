@@ -193,7 +193,7 @@ async def _two_claimed_ahead(
     await house.add_instance("one")
     async with house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor:
         # So short that several are claimed at a time.
-        executor._prefetch.note(0.001)
+        executor._prefetch.record(0.001)
         pks = await house.queue("one_at_a_time", 3, params=params)
         worker = await _begun(params)
         assert len(executor._claimed_queue) == 2

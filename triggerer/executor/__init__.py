@@ -11,7 +11,7 @@ __all__ = ["Executor"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late, since the worker's process imports this package too and has no use for the store.
+    # Imported late: worker processes import this package too, and have no use for the store.
     if name == "Executor":
         from triggerer.executor.executor import Executor
 

@@ -1,4 +1,4 @@
-"""Has DAGs called after their runs: by a worker process that does nothing else, one call after the other."""
+"""Calls the callbacks of DAGs after their runs, in a worker process that does nothing else, one call at a time."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from triggerer.worker.protocol import message
 _log = structlog.get_logger(__name__)
 
 LONGEST_CALL: Final = timedelta(seconds=60)
-"""For all callbacks of one run together; then their worker is killed."""
+"""The time for all callbacks of one run together. Afterwards their worker is killed."""
 _HAND_BACK_S: Final = 2.0
 
 
 class CallbackRunner:
-    """Calls what is due, one run at a time.
+    """Makes the calls that are due, one run at a time.
 
-    A call is repeated only if the executor that makes it dies, or is stopped, in the middle. Whatever a callback does
-    to its worker ends that call alone: runs have workers of their own.
+    A call is repeated only if its executor dies or is stopped in the middle. If a callback damages its worker, only
+    that call suffers, because runs have workers of their own.
 
     Args:
         worker: See `open_worker`.
-        may_call: Whether the executor's lease is held.
-        get_guard: The lease's present guard.
-        sweep_every: How often calls of dead executors are looked for.
+        may_call: Returns whether the executor still has its lease.
+        get_guard: Returns the present guard of the lease.
+        sweep_every: How often to look for calls of dead executors.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class CallbackRunner:
         self._log_files = LogFiles()
 
     async def run(self) -> None:
-        """Call until cancelled.
+        """Make calls until cancelled.
 
-        Cancellation: A call that is under way is interrupted, and is due again.
+        Cancellation: A call under way is interrupted, and becomes due again.
         """
         backoff = Backoff(first=0.2, longest=10.0)
         sweep_due = 0.0
@@ -89,7 +89,7 @@ class CallbackRunner:
                         await self._call_all()
                     backoff.reset()
                 except (TransientStoreError, OSError) as error:
-                    # OSError: no process can be had.
+                    # OSError: no process can be started now.
                     delay = backoff.next_delay()
                     failures = backoff.failures
                     warn_seldom(_log, failures, "no callback can be called", error=str(error))
@@ -118,7 +118,7 @@ class CallbackRunner:
     async def _call_with(
         self, worker: WorkerProcess, call: CallbackOrder | None
     ) -> CallbackOrder | None:
-        """Call, and what is due next too, while the worker can be used; return what another one has to call."""
+        """Make this call and the following ones while the worker is usable. Return a call for the next worker."""
         is_healthy = True
         while is_healthy and call is not None:
             try:
@@ -127,16 +127,16 @@ class CallbackRunner:
                 with anyio.move_on_after(_HAND_BACK_S, shield=True), suppress(StoreError):
                     await self._record_once(call, is_done=False)
                 raise
-            await self._note(call)
+            await self._record(call)
             call = await self._claim() if self._may_call() else None
         return call
 
     async def _call(self, worker: WorkerProcess, call: CallbackOrder) -> bool:
-        """Have the worker call, and return whether it can be used again.
+        """Let the worker make the call, and return whether the worker is usable afterwards.
 
         Raises:
-            _Interrupted: It died with the guard of the executor's lease: others may have the call already. If not,
-                the next sweep finds it.
+            _Interrupted: The worker died with the guard of the executor's lease, so others may have the call already.
+                Otherwise the next sweep finds it.
         """
         is_over = False
         try:
@@ -168,7 +168,7 @@ class CallbackRunner:
         with suppress(ChannelClosed):
             await worker.send(reply)
 
-    async def _note(self, call: CallbackOrder) -> None:
+    async def _record(self, call: CallbackOrder) -> None:
         await retry(
             lambda: self._record_once(call, is_done=True),
             on=TransientStoreError,
@@ -182,4 +182,4 @@ class CallbackRunner:
 
 
 class _Interrupted(Exception):
-    """The worker of a call was ended since others may make it."""
+    """The worker of a call was ended, because another executor may make the call."""

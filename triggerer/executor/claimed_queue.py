@@ -1,4 +1,4 @@
-"""Runs that are claimed ahead of the workers, and how many there may be. Synchronous; no store, no clock."""
+"""Runs that are claimed ahead of the workers, and the limit for their number. Synchronous; no store, no clock."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from typing import Final
 from triggerer.domain.attempts import RunOrder
 
 _AHEAD_S: Final = 0.2
-"""So much work is claimed ahead: a claimed run starts within about this time."""
+"""The amount of work to claim ahead, so that a claimed run starts within about this time."""
 _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
 
 STALE_SECONDS: Final = 2.0
-"""A claimed run that has waited this long for a worker is queued again: another executor may have a free one."""
+"""After waiting this long for a worker, a claimed run is queued again: another executor may have a free one."""
 
 
 class PrefetchLimit:
-    """How many runs are worth claiming ahead, by how long runs have taken lately.
+    """The number of runs that are worth claiming ahead, from the durations of recent runs.
 
-    A claim costs one transaction, however many runs it takes. If runs end at once and are claimed one
-    by one, workers wait for the store. If runs take longer than a claim, claiming them ahead only keeps
-    them from another executor that could start them now.
+    A claim costs one transaction for any number of runs. If short runs are claimed one by one, workers wait for the
+    store. If runs take longer than a claim, claiming ahead only withholds them from executors that could start them.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._seconds: float | None = None
 
-    def note(self, seconds: float) -> None:
-        """A run has taken this long."""
+    def record(self, seconds: float) -> None:
+        """Record the duration of a run."""
         before = seconds if self._seconds is None else self._seconds
-        # A long run counts in full: nothing is claimed ahead while runs are slow.
+        # A long run counts in full, so that nothing is claimed ahead while runs are slow.
         weight = _WEIGHT if seconds < before else 1.0
         self._seconds = before + weight * (seconds - before)
 
@@ -65,18 +64,18 @@ class ClaimedQueue:
         return taken
 
     def room(self, *, free: int, ahead: int, warming: bool) -> int:
-        """How many runs to claim now.
+        """Return the number of runs to claim now.
 
         Args:
-            free: Workers that have nothing to do.
-            warming: A Spark session is being opened. Runs that wait for it take no room from others.
+            free: The number of idle workers.
+            warming: True while a Spark session is opened. Runs that wait for it do not reduce the room for others.
         """
         waiting = len(self._orders)
         if warming:
-            held = sum(order.needs_spark for order in self._orders.values())
-            waiting -= min(held, free)
+            reserved = sum(order.needs_spark for order in self._orders.values())
+            waiting -= min(reserved, free)
         room = free + ahead - waiting
-        # While all workers are busy, not one by one: a claim is worth it once half of the room is free.
+        # While all workers are busy, claim only when half of the room is free, not one run at a time.
         if free == 0 and room * 2 < ahead:
             return 0
         return max(room, 0)

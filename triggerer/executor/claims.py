@@ -1,4 +1,4 @@
-"""The executor's transactions on runs that it does not execute yet, or no longer executes."""
+"""The executor's transactions for runs that it does not execute yet, or no longer executes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Claims:
-    """Each coroutine is one transaction, and raises what `Database.transaction` raises."""
+    """Transactions, one per coroutine. Each raises the errors of `Database.transaction`."""
 
     def __init__(
         self,
@@ -43,21 +43,21 @@ class Claims:
         self._holds_broken = holds_broken
 
     def claim_step(self, limit: int) -> Step:
-        """A step that makes up to `limit` queued runs ours; `claimed` reads its rows."""
+        """Return a step that claims up to `limit` queued runs. `claimed` reads its rows."""
         return queries.claim_runs(executor=self._executor, limit=limit, log_home=self._home)
 
     def claimed(self, rows: Sequence[Row]) -> list[RunOrder]:
-        """The runs that `claim_step` made ours, in the order in which they are to be executed."""
+        """Return the runs that `claim_step` claimed, in the order of execution."""
         return queries.claimed_runs(rows, log_home=self._home)
 
     async def claim(
         self, limit: int, *, uses_pools: bool, has_broken_files: bool
     ) -> list[RunOrder]:
-        """Make up to `limit` queued runs ours, in a transaction of its own.
+        """Claim up to `limit` queued runs in a separate transaction.
 
         Args:
-            uses_pools: Claim runs with pools, too, as far as there are slots.
-            has_broken_files: Hold the runs of such files first.
+            uses_pools: True to claim runs with pools as well, as far as there are slots.
+            has_broken_files: True to hold the runs of broken files first.
         """
         if uses_pools:
             claim = claim_with_pools(
@@ -70,19 +70,19 @@ class Claims:
         return self.claimed(await self._database.perform(claim))
 
     async def has_broken_files(self) -> bool:
-        """Whether runs have to be held because a file does not load."""
+        """Return whether runs must be held because a file does not load."""
         if not self._holds_broken:
             return False
         async with self._database.reading() as session:
             return await any_file_is_broken(session)
 
     async def uses_pools(self) -> bool:
-        """Whether there may be runs with pools."""
+        """Return whether runs with pools may exist."""
         async with self._database.reading() as session:
             return await any_run_may_use_pools(session)
 
     async def to_cancel(self) -> list[int]:
-        """Return our running runs that are to be cancelled. Queued ones are cancelled here and now."""
+        """Return our running runs that must be cancelled. Queued runs with a request are cancelled here."""
         async with self._database.transaction() as session:
             ended = await queries.cancel_queued(session)
             if ended:
@@ -91,11 +91,11 @@ class Claims:
         return [pk for pk, run in ours.items() if run.cancel_requested]
 
     async def sweep(self, known: Set[int]) -> dict[int, RunClaim]:
-        """Find what no announcement tells of; return the runs that the store shows as running here.
+        """Repair everything that no announcement reports; return the runs that the store shows as running here.
 
-        Runs of dead executors are queued again. So are runs of ours that are not in `known`: they were
-        claimed in a transaction whose outcome was unknown. Queued runs that are to be cancelled are
-        cancelled, as by `to_cancel`. Held runs are released if it is time to try them again.
+        Runs of dead executors are queued again. So are our runs that are not in `known`, because a transaction with
+        unknown outcome claimed them. Queued runs with a request are cancelled, as by `to_cancel`. Held runs are
+        released when it is time to try them again.
         """
         alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:
@@ -120,7 +120,7 @@ class Claims:
         return ours
 
     async def requeue(self, orders: Sequence[RunOrder], *, have_begun: bool) -> None:
-        """Queue runs again, unless another executor has them by now. The attempts do not count."""
+        """Queue runs again, except runs that another executor has by now. The attempts do not count."""
         if not orders:
             return
         async with self._database.transaction() as session:
@@ -133,7 +133,7 @@ class Claims:
             announce(session, Signal.RUNS_QUEUED, *{order.dag_id for order in orders})
 
     async def needs_spark(self) -> bool:
-        """Whether a DAG that may run needs Spark."""
+        """Return whether a DAG that may run needs Spark."""
         async with self._database.reading() as session:
             return await queries.any_dag_needs_spark(session)
 

@@ -1,4 +1,4 @@
-"""Records the events that tasks emit, in the transaction that writes the end of the task."""
+"""Records the events that tasks emit, in the transaction that stores the end of the task."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from triggerer.store.runs.results import AttemptUpdate
 
 
 async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]) -> None:
-    """Record the events that tasks of these updates emitted, and queue them for the DAGs that wait.
+    """Record the events that these updates contain, and queue them for the DAGs that wait for them.
 
     Raises:
-        RowRefused: One cannot be stored, or its asset's name or URI belongs to another asset.
+        RowRefused: An event cannot be stored, or its asset's name or URI belongs to another asset.
     """
     emitted = [
         (update.order, task.task_id, event)
@@ -63,13 +63,13 @@ async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]
 
 
 def _idempotency_key(order: RunOrder, task_id: str, event: EmittedEvent) -> str:
-    """Return the same key for each attempt of the run: a repeat of the task emits nothing twice.
+    """Return a key that is equal in each attempt of the run, so that a repeated task emits no event twice.
 
-    Unless the task was cleared: then somebody wants its outlets to be updated again.
+    After a task was cleared, the key is a new one, because somebody wants the outlets to be updated again.
     """
     if cleared := order.repeat.cleared.get(task_id, 0):
         task_id = f"{task_id}#{cleared}"
     key = "/".join((order.dag_id, order.run_id, task_id, event.asset_uri))
-    # Each of the four may be long; a URI alone may be longer than a key can be.
+    # A URI alone may exceed the limit of a key.
     encoded = key.encode()
     return key if len(encoded) <= MAX_KEY_BYTES else f"sha256:{sha256(encoded).hexdigest()}"

@@ -22,10 +22,10 @@ _log = structlog.get_logger(__name__)
 async def answer(
     database: Database, result_writer: ResultWriter, order: RunOrder, question: QueryFrame
 ) -> dict[str, Any]:
-    """Return the reply to a worker's query. While the store is away, the query waits."""
+    """Return the reply to a worker's query. If the store is unavailable, the query waits."""
     what, fields = question["what"], question["fields"]
     if what.startswith("inlet"):
-        # The query sees what earlier tasks of this run have emitted.
+        # The query must see the events of earlier tasks in this run.
         await result_writer.written(order.run_pk)
     try:
         value = await retry(
@@ -35,7 +35,7 @@ async def answer(
             on_failure=log_failure(_log, "a question waits for the store", run=order.run_id),
         )
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        # Who asks in this way is no task of ours; whoever it is gets an answer.
+        # No task of ours sends such a query. The sender gets an answer nevertheless.
         reason = f"the question cannot be understood: {error!r}"
         return message("reply", number=question["number"], value=None, error=reason)
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""Claims queued runs and has worker processes execute them."""
+"""Claims queued runs, and lets worker processes execute them."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from triggerer.synchronization import AutoResetEvent
 _log = structlog.get_logger(__name__)
 
 _WRITE_SECONDS: Final = 5.0
-"""At shutdown, how long to wait for the store. Runs whose results it has not taken by then are executed again."""
+"""How long a shutdown waits for the store. A run whose result is not stored by then is executed again."""
 
 
 class Executor:
-    """Executes queued runs in worker processes, one run at a time in each.
+    """Executes queued runs in worker processes, one run at a time in each process.
 
-    Whoever claims a run executes it, once per attempt. Its results are written only as long as the
-    store shows this executor and this attempt. The executor is a `LeaseHolder`: when its lease is over,
-    it ends what it executes, since others may begin it.
+    The executor that claims a run executes it, once per attempt. It stores results only while the store shows this
+    executor and this attempt. The executor is a `LeaseHolder`: when its lease is over, it ends its runs, because others
+    may begin them.
 
     Args:
         instance_id: The row in `instance` that the caller keeps alive.
-        workers: How many runs at a time. A process is started when it is first needed.
+        workers: The number of concurrent runs. A process starts when it is first needed.
         spark: `[spark]` as a mapping: mode, master, remote, conf.
-        prewarm: Whether a Spark session is opened in advance if a DAG needs one.
-        holds_broken: A run whose file does not load stays queued until the file loads. Otherwise the run fails.
-        cancel_grace: How long a cancelled run has from SIGTERM to SIGKILL.
+        prewarm: True to open a Spark session in advance if a DAG needs one.
+        holds_broken: True: a run stays queued until its file loads. False: a run whose file does not load fails.
+        cancel_grace: The time from SIGTERM to SIGKILL for a cancelled run.
         timeout_grace: How long a task may outlive its own timeout before its worker is killed.
-        callback_timeout: How long the callbacks of one run may take together.
-        shutdown_grace: How long running runs have to end when the executor is cancelled.
-        sweep_every: How often the store is checked even if nothing was announced.
+        callback_timeout: The time for all callbacks of one run together.
+        shutdown_grace: The time that running runs have to end when the executor is cancelled.
+        sweep_every: How often the store is checked without any announcement.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Executor:
         settings = SlotSettings(
             worker={
                 "home": str(home.resolve()),
-                # With its links: what they lead to changes with each deployment.
+                # Keep symbolic links in the path, because each deployment changes their targets.
                 "dags_folder": str(DagsFolder(dags_folder).root),
                 "spark": dict(spark or {}),
                 "file_patience_s": file_patience.total_seconds(),
@@ -120,16 +120,16 @@ class Executor:
             longest_call=callback_timeout,
         )
         self._ending: set[int] = set()
-        """Runs that were cancelled before they began, while their logs are told so."""
+        """Runs that were cancelled before they began, while the end of their logs is written."""
         self._ending_one = anyio.Lock()
-        self._noted: set[int] = set()
-        """Runs in the claimed queue that are shown as waiting."""
+        self._shown_waiting: set[int] = set()
+        """Runs in the claimed queue that the store shows as waiting."""
         self._log_files = LogFiles()
         self._changed = AutoResetEvent()
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
-        # Where others can take the runs, `mark_lease_kept` is called before `run`.
+        # If others can take the runs, `mark_lease_kept` is called before `run`.
         self._is_lease_held = True
         self._guard: LeaseGuard | None = None
         self._leases_lost = 0
@@ -141,9 +141,9 @@ class Executor:
         return [slot.worker.pid for slot in self._slots if slot.worker is not None]
 
     def mark_lease_lost(self) -> None:
-        """Others may soon execute our runs, or the guard is gone: end them, and begin none until `mark_lease_kept`.
+        """End all runs, because others may soon execute them or the guard is gone. None begins until `mark_lease_kept`.
 
-        The store still shows them as ours. Unless others take them first, our next sweep queues them again, and the
+        The store still shows the runs as ours. Unless others take them first, our next sweep queues them again, and the
         attempts do not count.
         """
         self._is_lease_held = False
@@ -154,7 +154,7 @@ class Executor:
                 slot.cut_short()
 
     def mark_lease_kept(self, guard: LeaseGuard) -> None:
-        """The lease is held, and guarded. A sweep comes first: it finds the runs that others have taken meanwhile."""
+        """Continue under a guarded lease. A sweep comes first, to find the runs that others took meanwhile."""
         self._guard = guard
         self._is_lease_held = True
         self._sweeps.ask()
@@ -164,11 +164,11 @@ class Executor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Execute runs until cancelled.
 
-        Cancellation: Nothing is claimed any more; running runs have `shutdown_grace` to end, then
-        they are killed and go back into the queue. No worker is left.
+        Cancellation: No further run is claimed. Running runs have `shutdown_grace` to end; then they are killed and go
+        back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Not `start`: cancelled, it would wait for a task that ends only after the `finally` below.
+            # With `start`, a cancellation would wait for a task that ends only after the `finally` below.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -186,7 +186,7 @@ class Executor:
                 self._stopping.set()
 
     async def _work(self) -> None:
-        # Shielded: after a cancellation, runs still have their grace, which `_wind_down` bounds.
+        # Shielded: after a cancellation, runs still have their grace. `_wind_down` bounds it.
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as work:
                 work.start_soon(self._result_writer.run)
@@ -200,7 +200,7 @@ class Executor:
         while True:
             signals = await subscription.wait()
             self._more |= Signal.RUNS_QUEUED in signals
-            # Somebody's run may have given a slot of its pool back.
+            # The end of a run may have freed a slot of its pool.
             self._more |= self._uses_pools and Signal.RUNS_ENDED in signals
             self._cancels |= Signal.RUNS_CANCELLED in signals
             self._dags |= Signal.DAGS_CHANGED in signals
@@ -218,7 +218,7 @@ class Executor:
                 await self._catch_up(tasks)
             except TransientStoreError as error:
                 if isinstance(error, OutcomeUnknown):
-                    # Runs may have become ours without our knowing which: a sweep finds them.
+                    # The store may have given us runs that we do not know. A sweep finds them.
                     self._sweeps.ask()
                 self._more = self._cancels = self._dags = True
                 delay = backoff.next_delay()
@@ -268,7 +268,7 @@ class Executor:
                     await self._result_writer.perform_with_next_commit(step)
                 )
             if leases_lost != self._leases_lost:
-                # The lease has ended meanwhile, so they may be somebody else's: a sweep tells.
+                # The lease has ended meanwhile, so others may have these runs. A sweep finds out.
                 return
             self._more |= len(orders) == room
             for order in orders:
@@ -279,8 +279,8 @@ class Executor:
                 self._changed.set()
 
     def _is_executing(self, order: RunOrder) -> bool:
-        # Others took us for dead before this attempt began, and queued the run again. Now we have claimed it again,
-        # and its attempt has the same number.
+        # Others took us for dead before this attempt began, and queued the run again. Our second claim has the same
+        # attempt number.
         return any(
             slot.run is not None
             and (slot.run.run_pk, slot.run.attempt) == (order.run_pk, order.attempt)
@@ -299,8 +299,8 @@ class Executor:
             slot = choose_slot(self._slots, needs_spark=order.needs_spark)
             if slot is not None:
                 self._claimed_queue.take(order.run_pk)
-                if order.run_pk in self._noted:
-                    self._noted.remove(order.run_pk)
+                if order.run_pk in self._shown_waiting:
+                    self._shown_waiting.remove(order.run_pk)
                     wait = Wait(None, datetime.now(UTC))
                     self._result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
                 slot.give(order)
@@ -311,18 +311,18 @@ class Executor:
         if self._stopping.is_set():
             return
         if order is not None:
-            self._prefetch.note(seconds)
-            # If the run has lost its session, another one is opened before the next run needs it.
+            self._prefetch.record(seconds)
+            # If the run has lost its session, another one is opened before the next run needs Spark.
             self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
-        # Before it is given another one.
+        # Read it now, because a new job resets it.
         was_cut_short = slot.was_cut_short
         self._assign_runs()
         self._warm_up()
-        # Without this, one session that always has a next run would keep the cluster to itself.
+        # Otherwise a session that always has a next run would keep the cluster to itself.
         if any(other.is_waiting for other in self._slots):
             slot.release_executors()
         if was_cut_short:
-            # Unless others have it, the sweep queues its run again.
+            # The sweep queues its run again, unless others have it.
             self._sweeps.ask()
         if self._more or was_cut_short:
             self._changed.set()
@@ -337,27 +337,27 @@ class Executor:
             return
         slot = choose_slot(self._slots, needs_spark=True)
         if slot is not None:
-            # Tried once: where Spark cannot be started, trying again would not help.
+            # Try only once: if Spark cannot be started, another try would not help.
             self._wants_warm = False
             slot.give(WarmUp())
 
     async def _sweep(self) -> list[int]:
-        """Find what no announcement tells of; return our runs that are to be cancelled."""
+        """Repair everything that no announcement reports; return our runs that must be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
         known = {run.run_pk for _, run in executing} | self._ending
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # What is being written may be the end of an older attempt, and then nobody executes this one.
+            # The result writer may hold the end of an older attempt, while nobody executes this one.
             self._sweeps.ask_soon()
         for slot, run in executing:
-            held = ours.get(run.run_pk)
-            if held is not None and held.attempt == run.attempt:
+            claim = ours.get(run.run_pk)
+            if claim is not None and claim.attempt == run.attempt:
                 continue
             if slot.run is run and run.run_pk not in self._result_writer.unwritten:
                 _log.warning("a run was given to somebody else; ending it here", run=run.run_id)
                 await slot.abandon()
-        return [run_pk for run_pk, held in ours.items() if held.cancel_requested]
+        return [run_pk for run_pk, claim in ours.items() if claim.cancel_requested]
 
     def _cancel(self, run_pks: Iterable[int], tasks: TaskGroup) -> None:
         for run_pk in run_pks:
@@ -371,7 +371,7 @@ class Executor:
                     tasks.start_soon(slot.stop, verdict)
 
     async def _end_unstarted(self, order: RunOrder, verdict: RunEnd) -> None:
-        # Before the store shows the end: who sees it there looks into the log.
+        # Write the log first, because a user who sees the end in the store looks into the log.
         async with self._ending_one:
             await self._log_files.end(order.log_path, order.run_id, verdict.state)
         self._ending.discard(order.run_pk)
@@ -384,12 +384,12 @@ class Executor:
         await self._requeue(self._claimed_queue.take_all(), have_begun=False)
 
     def _record_waiting(self) -> None:
-        """Show runs that are claimed as waiting: they show as running, and have no worker yet."""
+        """Show claimed runs without a worker as waiting. The store already shows them as running."""
         waiting = self._claimed_queue.waiting()
-        self._noted &= {order.run_pk for order in waiting}
+        self._shown_waiting &= {order.run_pk for order in waiting}
         for order in waiting:
-            if order.run_pk not in self._noted:
-                self._noted.add(order.run_pk)
+            if order.run_pk not in self._shown_waiting:
+                self._shown_waiting.add(order.run_pk)
                 reason = (
                     "Spark, which is starting" if order.needs_spark else "a worker that is free"
                 )
@@ -400,8 +400,8 @@ class Executor:
         try:
             await self._claims.requeue(orders, have_begun=have_begun)
         except TransientStoreError as error:
-            # The store still shows them as ours. Our next sweep, or another executor's once we are
-            # gone, queues them again.
+            # The store still shows the runs as ours. Our next sweep queues them again, or another executor's sweep does
+            # once we are gone.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
             self._sweeps.ask()
 
@@ -412,7 +412,7 @@ class Executor:
             for slot in self._slots:
                 await slot.idle()
         killed = [slot.run for slot in self._slots if slot.run is not None and not slot.is_stopping]
-        # A process that does not even die by SIGKILL must not keep the service from stopping.
+        # A process that survives even SIGKILL must not prevent the service from stopping.
         with anyio.move_on_after(_WRITE_SECONDS):
             async with anyio.create_task_group() as endings:
                 for slot in self._slots:

@@ -1,18 +1,18 @@
-"""The guard of an executor's lease: a process that ends before the lease can be over, and all workers with it.
+"""The guard of an executor's lease: a process that ends before the lease is over, and all workers with it.
 
-An executor that is stopped (SIGSTOP, a debugger) or whose event loop stands still can neither extend its lease nor end
-its workers, and a task may hold its interpreter's lock. So nothing that is needed at that moment is code of ours:
+An executor may be stopped (SIGSTOP, a debugger) or its event loop may hang. Then it can neither extend its lease nor
+end its workers, and a task may hold its interpreter's lock. So everything that must happen then is done by the kernel:
 
-- The guard holds the only writing end of a pipe, and each worker has armed the reading end
-  (`triggerer.processes.lifelines`): when the guard is gone, the kernel kills every worker's process group,
-  and the group of its Spark's Python workers.
-- The executor tells the guard with each heartbeat until when the lease holds, and the guard passes that on to a timer
-  of the kernel, which kills the guard; also when it is stopped itself. The timer's clock is `CLOCK_BOOTTIME`: it also
-  counts a suspended machine's time.
+- The guard has the only writing end of a pipe, and each worker has armed the reading end
+  (`triggerer.processes.lifelines`). When the guard is gone, the kernel kills every worker's process group, and the
+  group of its Spark's Python workers.
+- With each heartbeat the executor tells the guard when the lease ends, and the guard sets a timer of the kernel. The
+  timer kills the guard, even if the guard is stopped. Its clock is `CLOCK_BOOTTIME`, which also counts the time of a
+  suspended machine.
 
-When the channel to the executor ends, the guard exits. It is run as a file,
-`python -I -S lease_guard.py CHANNEL ENDS_AT`, and imports little, so that it starts in milliseconds and stays small.
-The executor's side is `triggerer.executor.lease_guard_process`.
+When the channel to the executor ends, the guard exits. It runs as a file, `python -I -S lease_guard.py CHANNEL
+ENDS_AT`, and imports little, so that it starts in milliseconds and stays small. The executor's side is
+`triggerer.executor.lease_guard_process`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import sys
 import time
 
 ARMED = b"armed"
-"""What the guard says once it ends in time. Anything else is the reason why it cannot."""
+"""The guard's answer once its timer is set. Any other answer is the reason why the timer cannot be set."""
 LONGEST_MESSAGE = 1000
 _SIGEV_SIGNAL = 0
 _TIMER_ABSTIME = 1
-# glibc before 2.34 has the timers in a library of their own.
+# Before version 2.34, glibc had the timers in a separate library.
 _LIBRARIES = (None, "librt.so.1")
 
 
 class _Sigevent(ctypes.Structure):
-    # sigevent(3type): 64 bytes on all architectures with 64 bits.
+    # sigevent(3type): 64 bytes on all 64-bit architectures.
     _fields_ = (
         ("value", ctypes.c_void_p),
         ("signo", ctypes.c_int),
@@ -49,14 +49,14 @@ class _Itimerspec(ctypes.Structure):
 
 
 class NoTimer(Exception):
-    """The kernel or the C library gives us no such timer."""
+    """The kernel or the C library has no such timer."""
 
 
 class LastTimer:
-    """Has the kernel kill this process at a given time.
+    """Makes the kernel kill this process at a given time.
 
     Raises:
-        NoTimer: It cannot be had.
+        NoTimer: The timer cannot be created.
     """
 
     def __init__(self) -> None:
@@ -69,10 +69,10 @@ class LastTimer:
         _check("timer_create", made)
 
     def set(self, ends_at: float) -> None:
-        """Set it, instead of to what it was set before.
+        """Set the time, in place of the previous one.
 
         Args:
-            ends_at: Seconds by `CLOCK_BOOTTIME`; at once if it is past.
+            ends_at: Seconds of `CLOCK_BOOTTIME`. A past time kills the process at once.
         """
         # Zero would stop the timer.
         seconds, nanoseconds = divmod(max(1, int(ends_at * 1e9)), 1_000_000_000)
@@ -98,9 +98,9 @@ def _check(call: str, result: int) -> None:
 
 
 def main() -> None:
-    """Guard the lease until it is over or the executor is gone."""
+    """Guard the lease until it is over, or until the executor is gone."""
     channel, ends_at = int(sys.argv[1]), float(sys.argv[2])
-    # Sent to all processes of a service that is to stop. The executor stops first, in order.
+    # A stop of the service sends these signals to all its processes. The executor stops first, in order.
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     try:

@@ -1,4 +1,4 @@
-"""The guard of an executor's lease, as the executor sees it."""
+"""The executor's side of the guard of its lease."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _REAP_S: Final = 5.0
 
 
 class LeaseGuard:
-    """One guard process, see `triggerer.executor.lease_guard`; from `start` to `aclose`.
+    """One guard process, from `start` to `aclose`. See `triggerer.executor.lease_guard`.
 
     Attributes:
-        lifeline: For workers: the reading end of the pipe whose only writer is the guard.
+        lifeline: The reading end of a pipe whose only writer is the guard, for workers.
     """
 
     def __init__(
@@ -38,22 +38,22 @@ class LeaseGuard:
 
     @classmethod
     async def start(cls, ends_at: float) -> Self:
-        """Start a guard that ends at this time by `CLOCK_BOOTTIME`; it is armed when this returns.
+        """Start a guard that ends at this time of `CLOCK_BOOTTIME`. It is armed when this returns.
 
         Raises:
-            ConfigurationError: It cannot be had on this system.
-            OSError: The process cannot be started, or has ended at once.
+            ConfigurationError: This system has no suitable timer.
+            OSError: The process cannot be started, or ended at once.
         """
         with ExitStack() as ours:
             with ExitStack() as theirs:
-                # Each message is received as it was sent.
+                # This type of socket preserves the boundaries of messages.
                 pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 channel = ours.enter_context(pair[0])
                 inherited = theirs.enter_context(pair[1])
                 channel.setblocking(False)
                 lifeline, end = os.pipe()
                 ours.callback(os.close, lifeline)
-                # From here on only the guard has it.
+                # From here on, only the guard has the writing end.
                 theirs.callback(os.close, end)
                 os.set_blocking(lifeline, False)
                 leader = GroupLeader(
@@ -94,31 +94,31 @@ class LeaseGuard:
 
     @property
     def returncode(self) -> int | None:
-        """As `wait` returns it; None before that."""
+        """The exit code, as from `wait`; None before that."""
         return self._leader.returncode
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone, so that the kernel has killed the workers that have its lifeline; true at once."""
+        """True as soon as the guard is gone. The kernel has then killed the workers that have its lifeline."""
         if not self._has_ended:
             with suppress(BlockingIOError):
                 self._has_ended = os.read(self.lifeline, 1) == b""
         return self._has_ended
 
     def extend(self, ends_at: float) -> None:
-        """Have it end at this time, which is later than the one before."""
-        # It is gone, as `wait` tells, or it does not read: then it ends at the time that it was told before.
+        """Move the guard's end to this later time."""
+        # If the guard is gone, `wait` tells. If it does not read, it ends at the previous time.
         with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             self._channel.send(repr(ends_at).encode())
 
     async def wait(self) -> int:
-        """Wait until it has ended; return its exit code. Negative: the number of the signal that killed it."""
+        """Wait until the guard has ended; return its exit code. Negative: the number of the signal that killed it."""
         return await self._leader.wait()
 
     async def aclose(self) -> None:
-        """End it, and all workers that have its lifeline.
+        """End the guard, and all workers that have its lifeline.
 
-        Cancellation: It is completed all the same, within some seconds.
+        Cancellation: The work is completed nevertheless, within some seconds.
         """
         self._leader.kill()
         with anyio.move_on_after(_REAP_S, shield=True):

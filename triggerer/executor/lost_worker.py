@@ -1,4 +1,4 @@
-"""How a run ends whose worker does not report its end."""
+"""Decides and records the end of a run whose worker does not report it."""
 
 from __future__ import annotations
 
@@ -19,61 +19,61 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class RunEnding:
-    """What a slot was told about the end of its job, and the writing of it. One for each job.
+    """The end of one slot's job: requests for it, and its recording.
 
     Args:
-        run: None where the job is to warm up: then nothing is written.
+        run: None: the job is to warm up, and nothing is recorded.
     """
 
     result_writer: ResultWriter
     log_files: LogFiles
     run: RunOrder | None
     verdict: RunEnd | None = None
-    """How the run ends unless it ends by itself."""
+    """The end of the run, unless the run ends earlier on its own."""
     is_cut_short: bool = False
-    """The store is to show nothing of how it ended: others execute it, or it is queued again."""
+    """True if the store must show no end of the run: others execute it, or it is queued again."""
     may_end_log: bool = True
-    """False once others may have begun the run: the log may be theirs."""
+    """False once others may have begun the run, because the log may be theirs."""
 
     @property
     def is_called_off(self) -> bool:
         return self.is_cut_short or self.verdict is not None
 
     def cut_short(self) -> None:
-        """Write nothing of how the run ends. A verdict from before is still written."""
+        """Record no end of the run, except a verdict that was already decided."""
         self.is_cut_short |= self.verdict is None
 
     async def mark_unstarted(self) -> None:
-        """Write the verdict, if there is one, of a run that no worker has begun."""
+        """Record the verdict, if any, for a run that no worker has begun."""
         if not self.is_cut_short and self.verdict is not None:
-            await self.note(self.verdict.state, self.verdict.error)
+            await self.record_end(self.verdict.state, self.verdict.error)
 
     async def record_death(
-        self, code: int, *, output: str, is_taken: bool, malformed: str | None = None
+        self, code: int, *, output: str, has_begun: bool, malformed: str | None = None
     ) -> None:
-        """Write how the run ended whose worker has died: as the verdict says, or as failed.
+        """Record the end of a run whose worker has died: the verdict, or else a failure.
 
         Args:
-            code: As `WorkerProcess.reap` returns it.
-            output: The worker's last, apart from the run's log.
-            is_taken: Whether it had taken the run.
-            malformed: What came through its channel that cannot be understood, for which it was ended.
+            code: The exit code, as from `WorkerProcess.reap`.
+            output: The worker's last output outside the run's log.
+            has_begun: True if the worker had accepted the run.
+            malformed: The reason why data in the worker's channel cannot be understood, if the worker was ended for it.
         """
         assert self.run is not None
         if self.is_cut_short:
-            if is_taken:
+            if has_begun:
                 await self._end_log("interrupted: the service stopped, and the run is queued again")
             return
         if self.verdict is not None:
-            await self.note(self.verdict.state, self.verdict.error, code)
+            await self.record_end(self.verdict.state, self.verdict.error, code)
             return
         tail = await self.log_files.tail(self.run.log_path)
-        reason = death_reason(code, is_taken=is_taken, malformed=malformed)
+        reason = death_reason(code, has_begun=has_begun, malformed=malformed)
         _log.warning("a worker died", dag=self.run.dag_id, run=self.run.run_id, reason=reason)
         output = "\n".join(filter(None, (tail, output)))
-        await self.note(RunState.FAILED, reason, code, output=output)
+        await self.record_end(RunState.FAILED, reason, code, output=output)
 
-    async def note(
+    async def record_end(
         self,
         state: RunState,
         reason: str | None,
@@ -81,10 +81,10 @@ class RunEnding:
         *,
         output: str | None = None,
     ) -> None:
-        """Write that the run has ended: into its log first, since who sees it in the store looks there."""
+        """Record the end of the run, first in its log, because a user who sees the end in the store looks there."""
         await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
         if self.is_cut_short:
-            # Meanwhile.
+            # This was set while the log was written.
             return
         if output is not None:
             reason = storable(f"{reason}; its last output:\n{output}")

@@ -1,9 +1,10 @@
-"""An executor's lease on its runs: held while the store takes its heartbeats, and given up in time if it does not.
+"""An executor's lease on its runs: kept while the store accepts heartbeats, and given up in time if it does not.
 
-Once an executor's registration has expired, by the database's clock, others queue its runs again. They cannot tell an
-executor that is dead from one that cannot reach the database, and it cannot tell whether they still reach the database.
-So it goes by its own clock: what it executes has ended before anybody else may begin it. Should it not even run at that
-time, its guard ends the workers a little later (`triggerer.executor.lease_guard`).
+Once an executor's registration has expired by the database's clock, others queue its runs again. They cannot tell a
+dead executor from one that cannot reach the database. The executor cannot tell whether others can reach it. So it
+follows its
+own clock: its runs have ended before anybody else may begin them. If the executor cannot even run at that time, its
+guard ends the workers a little later (`triggerer.executor.lease_guard`).
 """
 
 from __future__ import annotations
@@ -32,28 +33,28 @@ _DEREGISTER_TIMEOUT: Final = timedelta(seconds=2)
 # Fractions of the lease.
 _INTERVAL: Final = 1 / 3
 _RETRY_INTERVAL: Final = 1 / 10
-"""From a heartbeat that failed to the next."""
+"""The time from a failed heartbeat to the next."""
 _TIMEOUT: Final = 1 / 6
-"""For the statements of a heartbeat, and again for its commit. If it hangs on a dead connection, there is time for
-another."""
+"""The limit for the statements of a heartbeat, and again for its commit. If a heartbeat hangs on a dead connection,
+there is time for another."""
 _MARGIN: Final = 1 / 10
-"""For what is executed here to end."""
+"""The time that runs have to end here."""
 _GUARD_MARGIN: Final = 1 / 15
-"""The same, if this process does not end it. The kernel does, and a JVM takes its time to give its memory back."""
+"""The time to end runs if the kernel must do it. A JVM takes a while to return its memory."""
 
 
 class LeaseHolder(Protocol):
-    """Executes under the lease. Called on the event loop."""
+    """Executes runs under the lease. Called on the event loop."""
 
     def mark_lease_lost(self) -> None:
-        """The lease is over, or its guard is gone: nothing that others may begin now may go on here."""
+        """End everything that others may begin now: the lease is over, or its guard is gone."""
 
     def mark_lease_kept(self, guard: LeaseGuard) -> None:
-        """The lease is held, for the first time or again. What is started from now on has to die with the guard."""
+        """Continue under this lease, new or renewed. Processes that start from now on must die with the guard."""
 
 
 class InstanceQueries(Protocol):
-    """Which instances live: `triggerer.store.streams.leases`."""
+    """Queries about live instances, as in `triggerer.store.streams.leases`."""
 
     async def register_instance(
         self, session: Any, instance_id: str, *, kind: str, expiry: timedelta
@@ -66,10 +67,10 @@ class Registration:
     """Shows an executor as alive, so that nobody else takes its runs.
 
     Args:
-        expiry: How long a heartbeat holds.
-        holder: None: nobody else can take its runs (SQLite).
-        clock: As that of `OwnLease`; the guard's timer goes by it too.
-        start_guard: Given when the guarded lease is over, by the clock.
+        expiry: How long a heartbeat is valid.
+        holder: None: nobody else can take the runs (SQLite).
+        clock: See `OwnLease`. The guard's timer uses this clock too.
+        start_guard: Receives the end of the guarded lease, by the clock.
     """
 
     def __init__(
@@ -96,18 +97,18 @@ class Registration:
         self._guard: LeaseGuard | None = None
 
     async def renew(self) -> None:
-        """Extend the lease: it holds for `expiry` from now.
+        """Extend the lease to `expiry` from now.
 
         Raises:
-            TransientStoreError: The lease ends when it would have, unless a repeat succeeds.
+            TransientStoreError: The lease ends as before, unless a repeat succeeds.
         """
         asked_at = self._lease.now()
         timeout = self._expiry * _TIMEOUT
         try:
             with anyio.fail_after(timeout.total_seconds()):
                 async with self._database.transaction(commit_timeout=timeout) as session:
-                    # To register again is the heartbeat. It also restores a row that others removed because they
-                    # took us for dead; what they did with our runs meanwhile is fenced by the runs' attempts.
+                    # Registering again is the heartbeat. It also restores a row that others removed because they took
+                    # us for dead. The attempt numbers fence whatever those others did with our runs.
                     await self._queries.register_instance(
                         session, self._instance_id, kind=_KIND, expiry=self._expiry
                     )
@@ -121,16 +122,16 @@ class Registration:
             self._guard.extend(self._guarded_lease.ends_at)
 
     async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Renew until cancelled, then deregister: others need not wait for the expiry. The first `renew` comes before.
+        """Renew until cancelled, then deregister, so that others need not wait for the expiry. Call `renew` before.
 
-        It has started when the holder knows that the lease is held.
+        It has started when the holder knows about the lease.
 
         Raises:
-            ConfigurationError: There can be no guard on this system.
+            ConfigurationError: This system cannot run a guard.
         """
         try:
             async with anyio.create_task_group() as tasks:
-                # Before it is told: the first lease may be over by then, or before there is a guard.
+                # Renew before telling the holder: otherwise the lease may end before there is a guard.
                 tasks.start_soon(self._renew_in_time)
                 if self._holder is not None:
                     await tasks.start(self._tell, self._holder)
@@ -158,11 +159,11 @@ class Registration:
     async def _tell(
         self, holder: LeaseHolder, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Tell the holder when the lease is held, with a guard, and when it is lost. Lives until it is cancelled."""
+        """Tell the holder when it has a guarded lease, and when the lease is lost. Runs until cancelled."""
         backoff = Backoff(first=0.1, longest=10.0, random=self._random)
         was_held = False
         while True:
-            # Not in the task that renews: that may be waiting for the store.
+            # The renewing task may be waiting for the store, so this one watches the lease.
             await self._lease.wait_until_extended()
             began = anyio.current_time()
             try:
@@ -179,7 +180,7 @@ class Registration:
                 await anyio.sleep(delay)
                 continue
             async with aclosing(guard):
-                # There may have been a heartbeat while it started.
+                # A heartbeat may have come while the guard started.
                 guard.extend(self._guarded_lease.ends_at)
                 self._guard = guard
                 if was_held:
@@ -218,5 +219,5 @@ class Registration:
                 ) as session:
                     await self._queries.deregister_instance(session, self._instance_id)
             except StoreError as error:
-                # It expires by itself.
+                # The registration will expire.
                 _log.warning("the executor could not sign off", error=str(error))

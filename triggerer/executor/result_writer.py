@@ -1,4 +1,4 @@
-"""Writes the results of runs into the store, in groups, and keeps them until they are written."""
+"""Stores the results of runs in groups, and keeps them in memory until they are stored."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from triggerer.synchronization import Notifier
 _log = structlog.get_logger(__name__)
 
 _LARGEST_GROUP: Final = 200
-"""Updates per transaction: the gain is gone by then, and SQLite's one writer is not held for long."""
+"""Updates per transaction. A larger group gains nothing, and would block SQLite's only writer for long."""
 
 _JOINED_STEP_SECONDS: Final = 60.0
 """Longer than the store takes to fail."""
 
 
 class _JoinedStep:
-    """A step that is performed with the next group, and its outcome."""
+    """A step that is performed with the next group, and the result of the step."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -57,10 +57,10 @@ class _JoinedStep:
 
 
 class ResultWriter(GroupCommit[list[AttemptUpdate]]):
-    """Takes results without waiting, and writes them as soon as the last group is written.
+    """Accepts results without waiting, and stores them as soon as the previous group is stored.
 
-    While the store is away, results are kept in order. An update is dropped if the store shows that the
-    run has been given to another attempt.
+    If the store is unavailable, results wait in order. An update is dropped if the store shows that another attempt has
+    the run.
     """
 
     refusals = RowRefused
@@ -73,24 +73,24 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self._joined_steps: list[_JoinedStep] = []
         self._written = Notifier()
         self._unwritten: Counter[int] = Counter()
-        # By (run, attempt), until the attempt's end is written.
+        # By (run, attempt), until the attempt's end is stored.
         self._refused: dict[tuple[int, int], str] = {}
 
     def submit_nowait(self, update: AttemptUpdate) -> None:
-        """Take an update to be written; those of one run are written in order."""
+        """Add an update. Updates of one run are stored in order."""
         self._updates.append(update)
         self._unwritten[update.order.run_pk] += 1
         if self._is_idle:
             self._wake()
 
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
-        """Perform a step with the next group, or by itself if there is none; return its rows.
+        """Perform a step with the next group, or alone if there is no group; return the step's rows.
 
-        An executor that writes the end of a run also claims the next one; a second transaction would
-        cost as much as the first.
+        An executor that stores the end of a run also claims the next run. A second transaction would cost as much as
+        the first.
 
         Raises:
-            As `Database.perform_steps`. The group is written nevertheless.
+            As `Database.perform_steps`. The group is stored nevertheless.
         Cancellation: A step that has begun is finished, and its rows are returned.
         """
         joined = _JoinedStep(step)
@@ -103,7 +103,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             if joined in self._joined_steps:
                 self._joined_steps.remove(joined)
                 raise
-            # Nobody else would learn what the step did, such as which runs it claimed.
+            # Only this caller can learn the result of the step, such as which runs it claimed.
             with anyio.move_on_after(_JOINED_STEP_SECONDS, shield=True):
                 await joined.done.wait()
             if not joined.done.is_set():
@@ -113,12 +113,12 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return joined.rows
 
     async def begin(self, order: RunOrder) -> bool:
-        """Write that an attempt begins, as soon as the store can be reached; return whether it is still ours.
+        """Store that an attempt begins, once the store is reachable. Return whether the run is still ours.
 
-        Cancellation: It may be written or not.
+        Cancellation: The beginning may be stored or not.
         """
         step = begin_run(executor=self._executor, run_pk=order.run_pk, attempt=order.attempt)
-        # Written twice it says the same.
+        # Storing it twice does no harm.
         rows = await retry(
             lambda: self.perform_with_next_commit(step),
             on=TransientStoreError,
@@ -131,11 +131,11 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
     @property
     def unwritten(self) -> frozenset[int]:
-        """The runs with updates that are not written yet."""
+        """The runs with updates that are not stored yet."""
         return frozenset(self._unwritten)
 
     async def written(self, run_pk: int | None = None) -> None:
-        """Wait until all updates are written: those of this run, or all."""
+        """Wait until the updates of this run, or else all updates, are stored."""
         while self._unwritten if run_pk is None else run_pk in self._unwritten:
             await self._written.wait()
 
@@ -155,7 +155,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 if not group:
                     raise
                 refusal = error
-                # It is the group that is refused; the steps do not wait until the item is found.
+                # The store refused the group, not the steps. Perform them now, before the refused item is found.
                 answers = await self._database.perform_steps(steps) if steps else []
         except BaseException as error:
             stopped = OutcomeUnknown("the result writer was stopped")
@@ -175,7 +175,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _write_with(
         self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
     ) -> list[list[Row]]:
-        """Write a group and perform other steps; return the rows of those."""
+        """Store a group and perform other steps; return the rows of the steps."""
         if any(update.is_unloaded for update in group):
             group = await self._hold(group)
         if not group:
@@ -185,7 +185,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             [self._as_refused(update) for update in group],
             self._database.transport.sender,
         )
-        # After the ends: an ended run waits for nothing.
+        # Record waits after ends, because an ended run waits for nothing.
         waits = [
             self._wait_step(update.order, update.wait)
             for update in group
@@ -198,13 +198,13 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         if not calls_back and not any(task.events for update in group for task in update.tasks):
             rows, *answers = await self._database.perform_steps([save, *waits, *steps])
             answers = answers[len(waits) :]
-            held = run_claims(rows)
+            claims = run_claims(rows)
             for update in group:
-                self._is_ours(update, held)
+                self._is_ours(update, claims)
         else:
             async with self._database.transaction() as session:
-                held = run_claims(await perform(session, single_step(save)))
-                ours = [update for update in group if self._is_ours(update, held)]
+                claims = run_claims(await perform(session, single_step(save)))
+                ours = [update for update in group if self._is_ours(update, claims)]
                 await record_emitted(session, ours)
                 if calls_back:
                     ended = [one.order.run_pk for one in ours if one.end is not None]
@@ -212,14 +212,14 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 for wait in waits:
                     await perform(session, single_step(wait))
                 answers = [await perform(session, single_step(step)) for step in steps]
-        await self._announce_ends(group, held)
+        await self._announce_ends(group, claims)
         return answers
 
     async def _hold(self, group: Sequence[AttemptUpdate]) -> list[AttemptUpdate]:
         """Hold the runs whose file does not load; return the other updates.
 
         Raises:
-            As `Database.perform_steps`. A repeat changes nothing.
+            As `Database.perform_steps`. Repeating this is safe.
         """
         unloaded = [update for update in group if update.is_unloaded and update.end is not None]
         answers = await self._database.perform_steps(
@@ -285,7 +285,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         )
 
     def _as_refused(self, update: AttemptUpdate) -> AttemptUpdate:
-        """The update, with a failed run instead of a successful one if the store refused a result of this attempt."""
+        """Return the update, with a failed run if the store refused a result of this attempt."""
         end = update.end
         refused = self._refused.get(_attempt(update.order))
         if end is None or refused is None or end.state is not RunState.SUCCESS:
@@ -293,21 +293,23 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return replace(update, end=replace(end, state=RunState.FAILED, error=refused))
 
     async def _announce_ends(
-        self, group: Sequence[AttemptUpdate], held: Mapping[int, RunClaim]
+        self, group: Sequence[AttemptUpdate], claims: Mapping[int, RunClaim]
     ) -> None:
-        # Also if the end was written before, perhaps by a commit whose outcome was unknown.
+        # Announce ends that were stored before as well, because that commit's outcome may have been unknown.
         ends = [
-            update for update in group if update.end is not None and _is_held(update.order, held)
+            update
+            for update in group
+            if update.end is not None and _has_claim(update.order, claims)
         ]
         for update in ends:
             _log_failure(update)
         if ended := {update.order.dag_id for update in ends}:
             await self._database.announce_here({Signal.RUNS_ENDED: ended})
 
-    def _is_ours(self, update: AttemptUpdate, held: Mapping[int, RunClaim]) -> bool:
-        if _is_held(update.order, held):
-            # Ended already: by this very update, whose first commit had an unknown outcome.
-            return held[update.order.run_pk].state is RunState.RUNNING
+    def _is_ours(self, update: AttemptUpdate, claims: Mapping[int, RunClaim]) -> bool:
+        if _has_claim(update.order, claims):
+            # If the run has ended already, this very update ended it, in a commit with unknown outcome.
+            return claims[update.order.run_pk].state is RunState.RUNNING
         _log.warning(
             "a result came too late: the run was given to another attempt",
             dag=update.order.dag_id,
@@ -321,20 +323,20 @@ def _attempt(order: RunOrder) -> tuple[int, int]:
     return order.run_pk, order.attempt
 
 
-def _is_held(order: RunOrder, held: Mapping[int, RunClaim]) -> bool:
-    run = held.get(order.run_pk)
+def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
+    run = claims.get(order.run_pk)
     return run is not None and run.attempt == order.attempt
 
 
 def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """What is stored instead if the store refuses the events or, after that, the tasks."""
+    """Return a replacement for an update that the store refused: first without events, then without tasks."""
     end = update.end
     if not any(task.events for task in update.tasks):
         error = f"the store refused it: {reason}"
         failed = RunEnd(RunState.FAILED, datetime.now(UTC), error)
         return replace(update, tasks=(), end=end and failed)
     names = ", ".join(task.task_id for task in update.tasks)
-    error = f"what task {names} left was refused: {reason}"
+    error = f"the store refused the results of task {names}: {reason}"
     return replace(
         update,
         tasks=tuple(task.failed(error) for task in update.tasks),
@@ -343,7 +345,7 @@ def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
 
 
 def _log_failure(update: AttemptUpdate) -> None:
-    """Tell who watches the service that a run failed; `runs show` has the whole error."""
+    """Report a failed run in the service's log. `runs show` has the whole error."""
     order, end = update.order, update.end
     if end is None or end.state is not RunState.FAILED:
         return

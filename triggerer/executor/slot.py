@@ -1,4 +1,4 @@
-"""One of the executor's slots: a worker process while it needs one, and one run at a time."""
+"""One of the executor's slots: one run at a time, in a worker process that starts when it is needed."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from triggerer.worker.protocol import message
 _log = structlog.get_logger(__name__)
 
 _SCARCE: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-"""Of a process that cannot be had now: others have the memory, processes or descriptors. No run is to fail of it."""
+"""Errors of a process that cannot be started now, because memory, processes or descriptors are used up. Runs wait."""
 
 
 class _AfterJob(Enum):
-    """What a slot does after a job."""
+    """The next step of a slot after a job."""
 
     NEXT_JOB = auto()
-    """With the same worker."""
+    """Do the next job with this worker."""
     END_WORKER = auto()
-    """The job is done, and the worker is not to be used again."""
+    """The job is done, and the worker must not be used again."""
     SAME_JOB = auto()
-    """With another worker: this one has died without having begun it."""
+    """Do this job again with another worker: this one died before it began the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
-    """What is the same for all slots of an executor."""
+    """The settings that all slots of an executor share."""
 
     worker: Mapping[str, Any]
     """See `open_worker`."""
     cancel_grace: timedelta
-    """How long the user's code has to unwind after SIGTERM."""
+    """The time that the user's code has to unwind after SIGTERM."""
     timeout_grace: timedelta
     """How long a task may outlive its timeout before its worker is killed."""
 
@@ -66,10 +66,10 @@ class Slot:
     """Executes one job after the other. `serve` is its only task.
 
     Args:
-        get_guard: The present guard of the executor's lease; a worker dies with the one that it was started with.
-        on_free: Called, on the event loop, each time that it can be given something again, with the
-            run that it executed (None: it warmed up) and how many seconds that took.
-        on_wait: Called when the run that it executes has begun to wait for its Spark cluster.
+        get_guard: Returns the present guard of the executor's lease. A worker dies with the guard of its start.
+        on_free: Called on the event loop each time that the slot is free again, with the run that it executed (None: it
+            warmed up) and the duration in seconds.
+        on_wait: Called when the slot's run has begun to wait for its Spark cluster.
     """
 
     database: Database
@@ -82,15 +82,15 @@ class Slot:
     worker: WorkerProcess | None = None
     run: RunOrder | None = None
     is_waiting: bool = False
-    """Its run waits for the Spark cluster."""
+    """True while the slot's run waits for the Spark cluster."""
     _release_first: bool = False
     _job: RunOrder | WarmUp | None = None
     _arrived: AutoResetEvent = field(default_factory=AutoResetEvent)
     _freed: Notifier = field(default_factory=Notifier)
     given_at: float = 0.0
-    """When it was given its job, on the monotonic clock."""
+    """When the slot received its job, on the monotonic clock."""
     _ending: RunEnding = field(init=False)
-    """Of its job; of the last one, where it has none."""
+    """The end of the present job, or else of the last one."""
     _beginning: anyio.CancelScope | None = None
     _scarcity: Backoff = field(default_factory=lambda: Backoff(first=0.5, longest=10.0))
     _log_files: LogFiles = field(default_factory=LogFiles)
@@ -106,16 +106,16 @@ class Slot:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told how its run ends."""
+        """True if the end of the run was already decided from outside."""
         return self._ending.verdict is not None
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether the store is to show nothing of how its run ended: others execute it, or it is queued again."""
+        """True if the store must show no end of the run: others execute it, or it is queued again."""
         return self._ending.is_cut_short
 
     def release_executors(self) -> None:
-        """Have its session leave the cluster's cores to others: now if it is free, else before the run it was given."""
+        """Give the session's cores back to the cluster: now if the slot is free, else before its next run."""
         if self.worker is None or self.spark is not Spark.WARM:
             return
         if self.is_free:
@@ -124,12 +124,12 @@ class Slot:
             self._release_first = True
 
     async def idle(self) -> None:
-        """Wait until it executes no run."""
+        """Wait until the slot executes no run."""
         while self.run is not None:
             await self._freed.wait()
 
     def give(self, job: RunOrder | WarmUp) -> None:
-        """Have it execute a run, or warm up; only while it is free."""
+        """Execute a run, or warm up. Call it only while the slot is free."""
         assert self._job is None
         self._job, self.given_at = job, time.monotonic()
         if isinstance(job, RunOrder):
@@ -140,31 +140,34 @@ class Slot:
         self._arrived.set()
 
     async def stop(self, verdict: RunEnd) -> None:
-        """End the run, gently at first. Unless it ends by itself, it ends as `verdict` says."""
+        """End the run, gently at first. Unless the run ends on its own, it ends as `verdict` says."""
         self._ending.verdict = verdict
         self._call_off_beginning()
         await self._end_worker()
 
     async def abandon(self) -> None:
-        """Kill the run and write nothing of it: another executor has it."""
+        """Kill the run and record nothing: another executor has it."""
         self.cut_short()
         self._ending.is_cut_short = True
         if self.worker is not None:
             await self.worker.gone.wait()
 
     def cut_short(self) -> None:
-        """Kill the run, since others may execute it from now on. A verdict from before is still written."""
+        """Kill the run, because others may execute it from now on. A result that was already decided is still saved."""
         self._ending.may_end_log = False
         self._kill()
 
     async def end_now(self) -> None:
-        """Kill the run, for others to execute, and wait until it is gone. A verdict from before is still written."""
+        """Kill the run so that another executor can take it, and wait for the process to exit.
+
+        A result that was already decided is still saved.
+        """
         ending = self._ending
         self._kill()
         try:
             await self.idle()
         finally:
-            # The run may be handed back now, and begin elsewhere.
+            # From now on the run may be handed back, and begin elsewhere.
             ending.may_end_log = False
 
     def _kill(self) -> None:
@@ -174,7 +177,7 @@ class Slot:
             self.worker.kill()
 
     async def serve(self) -> None:
-        """Execute what `give` brings; lives until it is cancelled, which kills the worker."""
+        """Execute the jobs that `give` brings. Runs until cancelled; a cancellation kills the worker."""
         while True:
             await self._next_job()
             done = True
@@ -195,7 +198,9 @@ class Slot:
                     done = False
                     await self._wait_for_room(self.run, error)
                 else:
-                    await self._ending.note(RunState.FAILED, f"no worker could be started: {error}")
+                    await self._ending.record_end(
+                        RunState.FAILED, f"no worker could be started: {error}"
+                    )
             finally:
                 self._timers.stop()
                 self.worker, self.spark = None, Spark.COLD
@@ -203,7 +208,7 @@ class Slot:
                 self._free()
 
     async def _wait_for_room(self, run: RunOrder, error: OSError) -> None:
-        """Wait before a worker is tried again; not once the run is called off."""
+        """Wait before trying to start a worker again, but not after the run was called off."""
         delay = self._scarcity.next_delay()
         said = "no worker can be started; the run waits"
         named = {"dag": run.dag_id, "run": run.run_id, "error": str(error)}
@@ -223,10 +228,10 @@ class Slot:
         self._arrived.set()
 
     async def _serve_with(self, worker: WorkerProcess) -> bool:
-        """Use the worker for as long as it can be used.
+        """Use the worker for as long as it is usable.
 
         Returns:
-            Whether the job at hand is done; if not, the next worker has to do it.
+            Whether the present job is done. If not, the next worker must do it.
         """
         worker.tasks.start_soon(self._notice_end, worker)
         while True:
@@ -238,14 +243,13 @@ class Slot:
                 then = await self._warm(worker)
             if then is _AfterJob.SAME_JOB:
                 return False
-            # Told to stop just when the run ended by itself: the signal is on its way, and must not
-            # meet the next run.
+            # If the run ended just as it was stopped, the signal is still on its way. It must not hit the next run.
             if then is _AfterJob.END_WORKER or self._ending.is_called_off:
                 return True
             self._free()
             await self._next_job(worker)
             if worker.gone.is_set():
-                # One that died while it had nothing to do is no reason to fail a run.
+                # The worker died while it was idle. That is no reason to fail the next run.
                 return False
 
     def _free(self) -> None:
@@ -260,7 +264,7 @@ class Slot:
         try:
             await worker.send(message("warm"))
             while (frame := await worker.receive())["type"] != "warmed":
-                # Not told to others before it has warmed up: they would open another one.
+                # Do not publish it before the warm-up ends; otherwise another slot would open a second session.
                 if frame["type"] == "spark":
                     is_open = frame["open"]
         except ChannelClosed as closed:
@@ -280,10 +284,10 @@ class Slot:
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _AfterJob:
         if self._ending.is_called_off:
-            # Told so before there was a worker to tell.
+            # The run was called off before the worker was ready.
             await self._ending.mark_unstarted()
             return _AfterJob.END_WORKER
-        is_taken = is_unclean = False
+        has_begun = is_unclean = False
         try:
             if order.attempt > 1 and not await self._begin(worker, order):
                 await self._ending.mark_unstarted()
@@ -291,16 +295,16 @@ class Slot:
             if self._release_first:
                 self._release_first = False
                 await worker.send(message("release"))
-            # What it writes itself comes later, and perhaps before we are told that it has begun.
+            # Anything in the channel now was written by an earlier run. This run's own output comes later.
             is_unclean = worker.has_served and worker.channel.has_more()
             await worker.send(message("run", run=order))
             while True:
                 frame = await worker.receive()
                 run_pk: int | None = frame.get("run")  # type: ignore[assignment]
                 if run_pk not in (None, order.run_pk):
-                    # From a thread that an earlier run has left behind; it gets no answer either.
+                    # The frame comes from a thread that an earlier run left behind. It gets no answer.
                     continue
-                is_taken |= run_pk is not None
+                has_begun |= run_pk is not None
                 match frame["type"]:
                     case "results":
                         self._timers.stop()
@@ -325,27 +329,27 @@ class Slot:
             self._timers.stop()
             code = await self._reap(worker, closed)
             if isinstance(closed, MalformedFrame):
-                if not is_taken and is_unclean and not self._ending.is_called_off:
-                    # Something that an earlier run has left behind; this one is executed elsewhere.
+                if not has_begun and is_unclean and not self._ending.is_called_off:
+                    # An earlier run left this data behind. Execute this run elsewhere.
                     _log.warning("a worker was ended", run=order.run_id, reason=str(closed))
                     return _AfterJob.SAME_JOB
                 await self._ending.record_death(
-                    code, output=worker.output, is_taken=True, malformed=closed.reason
+                    code, output=worker.output, has_begun=True, malformed=closed.reason
                 )
                 return _AfterJob.END_WORKER
-            is_taken |= not closed.unread
-            # What kills a worker before it takes orders would kill the next one as well.
-            if not is_taken and worker.is_ready and not self._ending.is_called_off:
+            has_begun |= not closed.unread
+            # A cause that kills a worker before it is ready would kill the next one as well, so the run fails.
+            if not has_begun and worker.is_ready and not self._ending.is_called_off:
                 _log.warning("a worker died before it took a run", run=order.run_id, code=code)
                 return _AfterJob.SAME_JOB
-            await self._ending.record_death(code, output=worker.output, is_taken=is_taken)
+            await self._ending.record_death(code, output=worker.output, has_begun=has_begun)
             return _AfterJob.END_WORKER
 
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Have it written that this attempt begins; return whether it is to be executed.
+        """Store that this attempt begins; return whether to execute it.
 
-        If the service dies after that, the run may have killed it, and the attempt counts. So the worker
-        is started before: attempts do not count for a service that is killed while it starts.
+        If the service dies afterwards, the run may have caused it, so the attempt counts. The worker starts first, so
+        that no attempt counts for a service that is killed during its start.
         """
         is_ours = False
         try:
@@ -357,7 +361,7 @@ class Slot:
         return is_ours and not self._ending.is_called_off
 
     def _call_off_beginning(self) -> None:
-        # The store may be away, and stay so.
+        # The store may be unavailable, and stay so.
         if self._beginning is not None:
             self._beginning.cancel()
 
@@ -387,16 +391,16 @@ class Slot:
 
     async def _reap(self, worker: WorkerProcess, closed: ChannelClosed) -> int:
         if isinstance(closed, MalformedFrame):
-            # It will not end by itself.
+            # A worker that sent such data may not end on its own.
             worker.kill()
         code = await worker.reap()
         if worker.has_lost_guard:
-            # That is why it died. Nobody may have told us yet.
+            # The lost guard is the reason for the death, and nobody may have told us yet.
             self.cut_short()
         return code
 
 
 async def _send(worker: WorkerProcess, content: dict[str, Any]) -> None:
-    # Whoever receives from it tells when it is gone.
+    # The task that receives from the worker notices when the worker is gone.
     with suppress(ChannelClosed):
         await worker.send(content)

@@ -1,4 +1,4 @@
-"""Which slot a run is given to: sessions are opened rarely, and kept for those who need them."""
+"""Chooses the slot for a run. Spark sessions are opened rarely, and saved for runs that need them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import Enum, auto
 from typing import Final, Protocol, TypeVar
 
 _WARMING_S: Final = 60.0
-"""A session that is still not open may wait for its cluster, for however long."""
+"""A session that is not open after this time may wait for its cluster without limit."""
 
 
 class Spark(Enum):
-    """How far a slot's Spark session is."""
+    """The state of a slot's Spark session."""
 
     COLD = auto()
     WARMING = auto()
@@ -20,11 +20,11 @@ class Spark(Enum):
 
 
 class WarmUp:
-    """The order to open a Spark session before anybody needs it."""
+    """The order to open a Spark session before a run needs it."""
 
 
 class Choosable(Protocol):
-    """What is asked of a slot."""
+    """The part of a slot that the choice depends on."""
 
     @property
     def is_free(self) -> bool: ...
@@ -40,16 +40,16 @@ S = TypeVar("S", bound=Choosable)
 
 
 def is_session_near(slots: Iterable[Choosable]) -> bool:
-    """Whether a session is being opened ahead that a run had better wait for."""
+    """Return whether a session is about to open, so that a run should wait for it."""
     now = time.monotonic()
     return any(slot.spark is Spark.WARMING and now - slot.given_at < _WARMING_S for slot in slots)
 
 
 def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
-    """The slot to give a run to; None: wait for one.
+    """Return the slot for a run; None: wait for a slot.
 
-    A run that needs Spark prefers a warm session, then waits for one that is being opened rather
-    than open a second one next to it. Any other run leaves warm sessions to those that need them.
+    A run that needs Spark prefers a warm session, and then waits for a session that is about to open. Other runs leave
+    warm sessions to runs that need them.
     """
     free = [slot for slot in slots if slot.is_free]
     if needs_spark:
@@ -58,6 +58,6 @@ def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
             return warm[0]
         if is_session_near(slots):
             return None
-    # Processes that are there come before ones that have to be started.
+    # Prefer running processes to starting new ones.
     free.sort(key=lambda slot: (slot.worker is None, slot.spark is Spark.WARM))
     return free[0] if free else None

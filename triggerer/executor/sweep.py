@@ -1,4 +1,4 @@
-"""When the store is next asked for what no announcement tells of."""
+"""Decides when to search the store for changes that no announcement reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SOON_S: Final = 1.0
 
 
 class SweepSchedule:
-    """When the next sweep is due: regularly, and at once where somebody asks for one. Synchronous.
+    """The time of the next sweep: regular, or at once on request. Synchronous.
 
     Args:
         now: A monotonic clock, in seconds.
@@ -28,21 +28,21 @@ class SweepSchedule:
 
     @property
     def wait_s(self) -> float:
-        """How long it is until the next one, in seconds; zero if it is due."""
+        """The number of seconds until the next sweep; zero if it is due."""
         return max(0.0, self._due - self._now())
 
     def ask(self) -> None:
-        """Have one made at once, or, if one is under way, another one after it."""
+        """Request a sweep at once. If one is under way, another follows it."""
         self._due = -math.inf
 
     def ask_soon(self) -> None:
-        """Have one made within a second: what is to be found is not there yet."""
+        """Request a sweep within a second, because the change is not visible yet."""
         self._due = min(self._due, self._now() + _SOON_S)
 
     @contextmanager
     def sweeping(self) -> Iterator[None]:
-        """While one is made. If the store fails, it is due again."""
-        # Before it: whoever asks for a sweep while this one asks the store, asks for another one.
+        """Surround a sweep with this block. If the store fails, the sweep is due again."""
+        # Set it before the sweep, so that a request during the sweep causes another one.
         self._due = self._now() + self._every_s
         try:
             yield

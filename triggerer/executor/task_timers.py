@@ -1,4 +1,4 @@
-"""What is due about a task while it runs."""
+"""Timers for a running task."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from triggerer.store.runs.results import AttemptUpdate
 from triggerer.worker.protocol import TaskStart
 
 _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
-"""A task that ends sooner is written once only, when it has ended."""
+"""A task that ends sooner is stored only once, at its end."""
 
 
 @dataclass(slots=True)
 class TaskTimers:
-    """Shows the task that runs as running, and tells when it outlives its timeout.
+    """Shows a running task as running, and reports a task that outlives its timeout.
 
-    Timers, not a task: most tasks have ended before anything is due.
+    It uses timers instead of an async task, because most tasks end before anything is due.
 
     Args:
-        on_overdue: Called, on the event loop, with the reason, when a task has outlived its timeout by too much.
+        on_overdue: Called on the event loop, with the reason, when a task has outlived its timeout by its grace.
     """
 
     result_writer: ResultWriter
@@ -33,7 +33,7 @@ class TaskTimers:
     _due: list[asyncio.TimerHandle] = field(default_factory=list)
 
     def follow(self, order: RunOrder, start: TaskStart, grace: timedelta) -> None:
-        """Start for this task, in place of the one before; it may outlive its timeout by `grace`."""
+        """Start the timers of this task, in place of the previous task's. It may outlive its timeout by `grace`."""
         self.stop()
         call_later = asyncio.get_running_loop().call_later
         self._due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, order, start))
@@ -46,7 +46,7 @@ class TaskTimers:
             self._due.append(call_later(start.timeout_s + grace_s, self.on_overdue, reason))
 
     def stop(self) -> None:
-        """No task runs any more."""
+        """Stop all timers, because no task runs."""
         for timer in self._due:
             timer.cancel()
         self._due.clear()

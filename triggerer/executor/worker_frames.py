@@ -1,7 +1,7 @@
-"""Checks what a worker has sent, before anything is done with it.
+"""Checks frames from a worker before anything uses them.
 
-The worker's process also runs users' code, which may write into the channel: by accident, through a descriptor that a
-fork inherited, or that it closed and whose number it was given again. That must cost its own run only.
+The worker's process also runs users' code, which may write into the channel by accident: through a descriptor that a
+fork inherited, or whose number it got again after closing it. Only that code's own run may suffer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from triggerer.worker.protocol import RunReport, TaskStart
 
 
 class ReadyFrame(TypedDict):
-    """It takes orders."""
+    """The worker accepts orders."""
 
     type: Literal["ready"]
 
 
 class SparkFrame(TypedDict):
-    """Whether its Spark session is open now."""
+    """Says whether the worker's Spark session is open now."""
 
     type: Literal["spark"]
     open: bool
 
 
 class WarmedFrame(TypedDict):
-    """The order `warm` is done, or could not be."""
+    """The order `warm` was executed, or failed."""
 
     type: Literal["warmed"]
     error: str | None
@@ -45,7 +45,7 @@ class StartedFrame(TypedDict):
 
 
 class WaitingFrame(TypedDict):
-    """The run waits, or does not any more."""
+    """The run begins to wait, or no longer waits."""
 
     type: Literal["waiting"]
     run: int
@@ -53,7 +53,7 @@ class WaitingFrame(TypedDict):
 
 
 class CalledFrame(TypedDict):
-    """What the order `callback` asked for is done."""
+    """The callbacks of the order `callback` were called."""
 
     type: Literal["called"]
     run: int
@@ -92,10 +92,10 @@ _FRAME: Final[TypeAdapter[Frame]] = TypeAdapter(Annotated[Frame, Field(discrimin
 
 
 def read_frame(document: Any) -> Frame:
-    """Return what a worker has sent, with its values as those of the domain.
+    """Return a worker's frame, with domain objects as values.
 
     Raises:
-        MalformedFrame: A worker does not send this.
+        MalformedFrame: No worker sends such a frame.
     """
     try:
         frame = _FRAME.validate_python(document)

@@ -1,4 +1,4 @@
-"""A worker process as the executor sees it."""
+"""The executor's side of a worker process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from triggerer.worker.protocol import message
 
 
 class WorkerProcess(ChildProcess):
-    """One live worker. Made by `open_worker`, whose end kills it.
+    """One live worker, made by `open_worker`. The end of that block kills it.
 
     Attributes:
-        tasks: Runs what has to end with the worker.
-        guard: Ends it when the executor's lease ends. None: nobody else can take the executor's runs.
-        is_ready: Whether it was heard to take orders.
-        has_served: Whether it was given a run before the one at hand.
+        tasks: Runs tasks that must end with the worker.
+        guard: Ends the worker when the executor's lease ends. None: nobody else can take the executor's runs.
+        is_ready: True once the worker has said that it accepts orders.
+        has_served: True if the worker had a run before the present one.
     """
 
     tasks: TaskGroup
@@ -33,14 +33,14 @@ class WorkerProcess(ChildProcess):
 
     @property
     def has_lost_guard(self) -> bool:
-        """Whether the kernel has killed it together with its guard; true as soon as it is."""
+        """True as soon as the kernel has killed the worker together with its guard."""
         return self.guard is not None and self.guard.has_ended
 
     async def send(self, content: dict[str, Any]) -> None:
         """Send a frame.
 
         Raises:
-            ChannelClosed: It cannot be reached.
+            ChannelClosed: The worker cannot be reached.
         """
         await self.channel.send(content)
 
@@ -48,18 +48,18 @@ class WorkerProcess(ChildProcess):
         """Wait for a frame.
 
         Raises:
-            ChannelClosed: None will come.
-            MalformedFrame: Something else came.
-        Cancellation: A frame may be lost; nothing is to be received afterwards.
+            ChannelClosed: No further frame will come.
+            MalformedFrame: The data is no frame of a worker.
+        Cancellation: A frame may be lost. Do not receive afterwards.
         """
         frame = read_frame(await self.channel.receive())
         self.is_ready |= frame["type"] == "ready"
         return frame
 
     async def ready(self) -> None:
-        """Wait until it takes orders; before it was given the first one only.
+        """Wait until the worker accepts orders. Call it only before the first order.
 
-        Raises, Cancellation: As `receive`.
+        Raises and cancellation: See `receive`.
         """
         while not self.is_ready:
             await self.receive()
@@ -69,16 +69,16 @@ class WorkerProcess(ChildProcess):
 async def open_worker(
     setup: Mapping[str, Any], guard: LeaseGuard | None = None
 ) -> AsyncIterator[WorkerProcess]:
-    """Start a worker; when the block ends it is dead, with its JVM and whatever else it started.
+    """Start a worker. When the block ends, the worker is dead, with its JVM and all its descendants.
 
     Args:
-        setup: What `triggerer.worker.main` wants to know.
-        guard: It dies with that, too.
+        setup: The settings that `triggerer.worker.main` needs.
+        guard: The worker dies with this guard as well.
     Raises:
-        OSError: No process can be had.
+        OSError: No process can be started.
     """
     async with (
-        # SIGTERM goes to the worker alone: it stops its Spark work itself, which takes a living JVM.
+        # SIGTERM goes to the worker alone. The worker stops its Spark work itself, which needs a living JVM.
         aclosing(
             await WorkerProcess.start(
                 "triggerer.worker.main",
@@ -92,7 +92,7 @@ async def open_worker(
         worker.tasks.start_soon(worker.supervise)
         try:
             with suppress(ChannelClosed):
-                # One that is dead already is found out by whoever receives from it.
+                # If the worker is already dead, the next `receive` reports it.
                 await worker.send({**setup, **message("setup")})
             yield worker
         finally:

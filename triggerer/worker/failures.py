@@ -76,12 +76,12 @@ def storable(text: str) -> str:
     return redact_text(text)
 
 
-def death_reason(code: int, *, is_taken: bool, malformed: str | None = None) -> str:
+def death_reason(code: int, *, has_begun: bool, malformed: str | None = None) -> str:
     """Say why a run ended whose worker has died.
 
     Args:
         code: As `WorkerProcess.reap` returns it.
-        is_taken: Whether the worker had taken the run.
+        has_begun: Whether the worker had taken the run.
         malformed: What came through its channel that cannot be understood, for which it was ended.
     """
     if malformed is not None:
@@ -89,7 +89,7 @@ def death_reason(code: int, *, is_taken: bool, malformed: str | None = None) -> 
             "the worker was ended: what came through its channel, into which the run's code must not write,"
             f" cannot be understood ({malformed})"
         )
-    when = "in the middle of the run" if is_taken else "before it took the run"
+    when = "in the middle of the run" if has_begun else "before it took the run"
     if code >= 0:
         return f"the worker exited with code {code} {when}"
     told = f"the worker was killed by {signal_name(-code)} {when}"

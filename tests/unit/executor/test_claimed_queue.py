@@ -7,16 +7,16 @@ from triggerer.executor.claimed_queue import ClaimedQueue, PrefetchLimit
 def test_nothing_is_claimed_ahead_of_runs_that_take_longer_than_a_claim() -> None:
     prefetch = PrefetchLimit(workers=2)
     assert prefetch.runs == 0
-    prefetch.note(3.0)
+    prefetch.record(3.0)
     assert prefetch.runs == 0
 
 
 def test_runs_that_end_at_once_are_claimed_ahead_until_a_long_one_comes() -> None:
     prefetch = PrefetchLimit(workers=1)
     for _ in range(10):
-        prefetch.note(0.004)
+        prefetch.record(0.004)
     assert prefetch.runs == 50
-    prefetch.note(2.0)
+    prefetch.record(2.0)
     assert prefetch.runs == 0
 
 
