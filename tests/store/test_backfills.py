@@ -29,7 +29,7 @@ from triggerer.operations.backfills import (
 )
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
-from triggerer.store.backfills.backfills import advance
+from triggerer.store.backfills.progress import advance
 from triggerer.store.dags.due_moments import renew_due_moments
 from triggerer.store.dags.snapshots import ReadDags
 from triggerer.store.database.script import Row

@@ -24,7 +24,7 @@ from triggerer.operations.key_backfills import (
 )
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
-from triggerer.store.backfills.backfills import runs_of_keys
+from triggerer.store.backfills.listing import runs_of_keys
 from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.listing.views import BackfillView
 from triggerer.store.schema.models import DagRun

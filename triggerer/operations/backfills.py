@@ -13,7 +13,7 @@ from triggerer.domain.backfills import Reprocess, Step, runs_between, step_for
 from triggerer.domain.schedules import partition_key_of, schedule_from_json, timetable_in
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, MoveRefused, UnknownDag
-from triggerer.store.backfills import backfills as queries
+from triggerer.store.backfills import creation, listing, progress
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import BackfillView
@@ -53,7 +53,7 @@ async def plan_backfill(
         PluginError: The DAG's timetable is not installed here.
     """
     infos = await _runs(session, dag_id, from_date, to_date)
-    existing = await queries.existing_runs(session, dag_id, from_date, to_date)
+    existing = await listing.existing_runs(session, dag_id, from_date, to_date)
     planned = []
     for info, key in infos:
         run_id, state = existing.get(info.logical_date, (None, None))
@@ -101,7 +101,7 @@ async def start_backfill(
             f"the DAG {dag_id!r} has no run that is due between {from_date} and {to_date}"
         )
     await refuse_second(session, dag_id)
-    backfill_id = await queries.insert_backfill(
+    backfill_id = await creation.insert_backfill(
         session,
         dag_id,
         infos,
@@ -111,7 +111,7 @@ async def start_backfill(
         max_active=max_active,
         params=params,
     )
-    await queries.advance(session, backfill_id)
+    await progress.advance(session, backfill_id)
     return await find_backfill(session, backfill_id)
 
 
@@ -129,7 +129,7 @@ async def list_backfills(
         asset: The name or URI of an asset. Only backfills of DAGs that wait for it.
         state: `running`, `done` or `cancelled`.
     """
-    return await queries.list_backfills(session, limit=limit, dag=dag, asset=asset, state=state)
+    return await listing.list_backfills(session, limit=limit, dag=dag, asset=asset, state=state)
 
 
 async def cancel_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:
@@ -138,12 +138,12 @@ async def cancel_backfill(session: AsyncSession, backfill_id: int) -> BackfillVi
     Raises:
         MoveRefused: There is no such backfill, or it has ended.
     """
-    found = await queries.list_backfills(session, backfill_id=backfill_id)
+    found = await listing.list_backfills(session, backfill_id=backfill_id)
     if not found:
         raise MoveRefused(
             f"there is no backfill {backfill_id}", hint="triggerer dags backfill --list"
         )
-    if found[0].state != "running" or await queries.cancel(session, backfill_id) is None:
+    if found[0].state != "running" or await progress.cancel(session, backfill_id) is None:
         raise MoveRefused(f"the backfill {backfill_id} has ended: {found[0].state}")
     return await find_backfill(session, backfill_id)
 
@@ -154,7 +154,7 @@ async def refuse_second(session: AsyncSession, dag_id: str) -> None:
     Raises:
         MoveRefused: It has one.
     """
-    for other in await queries.list_backfills(session, dag=dag_id, limit=1):
+    for other in await listing.list_backfills(session, dag=dag_id, limit=1):
         if other.state == "running":
             raise MoveRefused(
                 f"the DAG {dag_id!r} has a backfill that has not ended: {other.id}",
@@ -164,7 +164,7 @@ async def refuse_second(session: AsyncSession, dag_id: str) -> None:
 
 async def find_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:
     """Return an existing backfill."""
-    (found,) = await queries.list_backfills(session, backfill_id=backfill_id)
+    (found,) = await listing.list_backfills(session, backfill_id=backfill_id)
     return found
 
 

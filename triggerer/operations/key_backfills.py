@@ -19,7 +19,7 @@ from triggerer.domain.storable import check_partition_key
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
 from triggerer.operations.backfills import find_backfill, refuse_second
-from triggerer.store.backfills import backfills as queries
+from triggerer.store.backfills import creation, listing, progress
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import BackfillView
@@ -116,7 +116,7 @@ async def start_key_backfill(
     await refuse_second(session, dag_id)
     if infos:
         dates = [info.logical_date for info in infos]
-        backfill_id = await queries.insert_backfill(
+        backfill_id = await creation.insert_backfill(
             session,
             dag_id,
             list(zip(infos, checked, strict=True)),
@@ -127,10 +127,10 @@ async def start_key_backfill(
             params=params,
         )
     else:
-        backfill_id = await queries.insert_key_backfill(
+        backfill_id = await creation.insert_key_backfill(
             session, dag_id, checked, reprocess=reprocess, max_active=max_active, params=params
         )
-    await queries.advance(session, backfill_id)
+    await progress.advance(session, backfill_id)
     return await find_backfill(session, backfill_id)
 
 
@@ -156,9 +156,9 @@ async def _existing(
 ) -> dict[str, tuple[str, RunState]]:
     """Return the newest run (id, state) of each key, or of the data interval that belongs to the key."""
     if not infos:
-        return await queries.runs_of_keys(session, dag_id, keys)
+        return await listing.runs_of_keys(session, dag_id, keys)
     dates = [info.logical_date for info in infos]
-    found = await queries.existing_runs(session, dag_id, min(dates), max(dates))
+    found = await listing.existing_runs(session, dag_id, min(dates), max(dates))
     return {key: found[at] for key, at in zip(keys, dates, strict=True) if at in found}
 
 
