@@ -1,1 +1,1 @@
-"""Backlogs: which watchers are behind, in which lanes, and from which position."""
+"""Backlogs: the watchers that are behind, the lanes, and the positions."""

@@ -1,4 +1,4 @@
-"""Which watchers of a stream are behind in which lane, and where they stand. Synchronous, no I/O."""
+"""The backlogs of one stream: watchers, lanes and positions. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _ignore(_: Exception | None) -> None:
 
 
 class Backlogs:
-    """The lags of one stream, across its groups.
+    """The backlogs of one stream, across its groups.
 
     Args:
-        sink: Where positions are stored; None: nobody falls behind, and the broker redelivers to all.
-        may_grow: False: nobody falls behind from now on. Who is behind already still catches up.
-        on_change: Called when a watcher falls behind, has caught up, or when what is known of that changes.
-        on_readable: Called with a lane that a watcher may read again, and when there may be more in it.
-        on_settled: Called with one that has caught up, when all is durable that it has taken up to its position.
+        sink: Stores the positions; None: no watcher falls behind, and the broker redelivers to all.
+        may_grow: False: no watcher falls behind from now on. The existing backlogs are still read.
+        on_change: Called when a watcher falls behind or has caught up, or when a backlog has changed.
+        on_readable: Called with a backlog that may be read, and again when the lane may hold more messages.
+        on_settled: Called with a backlog that has caught up, once every event up to its position is durable.
     """
 
     def __init__(
@@ -48,62 +48,62 @@ class Backlogs:
         may_grow: bool = True,
     ) -> None:
         self.may_grow = may_grow and sink is not None
-        """Whether a watcher may fall behind at all."""
         self._sink = sink
         self._is_closed = False
         self._on_change = on_change
         self._on_readable = on_readable
         self._on_settled = on_settled
         self.by_lane: dict[Hashable, dict[int, Backlog]] = {}
-        """By lane and the watcher's id."""
+        """The backlogs by lane and watcher id."""
         self.advanced_to: dict[Hashable, Position] = {}
-        """By lane of these how far the broker was advanced since the first of them is there, if it was."""
+        """How far the broker has advanced in each lane of `by_lane` since its first backlog exists, if it has advanced.
+"""
         self.live: dict[Hashable, dict[Backlog, None]] = {}
-        """By lane those that have caught up, and whose rows are still to go."""
+        """By lane the backlogs that have caught up, and whose rows are not deleted yet."""
         self.rewound: dict[Hashable, dict[Backlog, None]] = {}
-        """By lane those that have `Backlog.rewound_to`."""
+        """By lane the backlogs with `Backlog.rewound_to`."""
         self.rewinding: set[int] = set()
-        """Watchers that are being set back: until that is durable they read nothing again."""
+        """The ids of watchers with an open replay. They read nothing until the new positions are durable."""
         self._by_watcher: dict[int, dict[Hashable, Backlog]] = {}
         self._behind: dict[int, dict[Backlog, None]] = {}
-        """By watcher those of its lanes in which it has not caught up."""
+        """By watcher id the backlogs that have not caught up."""
 
     def close(self) -> None:
-        """Store nothing more, whatever becomes durable: the stream may run anew, under the same lease."""
+        """Store nothing more, even if events become durable later: the stream may start again under the same lease."""
         self._is_closed = True
 
     @property
     def is_enabled(self) -> bool:
-        """Whether positions are stored, so that somebody can be behind."""
+        """Whether positions are stored, so that a watcher can fall behind."""
         return self._sink is not None
 
     def __bool__(self) -> bool:
         return bool(self.by_lane)
 
     def lanes_of(self, watcher_id: int) -> list[Backlog]:
-        """All lanes in which the watcher is behind, or was."""
+        """Return the watcher's backlogs, including caught-up ones whose rows still exist."""
         return list(self._by_watcher.get(watcher_id, {}).values())
 
     def watchers(self) -> set[WatcherRef]:
-        """Those that are behind in some lane, or were."""
+        """Return the watchers that have a backlog, or a row that is not deleted yet."""
         return {next(iter(of_watcher.values())).watcher for of_watcher in self._by_watcher.values()}
 
     def behind(self, watcher_id: int) -> Iterator[Backlog]:
-        """The lanes in which the watcher is behind."""
+        """Yield the watcher's backlogs that have not caught up."""
         return iter(list(self._behind.get(watcher_id, ())))
 
     def count_behind(self, watcher_id: int) -> int:
-        """In how many lanes the watcher is behind."""
+        """Count the lanes with a backlog of this watcher."""
         return len(self._behind.get(watcher_id, ()))
 
     def may_catch_up(self, watcher_id: int) -> bool:
-        """Whether there is something in `to_catch_up`."""
+        """Return whether `to_catch_up` is not empty."""
         return watcher_id not in self.rewinding and any(
             backlog.is_stored for backlog in self._behind.get(watcher_id, ())
         )
 
     def to_catch_up(self, watcher_id: int) -> list[Backlog]:
-        """The lanes that the watcher may read again: it is behind there, and that is durable."""
+        """Return the backlogs that the watcher may read: positions are durable, and no replay is open."""
         if watcher_id in self.rewinding:
             return []
         return [backlog for backlog in self.behind(watcher_id) if backlog.is_stored]
@@ -112,7 +112,7 @@ class Backlogs:
         return self.by_lane.get(lane, {}).get(watcher_id)
 
     def load(self, watcher: WatcherRef, fence: Fence, row: LanePosition) -> None:
-        """Take over what is stored, unless it is known here already, and newer."""
+        """Add a stored backlog, unless the lane already has one here, which is newer."""
         lane = decode_lane(row.lane)
         if self.find(lane, watcher.watcher_id) is None:
             self._add(
@@ -142,11 +142,11 @@ class Backlogs:
         *,
         broadcast_to: Position | None = None,
     ) -> bool:
-        """Have the watcher catch up from `position` on; False if that lane cannot be stored.
+        """Let the watcher catch up from `position`; False if the lane cannot be stored.
 
         Args:
             broadcast_to: See `Backlog.broadcast_to`.
-            on_stored: Called once that is durable, or will not be.
+            on_stored: Called once, when the position is durable or was refused.
         """
         stored_as = encode_lane(lane)
         if stored_as is None:
@@ -156,8 +156,7 @@ class Backlogs:
             backlog = Backlog(watcher, lane, stored_as, now, fence, position, position)
             self._add(backlog)
         elif backlog.is_caught_up and is_before(backlog.position, backlog.cursor):
-            # It had caught up, and not all of that is durable: it reads again from there, and what it took counts no
-            # more.
+            # The watcher had caught up, but some of its events are not durable. It reads them again.
             backlog = self._replace(backlog, backlog.position, now)
         else:
             backlog.since = now if backlog.is_caught_up else backlog.since
@@ -175,7 +174,7 @@ class Backlogs:
     def _replace(
         self, backlog: Backlog, position: Position, now: datetime, **changes: Any
     ) -> Backlog:
-        """Replace a lag by a new one, of which nothing was taken yet."""
+        """Replace a backlog by a new one that has read nothing yet."""
         new = replace(
             backlog,
             since=now if backlog.is_caught_up else backlog.since,
@@ -208,7 +207,7 @@ class Backlogs:
         self._submit(backlog, backlog.stored_position, note)
 
     def move(self, backlog: Backlog) -> None:
-        """Store the lag's position, as soon as the last one that was submitted is durable."""
+        """Store the backlog's position, once the position that was submitted before is durable."""
         if backlog.stored_lane is not None:
             return
         if backlog.is_being_written:
@@ -224,21 +223,21 @@ class Backlogs:
             self._submit(backlog, backlog.stored_position, note)
 
     def go_live(self, backlog: Backlog) -> None:
-        """It has caught up: the live filter reads on from `cursor`."""
+        """The watcher has caught up in this lane: the live filter continues at `cursor`."""
         backlog.is_caught_up = True
         self._record_position(backlog)
         self.live.setdefault(backlog.lane, {})[backlog] = None
         self.record_change(backlog)
 
-    # Being set back
+    # Rewinding
 
     def store_ahead(self, backlog: Backlog, on_stored: Callable[[Exception | None], None]) -> None:
-        """Store the position of a lag that is not entered yet; once that is durable the caller enters it."""
+        """Store the position of a backlog that is not entered yet. The caller enters it once that is durable."""
         backlog.is_stored = True
         self._submit(backlog, backlog.stored_position, on_stored)
 
     def enter(self, backlog: Backlog) -> None:
-        """Count a watcher as behind in a lane from now on. Its position is durable, or need not be stored."""
+        """Add a backlog whose position is durable, or need not be stored."""
         self._add(backlog)
         self.record_change(backlog)
 
@@ -253,13 +252,13 @@ class Backlogs:
         now: datetime,
         on_stored: Callable[[Exception | None], None] = _ignore,
     ) -> None:
-        """Have a watcher read again from an earlier position, or with other keys; what was taken since counts no more.
+        """Let a watcher read again from an earlier position, or under other keys. Ignore what it has read since.
 
         Args:
-            on_stored: Called once that is durable, or will not be. Before, no less is durable than was.
+            on_stored: Called once, when the position is durable or was refused. Until then the earlier row is valid.
         """
         if backlog.rewound_to is not None and is_before(position, backlog.position):
-            # What lies before that it may have missed, and nothing of it is durable.
+            # The watcher may have missed messages before that position, and none of their events is durable.
             backlog.is_stored = False
         place = None if position == backlog.position and not backlog.is_caught_up else position
         new = self._replace(
@@ -268,13 +267,13 @@ class Backlogs:
         self._store(new, on_stored)
 
     def record_broadcast(self, lane: Hashable, position: Position, now: datetime) -> None:
-        """Set back further whoever was set back and may have missed this message, which is about to be broadcast."""
+        """Rewind further each rewound watcher that may have missed this message, which is about to be broadcast."""
         for backlog in list(self.rewound.get(lane, ())):
             if backlog.rewound_to is not None and is_before(position, backlog.rewound_to):
                 self.rewind_from(backlog, position, backlog.reemit, now)
 
     def mark_advanced(self, lane: Hashable, reached: Position) -> None:
-        """The broker was advanced to there, in a lane in which somebody is behind, or was."""
+        """Record how far the broker has advanced in a lane that has backlogs."""
         before = self.advanced_to.get(lane)
         if before is None or not is_before(reached, before):
             self.advanced_to[lane] = reached
@@ -283,7 +282,7 @@ class Backlogs:
                 self._unwatch(backlog)
 
     def submit_end(self, end: ReplayEnd) -> None:
-        """Have the row of a request deleted."""
+        """Delete the row of a replay."""
         assert self._sink is not None
         self._sink.end_replay_nowait(end)
 
@@ -295,7 +294,7 @@ class Backlogs:
             self.rewound.pop(backlog.lane, None)
 
     def leave_live(self, backlog: Backlog) -> None:
-        """Take a lag out of those that have caught up: it is behind again, or forgotten."""
+        """Count a backlog as not caught up: the watcher is behind again, or the backlog is forgotten."""
         backlog.is_caught_up = False
         live = self.live.get(backlog.lane, {})
         live.pop(backlog, None)
@@ -316,13 +315,13 @@ class Backlogs:
                 del self._behind[watcher_id]
 
     def end(self, backlog: Backlog) -> None:
-        """Forget a lag, and delete its row: the broker was advanced to where it stands."""
+        """Forget a backlog and delete its row: the broker has advanced to its position."""
         self.forget(backlog)
         if backlog.stored_lane is None:
             self._submit(backlog, None, _ignore)
 
     def forget(self, backlog: Backlog) -> None:
-        """Drop a lag from memory. Its row stays, for others to delete."""
+        """Forget a backlog. Its row stays; somebody else deletes it."""
         backlog.is_gone = True
         self.leave_live(backlog)
         self._unwatch(backlog)
@@ -339,7 +338,7 @@ class Backlogs:
                 del self._by_watcher[watcher_id]
 
     def forget_watchers(self, watchers: Iterable[WatcherRef]) -> None:
-        """They were deleted, and their rows with them."""
+        """Forget the watchers' backlogs: they were deleted with their rows."""
         for watcher in watchers:
             for backlog in self.lanes_of(watcher.watcher_id):
                 self.forget(backlog)
@@ -347,7 +346,9 @@ class Backlogs:
     def live_source(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
-        """Return to which watchers a live filter's events of a message go: those not behind there. None: to nobody."""
+        """Return the live ones of the source's watchers, who receive the live filter's events; None: no watcher is
+        live.
+        """
         from_lane = self.by_lane.get(lane)
         if from_lane is None:
             return source
@@ -361,7 +362,7 @@ class Backlogs:
         return EventSource(reading, source.fence) if reading else None
 
     def are_stored(self, source: EventSource, lane: Hashable) -> bool:
-        """Whether the position of each of the source's watchers that is behind in the lane is durable."""
+        """Return whether the source's watchers that are behind in the lane all have durable positions."""
         backlogs = self.by_lane.get(lane, {})
         return all(
             backlog.is_stored
@@ -377,7 +378,7 @@ class Backlogs:
             self.rewound.setdefault(backlog.lane, {})[backlog] = None
 
     def record_change(self, backlog: Backlog) -> None:
-        """Tell those who were handed in that something of a lag has changed."""
+        """Tell the callbacks that a backlog has changed."""
         if (
             self._on_readable is not None
             and backlog.is_stored
@@ -388,7 +389,7 @@ class Backlogs:
             self._on_change(backlog.watcher)
 
     def mark_settled(self, backlog: Backlog) -> None:
-        """All is durable that one that has caught up has taken up to its position, perhaps in a group before."""
+        """Tell that every event of a caught-up backlog is durable, perhaps an event of an earlier group."""
         if self._on_settled is not None:
             self._on_settled(backlog)
 

@@ -1,4 +1,4 @@
-"""Who is behind in the lanes of a queue, when a group begins, and when messages are kept that are to be given again."""
+"""Enters the backlogs of a queue: when a group begins, and when parked messages are replayed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from triggerer.streams.supervision.member import Member
 
 
 def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]) -> None:
-    """The producer is known, and nothing was pulled yet.
+    """Prepare the backlogs for a group whose producer is known and has pulled nothing yet.
 
-    What is known of a log is nothing to a queue, and the other way round: the plugin has changed.
+    If the plugin has changed from a log to a queue, or back, the backlogs of the other kind are dropped.
     """
     for backlog in backlogs.all():
         if state.stores_messages and backlog.stored_lane is not None:
-            # Its numbers were those of the group before: what that has read and not stored is read again, and what the
-            # store answers for it moves nothing any more.
+            # The numbers belonged to the earlier group. Its messages without durable events are read again, and late
+            # answers of the store move nothing.
             if backlog.in_flight_by is not None:
                 backlog.in_flight_by.forget(backlog)
                 backlog.in_flight_by = None
@@ -32,13 +32,13 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
             backlog.blocked = None
             backlog.failures = 0
             backlog.stored_lane = StoredLane()
-            # Where nothing was durable yet there is nothing to be read.
+            # If nothing is stored, there is nothing to read.
             backlog.is_stored = True
             backlogs.leave_live(backlog)
         elif state.stores_messages or backlog.stored_lane is not None:
             backlogs.forget(backlog)
         else:
-            # The group before may have gone on since: what it broadcast and advanced lies behind that end.
+            # The earlier group may have continued after this end was looked up.
             backlog.end = None
     if state.stores_messages:
         for member in members:
@@ -46,14 +46,14 @@ def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]
                 if backlogs.find(decode_lane(one.lane), watcher.watcher_id) is None:
                     unread = math.inf if one.messages is None else one.messages
                     _add(backlogs, watcher, one, fence, [None, 0], StoredLane(unread))
-            # From now on that is known here.
+            # From now on `Backlogs` knows them.
             member.spec = replace(member.spec, stored_lanes=())
 
 
 def enter_stored(
     backlogs: Backlogs, state: GroupState, member: Member, lanes: Iterable[StoredBacklog]
 ) -> None:
-    """Messages are kept in these lanes for watchers of a member: they are behind there."""
+    """Enter backlogs for the lanes that hold stored messages of a member's watchers."""
     for watcher, one, fence in _of(member, lanes):
         _enter(backlogs, state, watcher, one, fence)
 
@@ -74,7 +74,7 @@ def _enter(
 ) -> None:
     lane = decode_lane(one.lane)
     head = state.head_of(lane)
-    # What is outstanding it reads again, even what it has read live: keys absorb that.
+    # The watcher reads all outstanding messages again, even if it read them live: keys absorb the repeats.
     place = [None, state.ledger.head if head is None else head.seq]
     backlog = backlogs.find(lane, watcher.watcher_id)
     if backlog is None:
@@ -87,7 +87,7 @@ def _enter(
         backlog.position = backlog.cursor = place
         backlogs.leave_live(backlog)
     backlog.stored_lane.look_from_first()
-    # Or else it would wait for a message for which there is no room until these have gone.
+    # Otherwise the watcher would wait for a message that has no room until these are gone.
     backlog.is_stored = True
     backlogs.record_change(backlog)
 

@@ -1,4 +1,4 @@
-"""Sets watchers of one stream back in its log when somebody asks for it (contract, rule 18)."""
+"""Carries out replays of logs: requests to read again from an earlier position (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Replays:
-    """What is asked of the watchers of one stream, across its groups: carried out in order, one at a time.
+    """The replays of one stream, across its groups. They are carried out in order, one at a time.
 
-    While something is asked of a watcher, it reads nothing again until that is durable. So where an owner dies in the
-    middle, the next one repeats the request, and finds the positions of the first time.
+    While a watcher has an open replay it reads nothing. If the owner dies in the middle, the next owner repeats the
+    request, and finds the positions that were stored the first time.
 
     Args:
-        members: Of the stream, as they are now.
-        on_change: Called when a watcher may go on, or what is to be shown of it has changed.
+        members: The stream's current members.
+        on_change: Called when a watcher may read again, or when its shown state has changed.
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class Replays:
         self._members = members
         self._on_change = on_change
         self._seen: set[int] = set()
-        """The ids of all requests there were: one may be read once more after it was carried out."""
+        """The ids of all requests so far. A request may be read from the store again after it was carried out."""
         self._open: dict[int, ReplayRequest] = {}
         self._stored = anyio.Event()
         self._stored.set()
-        """Set unless places are being stored."""
+        """Set unless positions are being stored."""
         self._backoff = context.restart_backoff()
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
     def ask(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Take requests for watchers of a member, in order; those that are known already are left out."""
+        """Add requests for watchers of a member, in order. A known request is ignored."""
         for request in requests:
             if request.id not in self._seen:
                 self._seen.add(request.id)
@@ -79,15 +79,15 @@ class Replays:
                 member.replay_errors.pop(request.watcher_id, None)
 
     def forget(self, watchers: Iterable[WatcherRef]) -> None:
-        """Drop what is asked of these watchers, which were deleted."""
+        """Drop the requests of these watchers, which were deleted."""
         gone = {watcher.watcher_id for watcher in watchers}
         for request in [one for one in self._open.values() if one.watcher_id in gone]:
             self._release(request)
 
     async def run(self, state: GroupState) -> None:
-        """Carry out what is asked, until nothing is, or the group ends. No error of a plugin is raised."""
+        """Carry out the requests until none is open or the group ends. No error of a plugin is raised."""
         try:
-            # In ack mode there is a producer as soon as the stream has been opened, in a turn or two.
+            # In ack mode the producer exists a tick or two after the group has started.
             while state.is_acknowledged and state.producer is None and not state.is_ending:
                 await checkpoint()
             while True:
@@ -107,7 +107,7 @@ class Replays:
             clock = self._context.clock
             await clock.sleep_until(clock.monotonic() + self._backoff.next_delay())
         except Exception as error:
-            # The plugin's, or it cannot be done: that is shown, and asked no more.
+            # The plugin failed, or the replay is impossible: show the error and end the request.
             self.refuse(request, error)
 
     async def _carry_out(self, state: GroupState, request: ReplayRequest) -> None:
@@ -138,7 +138,7 @@ class Replays:
         starts: Mapping[Hashable, Position],
         ends: Mapping[Hashable, Position],
     ) -> None:
-        """Synchronous."""
+        """Rewind the watcher in every lane that has messages in the range. Synchronous."""
         found = self._find(request)
         if found is None:
             self._release(request)
@@ -174,17 +174,17 @@ class Replays:
     def _end(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
         """Delete the request if all its positions are durable; otherwise leave it to the next group or owner."""
         if isinstance(failure, GroupEnded):
-            # It is still open: the next group carries it out.
+            # The request stays open for the next group.
             self._stored.set()
         elif failure is not None:
-            # Its row stays: the next owner tries again.
+            # The row stays for the next owner.
             self._show(request, failure)
             self._release(request)
         else:
             self._submit_end(request, fence)
 
     def refuse(self, request: ReplayRequest, error: Exception) -> None:
-        """Show why it cannot be done, and ask no more."""
+        """Show why the replay is impossible, and end the request."""
         self._show(request, error)
         found = self._find(request)
         if found is None or not self._backlogs.is_enabled:
@@ -195,7 +195,7 @@ class Replays:
 
     def _submit_end(self, request: ReplayRequest, fence: Fence) -> None:
         def note(_: Exception | None) -> None:
-            # If its row could not be deleted, the next owner does the same once more.
+            # If the row could not be deleted, the next owner repeats the replay.
             self._release(request)
 
         self._backlogs.submit_end(ReplayEnd(fence, request.watcher_id, request.id, note))
@@ -225,7 +225,7 @@ class Replays:
 
 
 def not_a_log() -> TriggererError:
-    """Why nothing can be read again."""
+    """Return the error for a stream that is no log."""
     return ConfigurationError(
         "it cannot be replayed: its messages do not stay in a log that can be read again",
         hint="only watchers of a shared stream whose producer has read_lane(), as Kafka's, can be set back",

@@ -1,4 +1,4 @@
-"""Sets one watcher back in one lane of a log, and has that stored. Synchronous, no I/O."""
+"""Rewinds one watcher in one lane of a log, and stores the new position. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from triggerer.streams.delivery.group_state import GroupState
 
 
 class Rewind:
-    """One request in one lane.
+    """One replay in one lane.
 
-    A watcher that is live in the lane stays live until its place is durable, and is behind from that turn of the loop
-    on. What it takes meanwhile has its ordinary key: it is absorbed when it is read again, or is made once more as
-    everything before `end` is. So nobody waits for the store, and no message counts as failed.
+    A watcher that is live in the lane stays live until the new position is durable; then it is behind. The events that
+    it derives in between have their ordinary keys, so the second reading repeats or re-emits them like all before
+    `end`. So nobody waits for the store, and no message counts as failed.
 
     Args:
-        start: From here on it reads again, or from where the group stands if that is earlier.
-        end: Where the lane ended at a moment since the request.
-        on_stored: Called once: None when its place is durable. `GroupEnded`: the next group has to begin anew, since it
-            may have broadcast what lies before that place.
+        start: Where the replay begins. If the group is still before it, the replay begins where the group is.
+        end: Where the lane ended at a moment after the request.
+        on_stored: Called once: None when the position is durable. `GroupEnded`: the next group must begin the replay
+            again, because it may have broadcast messages before the position.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Rewind:
         self._on_stored = on_stored
 
     def begin(self) -> None:
-        """Set it back. `on_stored` may be called at once."""
+        """Begin. `on_stored` may be called at once."""
         backlogs = self._state.backlogs
         backlog = backlogs.find(self._lane, self._watcher.watcher_id)
         if backlog is None:
@@ -93,7 +93,7 @@ class Rewind:
         return Reemission(self._request.id, self._start, self._end)
 
     def _place(self, backlog: Backlog | None) -> Position:
-        """Return the position for a watcher that is live: none of what it has open or not durable is passed over."""
+        """Return the start, or an earlier position if a message before it is open or not durable."""
         others = [
             self._state.lowest_outstanding(self._lane),
             None if backlog is None else backlog.position,
@@ -105,18 +105,18 @@ class Rewind:
         return place
 
     def _aim(self, backlog: Backlog) -> tuple[Position, Reemission | None] | None:
-        """Return the position for one with a lag in the lane, and what it makes again; None: the lag stays as it is."""
+        """Return the position and the re-emission for a watcher with a backlog; None: the backlog stays as it is."""
         reemit, known = self._reemission, backlog.reemit
         if backlog.is_caught_up:
             return self._place(backlog), reemit
         if not is_same_log(backlog.position, self._start):
-            # The lane was made anew: all of it is still to be read.
+            # The lane was recreated, so the watcher reads all of it anyway.
             return None
         if reemit is not None and known is not None and known.request == reemit.request:
-            # The owner before died in the middle of this.
+            # An earlier owner died in the middle of this replay.
             return None
         if not is_before(self._start, backlog.position):
-            # It stays where it is. What it is going to make again already, it makes again once.
+            # The position stays. A message that is going to be re-emitted already is re-emitted once.
             if reemit is None or (
                 known is not None
                 and not is_before(self._start, known.start)
@@ -127,12 +127,12 @@ class Rewind:
         return self._start, reemit or known
 
     def _enter(self, new: Backlog, error: Exception | None) -> None:
-        """Count the watcher as behind: its position is durable."""
+        """Add the backlog, whose position is durable."""
         if error is not None:
             self._on_stored(error)
             return
         if not self._is_watched():
-            # Its stream has ended. A place where it has fallen behind meanwhile is stored after this one.
+            # The stream has ended. If the watcher fell behind meanwhile, that position is stored after this one.
             self._on_stored(LeaseLost("the stream ended before the watcher was set back"))
             return
         if self._state.is_ending:
@@ -142,14 +142,14 @@ class Rewind:
             with plugin_code(f"get_position() of the shared stream {self._state.name}"):
                 self._enter_unless_overtaken(new)
         except Exception as raised:
-            # In the task that stores the positions of all streams: it ends only this. The request's row stays.
+            # The task that stores the positions of all streams calls this. Only this replay ends; its row stays.
             self._on_stored(raised)
 
     def _enter_unless_overtaken(self, new: Backlog) -> None:
         place = self._state.lowest_outstanding(self._lane)
         is_known = self._state.backlogs.find(self._lane, self._watcher.watcher_id) is not None
         if is_known or (place is not None and is_before(place, new.position)):
-            # It has fallen behind meanwhile, or what was broadcast meanwhile lies before that.
+            # The watcher fell behind meanwhile, or an earlier message was broadcast meanwhile.
             self.begin()
             return
         head = self._state.head_of(self._lane)
@@ -158,5 +158,5 @@ class Rewind:
         self._on_stored(None)
 
     def _is_watched(self) -> bool:
-        """Whether it still has a trigger here."""
+        """Return whether the watcher still has a trigger in this stream."""
         return self._state.source_of(self._watcher) is not None

@@ -1,4 +1,4 @@
-"""What is kept for one watcher in one lane of a queue, as far as it is known. Synchronous, no I/O."""
+"""The stored messages of one watcher in one lane of a queue, as far as they are known. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from triggerer.domain.watchers.parked import StoredMessage
 
 
 class StoredLane:
-    """First it reads what is kept, in the order in which it was kept; then what is outstanding and not decided yet.
+    """The reader takes the stored messages first, in the order of storing, and then the outstanding messages.
 
-    A message is decided at the head of its lane: it is kept then, unless all that the watcher derived from it is
-    durable. Numbers are those of the events in the group.
+    The fate of a message is decided at the head of its lane. It is stored then, unless every event that the watcher
+    derived from it is durable. Events are numbered within the group.
     """
 
     __slots__ = (
@@ -39,49 +39,52 @@ class StoredLane:
 
     def __init__(self, unread: float = math.inf) -> None:
         self.unread = unread
-        """How many messages were not given to the filter yet, at most."""
+        """How many stored messages the filter has not received yet, at most."""
         self.uncounted: set[str] = set()
-        """The keys of those whose rows are not among `unread`: the filter had been given them when they were kept."""
+        """The keys of messages that the filter had received before they were stored. They do not count in `unread`."""
         self.page: deque[StoredMessage] = deque()
-        """Those that were read, and not all given to the filter, in order."""
+        """The rows that were read from the store and that the filter has not received, in order."""
         self.is_read_alone = False
-        """Whether they are read for this lane alone, from `after` on; else with those of the watcher's other lanes."""
+        """Whether rows are read for this lane alone, from `after` on; otherwise together with the watcher's other
+        lanes.
+        """
         self.after = 0
-        """The id of the last message that was given to the filter."""
+        """The id of the last message that the filter received."""
         self.arrivals = 0
-        """Grows when there are more behind what was read."""
+        """Counts the times when later rows were added."""
         self.resets = 0
-        """Grows when there may be some before it."""
+        """Counts the times when the reader must begin with the first row again."""
         self.rereads = 0
-        """How often it began to read anew: what the filter was given before counts no more."""
+        """Counts the readers so far. Deliveries of an earlier reader are ignored."""
         self.pending_writes = 0
-        """Messages that are being kept."""
+        """Messages that are being stored."""
         self.unread_writes = 0
-        """Those of them that the filter was not given: what comes after them is not read before them."""
+        """Messages that are being stored and that the filter has not received. Nothing after them is read before them.
+"""
         self.decided_to = 0
-        """The number after the last event that was kept."""
+        """The number after the last event that was decided."""
         self.handed_to = 0
-        """The number after the last event that was taken from memory for the filter."""
+        """The number after the last event that the filter received from memory."""
         self.given_before_stored: dict[int, str] = {}
-        """By number the keys of events that were kept although the filter had been given them."""
+        """By event number the keys of messages that the filter received before they were stored."""
         self.passed: list[str] = []
-        """The keys of messages whose rows are to go."""
+        """The keys of messages whose rows must be deleted."""
         self.storing: set[str] = set()
-        """The keys of messages that are being kept."""
+        """The keys of messages that are being stored."""
         self.resolved_early: set[str] = set()
-        """Those of them that are dealt with: their rows go as soon as they are there."""
+        """Keys in `storing` whose messages are already resolved. Their rows are deleted as soon as they exist."""
         self.in_flight_keys: set[str] = set()
-        """The keys of messages that were given to the filter, and whose rows are not gone yet."""
+        """The keys of messages that the filter received and whose rows still exist."""
         self.failed_with: str | None = None
-        """The key of the message whose failures are counted, once the filter has failed with it."""
+        """The key of the message whose failures are counted."""
 
     @property
     def has_unread(self) -> bool:
-        """Whether there may be messages that the filter was not given yet."""
+        """Whether the store may hold messages that the filter has not received."""
         return self.unread > 0
 
     def mark_given(self, id_: int) -> None:
-        """The filter was given all up to this one, or need not be."""
+        """Record that the filter received every row up to this id, or need not receive it."""
         self.after = id_
         while self.page and self.page[0].id <= id_:
             self._count_down(self.page.popleft())
@@ -93,7 +96,7 @@ class StoredLane:
             self.unread = max(self.unread - 1, 0)
 
     def begin_storing(self, seq: int, key: str) -> int | None:
-        """A message is being kept; what `end_storing` is to be told."""
+        """Record that a message is being stored; return the argument `given_in` for `end_storing`."""
         self.decided_to = seq + 1
         self.pending_writes += 1
         self.storing.add(key)
@@ -104,7 +107,7 @@ class StoredLane:
         return None
 
     def end_storing(self, key: str, given_in: int | None, *, is_stored: bool) -> bool:
-        """Note the store's answer; return whether there is a row now that nobody needs."""
+        """Record the store's answer; return whether a row exists that nobody needs."""
         self.pending_writes -= 1
         self.storing.discard(key)
         is_needless = key in self.resolved_early
@@ -120,22 +123,22 @@ class StoredLane:
         return False
 
     def mark_passed(self, key: str) -> None:
-        """All that derives from a message that is kept, or is being kept, is durable."""
+        """Record that every event of a stored message is durable, so that its row can be deleted."""
         if key in self.storing:
-            # At a bound this may take long, and a row is not there to go before it was written.
+            # At a bound the store may answer late, and a row cannot be deleted before it exists.
             self.resolved_early.add(key)
         else:
             self.passed.append(key)
 
     def mark_set_aside(self, key: str) -> None:
-        """The row of a message is not the filter's any more. By now it may be replayed, and it is not to go then."""
+        """Forget the row of a parked message. An operator may replay it by now, so it must not be deleted."""
         if key in self.storing:
             self.resolved_early.add(key)
         else:
             self.mark_gone((key,))
 
     def mark_gone(self, keys: Collection[str]) -> None:
-        """The rows of messages that it was given are gone, or set aside: what was read of them is old."""
+        """Record that these rows were deleted or parked, and forget what was read of them."""
         self.in_flight_keys.difference_update(keys)
         for row in [row for row in self.page if row.key in keys]:
             self.page.remove(row)
@@ -143,12 +146,12 @@ class StoredLane:
         self.uncounted.difference_update(keys)
 
     def record_more(self) -> None:
-        """There are messages to be read behind those that were read."""
+        """Record that a later row was added."""
         self.unread += 1
         self.arrivals += 1
 
     def look_from_first(self) -> None:
-        """Read from the first message on: somebody replays some that lie before those that were read."""
+        """Read from the first row again: an operator replays messages that were parked earlier."""
         self.after = 0
         self.unread = math.inf
         self.uncounted.clear()
@@ -157,19 +160,20 @@ class StoredLane:
         self.resets += 1
 
     def read_again(self) -> None:
-        """Read from the first message on: what was given to the filter last counts no more."""
+        """Read from the first row again, and ignore what the filter received last."""
         self.rereads += 1
         self.failed_with = None
         self.unread_writes = self.pending_writes
         self.handed_to = 0
-        # What was given before that, and is on its way, still is: its row goes once it is dealt with.
+        # A message that the filter received from memory and that is still in flight keeps its entry: its row must be
+        # deleted.
         self.given_before_stored = {
             seq: key for seq, key in self.given_before_stored.items() if key in self.in_flight_keys
         }
         self.look_from_first()
 
     def begin(self) -> None:
-        """Another reader begins with the first message of all lanes."""
+        """Let another reader begin with the first row of all lanes."""
         self.in_flight_keys.clear()
         self.read_again()
         self.is_read_alone = False

@@ -1,4 +1,4 @@
-"""What becomes of those that are behind in a log that has lost its end, and whose numbers are used again."""
+"""Rewinds the watchers that are behind in a log that lost its end, and whose numbers are used again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 
 
 def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime) -> None:
-    """Set back to the cut whoever may have read in the lane what the log has lost.
+    """Rewind to the cut each watcher that may have read messages of this lane which the log has lost.
 
-    Who has not read so far may have been handed some of it: it begins again with what is not durable.
+    A watcher that has not read up to the cut may have lost messages in memory. It reads again what is not durable.
 
     Args:
-        incarnation: Of a message that is about to be broadcast; it tells of a cut.
+        incarnation: The incarnation of a message that is about to be broadcast. It tells of a cut.
     """
     reached = backlogs.advanced_to.get(lane)
     if reached is not None and cut_before(reached, incarnation) is not None:
@@ -26,7 +26,7 @@ def mark_cut(backlogs: Backlogs, lane: Hashable, incarnation: Any, now: datetime
         if cut is None or (backlog.is_caught_up and not is_before(cut, backlog.cursor)):
             continue
         if is_before(cut, backlog.position):
-            # What is there now it may miss, and nothing of where it stands from now on is durable.
+            # The watcher would miss the new messages there, and its position is not durable until it is stored again.
             backlog.is_stored = False
         else:
             cut = backlog.position

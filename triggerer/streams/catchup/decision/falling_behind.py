@@ -1,4 +1,4 @@
-"""Decides what becomes of a message that somebody has failed (contract, rule 18)."""
+"""Decides what becomes of a message that a watcher has failed (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from triggerer.streams.delivery.lanes import Entry, Lane
 from triggerer.streams.delivery.subscribers import Subscribers
 
 _MOST_FAILED: Final = 256
-"""Lanes with a message that has failed, before those are looked through."""
+"""The number of lanes with a failed message at which `FallingBehind` first forgets the empty ones."""
 
 
 class FallingBehind:
-    """Looks at a message at the head of its lane, when all have resolved it and somebody has failed it.
+    """Decides at the head of a lane, once every subscriber has resolved the message and one has failed it.
 
-    If somebody else acked or rejected it, those that failed it fall behind at it: their positions are stored, then the
-    lane goes on. If nobody did, it has failed, and the broker redelivers it and what lies behind it in its lane. Who is
-    behind there already counts neither as having failed nor as having acked, unless it has read that message since.
+    If another watcher acked or rejected it, the watchers that failed it fall behind: their positions are stored, then
+    the lane continues. If none did, the message has failed, and the broker redelivers it and everything after it in its
+    lane. A watcher that is already behind counts neither as failed nor as acked, unless it has read the message since.
 
-    Nobody falls behind at a message that was pulled before that redelivery: a watcher that stood there would have
-    passed over the message that failed.
+    Nobody falls behind at a message that was pulled before that redelivery: the position would lie after the message
+    that failed, and the watcher would miss it.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
         self._state = state
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
-        """Lanes whose positions cannot be stored."""
+        """Lanes that cannot be stored."""
         self._look_through_at = _MOST_FAILED
 
     def record_redelivery(self, lane: Lane) -> None:
-        """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
+        """Record that the broker learned of a failure in the lane: later pulls bring the redelivery."""
         state = self._state
         position = state.failing.pop(lane.key, None)
         if position is not None:
@@ -45,15 +45,15 @@ class FallingBehind:
             state.redelivered_before[lane.key] = state.ledger.head
             if len(failed_in) > self._look_through_at:
                 self._forget_empty_lanes()
-                # Where many fail at the same time, not each time.
+                # If many lanes fail at the same time, do not look through them each time.
                 self._look_through_at = max(_MOST_FAILED, 2 * len(failed_in))
 
     def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
-        """Whether a message that has failed lies before this one, and comes again."""
+        """Return whether an earlier message has failed, so that the broker redelivers this one too."""
         return self._state.is_redelivered_in_log(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
-        """Forget lanes with nothing outstanding from before a redelivery. They may be many: each message may be one."""
+        """Forget lanes that hold nothing from before a redelivery. There may be many: each message may be its own lane."""
         lanes, before = self._state.lanes, self._state.redelivered_before
         for key, until in list(before.items()):
             lane = lanes.get(key)
@@ -70,7 +70,7 @@ class FallingBehind:
         lane = entry.lane
         if decided is not None and decided.failed and self._is_possible and lane is not None:
             position, failing = self._state.position_of(entry), self._state.failing
-            # A repeat of an older message may have failed behind it in the same batch.
+            # A redelivered copy of an older message may have failed later in the same batch.
             if lane.key not in failing or is_before(position, failing[lane.key]):
                 failing[lane.key] = position
         return decided
@@ -83,7 +83,7 @@ class FallingBehind:
         acked = outcome.acked + outcome.rejected
         failed = self._not_behind(lane, position, self._watchers_that_failed(entry))
         if acked and not failed:
-            # Nearly always: a watcher that is away has fallen behind in the lane before.
+            # The usual case: an absent watcher fell behind in the lane earlier.
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         fences = {
             watcher: source.fence
@@ -104,10 +104,10 @@ class FallingBehind:
         return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
 
     def _watchers_that_failed(self, entry: Entry) -> set[WatcherRef]:
-        """Return the watchers that were absent for it, failed with it, or derived something that the store refused."""
+        """Return the watchers that were absent, failed the message, or derived a refused event from it."""
         failed = set(self._state.absences.find(entry.seq))
         for refused_by in (entry.nacks and entry.nacks.refused_by) or ():
-            # Perhaps it is present no more: it may have failed since, with a later message.
+            # The subscriber may have left since, because of a later message.
             assert isinstance(refused_by, Deriver)
             failed.update(refused_by.source.watchers)
         return failed
@@ -115,9 +115,9 @@ class FallingBehind:
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
     ) -> set[WatcherRef]:
-        """Leave out those that are behind at the message or before it, and those that have read it while catching up.
+        """Drop each watcher that is already behind before the message, or that read the message while it caught up.
 
-        A watcher whose position is not durable yet is not left out: the position is written again, and waited for.
+        A watcher whose position is not durable yet stays: the position is written again, and the lane waits for it.
         """
         backlogs = self._state.backlogs.by_lane.get(lane.key, {})
         return {
@@ -131,7 +131,7 @@ class FallingBehind:
         }
 
     def _others(self, lane: Lane, position: Position) -> tuple[set[WatcherRef], set[WatcherRef]]:
-        """Return who is behind at this message or before it, and who has read it while catching up."""
+        """Return two sets: the watchers behind at this message, and those that read it while they caught up."""
         behind, read = set[WatcherRef](), set[WatcherRef]()
         for backlog in self._state.backlogs.by_lane.get(lane.key, {}).values():
             if self._state.source_of(backlog.watcher) is None:
@@ -143,7 +143,7 @@ class FallingBehind:
         return behind, read
 
     def _passing(self, entry: Entry, behind: set[WatcherRef]) -> int:
-        """Return how many count as having acked it and were not given it, since all their watchers are behind."""
+        """Count the subscribers that acked without receiving the message, because all their watchers are behind."""
         if not behind:
             return 0
         return sum(
@@ -164,16 +164,16 @@ class FallingBehind:
 
         def note(error: Exception | None) -> None:
             if error is not None:
-                # It is decided again, and redelivered; after a lost lease nothing is advanced any more.
+                # The message is decided again, and redelivered. After a lost lease nothing advances.
                 self._unsuitable.add(lane.key)
             entry.unresolved -= 1
             if not entry.unresolved and lane.head is entry:
                 state.lanes.queue(lane)
                 state.progress.signal()
 
-        # Who was in no place of the lane before has not taken what comes again behind this message either.
+        # A watcher without a backlog in this lane also misses the redelivered messages that lie after this one.
         lowest, broadcast_to = state.span_from(entry)
-        # First this: what is submitted may be durable at once.
+        # The store may answer inside the loop.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
             fence = failed[watcher]

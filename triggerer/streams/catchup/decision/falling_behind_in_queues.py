@@ -1,4 +1,4 @@
-"""Decides what becomes of a message of a queue while somebody has failed it, or is behind in its lane (rule 18)."""
+"""Decides what becomes of a queue's message that a watcher has failed or misses (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RETRY_LONGEST_S: Final = 5.0
 
 
 class _QueueDecision:
-    """A message that is being kept for one watcher."""
+    """A message that is being stored for one watcher."""
 
     __slots__ = ("backlog", "change", "entry", "is_submitted")
 
@@ -43,11 +43,11 @@ class _QueueDecision:
         self.backlog = backlog
         self.change: ParkedChange | None = None
         self.is_submitted = True
-        """Whether the store has still to answer."""
+        """Whether the store's answer is pending."""
 
     @property
     def has_passed(self) -> bool:
-        """Whether its watcher is done with it meanwhile: it need not be stored, nor dead-lettered."""
+        """Whether the watcher has resolved the message meanwhile, so that it need not be stored or dead-lettered."""
         stored, change = self.backlog.stored_lane, self.change
         return (
             stored is not None
@@ -58,12 +58,12 @@ class _QueueDecision:
 
 
 class FallingBehindInQueues(FallingBehind):
-    """As `FallingBehind`, for a queue: the messages that somebody misses are stored, and the lane goes on then.
+    """Like `FallingBehind`, for a queue: the messages that a watcher misses are stored, then the lane continues.
 
-    In a lane in which somebody is behind every message is kept for that watcher, unless all that it has derived from it
-    is durable: in the order of the lane, so that what is kept comes before what is not decided yet.
+    In a lane with a backlog every message is stored for that watcher, in lane order, unless the events that it derived
+    from the message are durable. So all stored messages precede the undecided ones.
 
-    At a bound the stream is held until there is room, or the producer hands the message over.
+    At a bound of the store the stream waits for room, or the producer dead-letters the message.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FallingBehindInQueues(FallingBehind):
         self._parked = parked
         self._blocked: dict[_QueueDecision, None] = {}
         self._refused: set[int] = set()
-        """The numbers of events that could not be stored: they are redelivered."""
+        """The numbers of events that could not be stored. The broker redelivers them."""
         self._has_changed = AutoResetEvent()
 
     @property
@@ -88,7 +88,7 @@ class FallingBehindInQueues(FallingBehind):
         super().record_redelivery(lane)
         state = self._state
         if state.is_poll_waiting and lane.key in state.failed_in:
-            # What it holds was perhaps pulled before.
+            # The poll may have pulled its waiting message before the failure.
             state.redelivered_before[lane.key] += 1
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -106,7 +106,7 @@ class FallingBehindInQueues(FallingBehind):
                 continue
             assert backlog.stored_lane is not None
             if entry.seq < max(backlog.position[1], backlog.stored_lane.decided_to):
-                # It has it, or will have it.
+                # The message is stored for the watcher, or the watcher has received it.
                 has_read = True
             elif entry.seq < backlog.cursor[1]:
                 has_read = True
@@ -138,7 +138,7 @@ class FallingBehindInQueues(FallingBehind):
     def _redelivered(
         self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Backlog]
     ) -> AdvanceOutcome:
-        """Return the outcome with those counted as failed that have missed it, and for which it is not stored."""
+        """Return the outcome with the watchers counted as failed that missed the message and have no stored copy."""
         selectors = self._state.selectors
         missed_by = {
             backlog.watcher
@@ -157,7 +157,7 @@ class FallingBehindInQueues(FallingBehind):
         outcome: AdvanceOutcome,
     ) -> AdvanceOutcome | None:
         state = self._state
-        # In this order: what a selector does is the plugin's affair, and it is to be the same each time.
+        # A selector is plugin code, so it is asked once per message and in a fixed order.
         wanting = [
             backlog
             for backlog in missing
@@ -170,7 +170,7 @@ class FallingBehindInQueues(FallingBehind):
         try:
             data = None if not (failed or wanting) else dump_event(self._producer, entry.event)
         except Exception as error:
-            # The plugin's: it is redelivered to all, as where nothing is stored, and the stream goes on.
+            # The plugin failed. The message is redelivered to all, and the stream continues.
             _log.error(
                 "a message cannot be kept for a watcher that is behind, and comes again for all",
                 lane=stored_as,
@@ -191,7 +191,7 @@ class FallingBehindInQueues(FallingBehind):
         ]
         now = state.now()
         stored = Stored(stored_as, self._key_of(entry, stored_as, now), data, now)
-        # First this: what is submitted may be durable at once.
+        # The store may answer inside the loop.
         entry.unresolved += 1
         for backlog in sorted(wanting, key=_by_watcher):
             self._submit(_QueueDecision(entry, backlog), stored)
@@ -223,7 +223,7 @@ class FallingBehindInQueues(FallingBehind):
             )
             state.backlogs.enter(backlog)
         else:
-            # It had caught up.
+            # The watcher had caught up.
             backlog.since = state.now()
             backlog.position = backlog.cursor = place
             backlog.failures = 0
@@ -235,13 +235,13 @@ class FallingBehindInQueues(FallingBehind):
         try:
             key = idempotency_key(self._producer, entry.payload)
         except Exception as error:
-            # The plugin's. It is kept all the same: if it came again for all, it would do so for ever.
+            # The plugin failed. The message is stored anyway: a redelivery to all would fail for ever.
             _log.warning(
                 "the key of a message that is kept cannot be told",
                 lane=stored_as,
                 error=error_text(error),
             )
-        # Without one a message that comes again is another.
+        # Without an idempotency key a redelivery counts as another message.
         return key or f"{stored_as}@{now.isoformat()}/{entry.seq}"
 
     @property
@@ -263,7 +263,7 @@ class FallingBehindInQueues(FallingBehind):
             self._release(decision)
             is_needless = stored.end_storing(what.key, given_in, is_stored=error is None)
             if error is not None:
-                # It is redelivered; after a lost lease nothing is advanced any more.
+                # The message is redelivered. After a lost lease nothing advances.
                 self._unsuitable.add(backlog.lane)
                 self._refused.add(entry.seq)
             elif backlog.is_gone or backlog.stored_lane is not stored:
@@ -285,7 +285,7 @@ class FallingBehindInQueues(FallingBehind):
         """Delete the row of a message that was dealt with before the row was stored."""
 
         def note(_: Exception | None) -> None:
-            # Where it was refused the row stays, and its key absorbs what it brings once more.
+            # If the deletion was refused, the row stays, and keys absorb its second delivery.
             stored.mark_gone((key,))
             self._state.end_if_advanced(backlog)
 
@@ -294,12 +294,13 @@ class FallingBehindInQueues(FallingBehind):
         )
 
     def _mark_stored_late(self, backlog: Backlog) -> None:
-        """Have a message found that was stored after its group had ended: the next group may have looked before."""
+        """Let the next reader find a message that was stored after its group had ended."""
         backlogs = self._state.backlogs
         if not backlog.is_gone:
             assert backlog.stored_lane is not None
             backlog.stored_lane.look_from_first()
-            # It may have caught up without that: it is given it once more, and keys absorb what derives.
+            # The watcher may have caught up without this message. It receives the message again, and keys absorb the
+            # repeats.
             backlogs.leave_live(backlog)
         elif self._state.source_of(backlog.watcher) is not None:
             other = backlogs.find(backlog.lane, backlog.watcher.watcher_id)
@@ -337,9 +338,9 @@ class FallingBehindInQueues(FallingBehind):
                 self._state.progress.signal_room()
 
     async def run(self) -> None:
-        """Keep what was held, as soon as there is room; a task of the group.
+        """Store the blocked messages as soon as there is room. A task of the group.
 
-        Cancellation: when the group ends. What was not stored is redelivered.
+        Cancellation: when the group ends. The broker redelivers the messages that were not stored.
         """
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S, random=self._random)
         clock = self._state.clock
@@ -353,7 +354,7 @@ class FallingBehindInQueues(FallingBehind):
                 if change is None or decision not in self._blocked or decision.is_submitted:
                     continue
                 if self._state.source_of(decision.backlog.watcher) is None or decision.has_passed:
-                    # Its watcher was deleted, or has it: nobody misses it.
+                    # The watcher was deleted, or has resolved the message.
                     change.on_done(None)
                 elif not await self._hand_over(decision):
                     decision.is_submitted = True
@@ -382,7 +383,7 @@ class FallingBehindInQueues(FallingBehind):
 
 
 def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
-    """Return the outcome with so many more failed: of those that acked, and then of those that rejected."""
+    """Return the outcome with `count` more failures: acks become failures first, then rejections do."""
     acked = min(count, outcome.acked)
     rejected = min(count - acked, outcome.rejected)
     return AdvanceOutcome(
