@@ -114,7 +114,7 @@ class Backlog:
 
     @property
     def stored_head(self) -> int | None:
-        """`head`, or the number of `stored_position` if no message is left: a stretch without messages is no backlog."""
+        """`head`, or the number of `stored_position` if no message is left: an empty stretch is no backlog."""
         head = self.head
         is_over = head is not None and head <= self.position[1]
         return self.stored_position[1] if is_over else head

@@ -346,8 +346,8 @@ class Backlogs:
     def live_source(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
-        """Return the live ones of the source's watchers, who receive the live filter's events; None: no watcher is
-        live.
+        """Return the source's watchers that are not behind: they receive the live filter's events; None: no such
+        watcher.
         """
         from_lane = self.by_lane.get(lane)
         if from_lane is None:

@@ -53,7 +53,10 @@ class FallingBehind:
         return self._state.is_redelivered_in_log(lane.key, entry.seq, position)
 
     def _forget_empty_lanes(self) -> None:
-        """Forget lanes that hold nothing from before a redelivery. There may be many: each message may be its own lane."""
+        """Forget lanes that hold nothing from before a redelivery.
+
+        There may be many, because each message may be its own lane.
+        """
         lanes, before = self._state.lanes, self._state.redelivered_before
         for key, until in list(before.items()):
             lane = lanes.get(key)
@@ -131,7 +134,7 @@ class FallingBehind:
         }
 
     def _others(self, lane: Lane, position: Position) -> tuple[set[WatcherRef], set[WatcherRef]]:
-        """Return two sets: the watchers behind at this message, and those that read it while they caught up."""
+        """Return the watchers behind at this message, and the watchers that read it while they caught up."""
         behind, read = set[WatcherRef](), set[WatcherRef]()
         for backlog in self._state.backlogs.by_lane.get(lane.key, {}).values():
             if self._state.source_of(backlog.watcher) is None:

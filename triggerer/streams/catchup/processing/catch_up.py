@@ -1,4 +1,4 @@
-"""One watcher reads again, alone, what it has missed, and goes on live without a seam (contract, rule 18)."""
+"""Catches up for one watcher: reads its backlogs with a filter of their own, then goes live (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ _log = structlog.get_logger(__name__)
 
 _WARN_EVERY_S: Final = 1.0
 _STORE_EVERY_S: Final = 2.0
-"""A position that moves without a derived event is stored so often."""
+"""The interval at which a moving position is stored if no event was derived."""
 
 
 class CatchUp:
-    """Serves one watcher in the lanes of one group in which it is behind; `run` returns when there are none.
+    """Catches up for one watcher in one group; `run` returns once the watcher is behind nowhere.
 
-    It has a filter of its own. `Backlog.cursor` moves as the filter resolves messages. `Backlog.position`, which is
-    stored, moves as their events become durable. If the filter raises, only its open message has failed: that lane
-    waits for a growing delay, and the other lanes continue at once with a new filter. A message that fails again and
-    again is parked. Parked messages that are replayed go to the same filter.
+    The watcher has a filter of its own. `Backlog.cursor` moves as the filter resolves messages. `Backlog.position`,
+    which is stored, moves as their events become durable. If the filter raises, only its open message has failed: that
+    lane waits for a growing delay, and the other lanes continue at once with a new filter. A message that keeps failing
+    is parked. Parked messages that are replayed go to the same filter.
 
     Args:
-        readers: How many lanes of the stream may be read at one time, in addition to the poll.
+        readers: The slots for readings of the stream's log beside the poll.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class CatchUp:
     ) -> None:
         self.watcher = watcher
         self.error: BaseException | None = None
-        """Why its last attempt failed; None once a message has passed since."""
+        """The error of the last attempt; None once a message has passed."""
         self._look_error: Exception | None = None
         self._is_told = False
-        """Whether `restart` was called during this attempt,"""
+        """Whether `restart` was called during this attempt."""
         self._open_when_told: MessageInFlight | None = None
-        """with this message open."""
+        """The open message at that time."""
         self._member = member
         self._state = state
         self._context = context
@@ -127,38 +127,41 @@ class CatchUp:
 
     @property
     def open_message(self) -> MessageInFlight | None:
-        """What its filter was given last, until it moves past it."""
+        """The message that its filter has open."""
         return self._in_flight.open
 
     def wake(self) -> None:
-        """Look again: it has fallen behind in another lane, or something has arrived."""
+        """Look at all lanes again: the watcher fell behind in another lane, or something has arrived."""
         self._reader.wake()
 
     def offer(self, backlog: Backlog) -> None:
-        """It is behind in this lane, or there may be more in it."""
+        """Queue a lane that has a backlog or more messages."""
         self._reader.offer(backlog)
 
     def look_for_replays(self) -> None:
-        """There are messages to be replayed."""
+        """Look for parked messages that are being replayed."""
         if self._replays is not None:
             self._replays.look()
             self._reader.interrupt()
 
     def restart(self) -> None:
-        """Try again now what has failed, and once more what is under way, should it fail: it began before."""
+        """Try failed messages again now.
+
+        The open message began before this call: if it fails, it is retried at once.
+        """
         self._is_told, self._open_when_told = True, self._in_flight.open
         self._reader.restart()
 
-    # Its life
+    # Life
 
     async def run(self) -> None:
-        """Catch up until it is behind nowhere, or cancelled. No error of a plugin is raised."""
+        """Catch up until the watcher is behind nowhere, or until cancelled. No error of a plugin is raised."""
         for backlog in self._state.backlogs.behind(self.watcher.watcher_id):
             self._take_over(backlog)
             if backlog.stored_lane is not None:
-                # It reads all lanes together, from the first message on.
+                # The reader reads all lanes together, from the first row on.
                 backlog.stored_lane.begin()
-        # All: of those whose rows were stored in one commit, only some were offered since it was made.
+        # All of them: of the rows of one commit, only some were offered after this object was made.
         for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
             self._reader.offer(backlog)
         with self._life:
@@ -171,24 +174,25 @@ class CatchUp:
                 tasks.cancel_scope.cancel()
 
     def _take_over(self, backlog: Backlog) -> None:
-        """Read this lane from now on: what another has read and not stored is read again.
+        """Take the lane over from an earlier reader: messages that are not durable are read again.
 
-        Otherwise what the other reader stores would move the position past what is read here and not durable yet.
+        Otherwise a late answer for the earlier reader would move the position past messages that are not durable here.
         """
         before, backlog.in_flight_by = backlog.in_flight_by, self._in_flight
         if before is not None and before is not self._in_flight:
             before.forget(backlog)
             if backlog.stored_lane is not None or backlog.cursor != backlog.position:
-                # What was counted is of a message behind the one with which it begins. In a queue each row has its own.
+                # The failures belong to a later message than the one at the position. In a queue each row has its own
+                # count.
                 backlog.failures = 0
-            # What was known of the end is old.
+            # The known end is old.
             backlog.cursor, backlog.end = backlog.position, None
             if backlog.stored_lane is not None:
                 backlog.stored_lane.in_flight_keys.clear()
                 backlog.stored_lane.read_again()
 
     def stop(self) -> None:
-        """Its watcher is gone, or has another trigger now."""
+        """End: the watcher was deleted, or has another trigger."""
         self._life.cancel()
 
     @property
@@ -200,7 +204,7 @@ class CatchUp:
 
     @property
     def has_replays(self) -> bool:
-        """Whether there may be messages that were set aside and are to be given to it again."""
+        """Whether parked messages may wait for their replay."""
         return self._replays is not None and self._replays.are_waiting
 
     async def _attempt(self) -> None:
@@ -211,10 +215,10 @@ class CatchUp:
             trigger = await self._make()
             await self._run_filter(trigger)
             if self._has_work():
-                # It returned; it is started again, as a live one is.
+                # The filter returned. Start it again, like a live filter.
                 await self._wait_before_next(started)
         except Exception as error:
-            # The plugin's: it is shown, and tried again.
+            # The plugin failed: show the error and try again.
             failed, self._in_flight.open = self._in_flight.open, None
             began_before = self._is_told and failed is self._open_when_told
             self._record_failure(error)
@@ -228,7 +232,7 @@ class CatchUp:
                     self._reader.resume(failed.backlog)
             elif self._context.restarts:
                 for backlog in self._state.backlogs.to_catch_up(self.watcher.watcher_id):
-                    # How far it is behind by now: no message moves its positions.
+                    # Store how far the watcher is behind, because no message moves its positions.
                     self._state.store_position(backlog)
                 await self._wait_before_next(started)
             elif not began_before:
@@ -243,13 +247,13 @@ class CatchUp:
         try:
             self._outcomes.fail(failed, error)
         except Exception as raised:
-            # It is shown as well, and ends this attempt: not the stream, with all that it serves.
+            # Show this error too, and end only this attempt, not the whole stream.
             self._record_failure(raised)
             self._outcomes.read_again(failed)
             await self._wait_before_next(started)
 
     def _forget(self, backlog: Backlog) -> None:
-        """What was taken from a lane, or tried for it, counts no more; nor what the lane waits for because of that."""
+        """Forget what was read of a lane, its probes, and its waiting time."""
         self._in_flight.forget(backlog)
         self._probes.forget(backlog)
         self._reader.resume(backlog)
@@ -278,7 +282,10 @@ class CatchUp:
         self._on_change(self.watcher)
 
     def _mark_looked(self, error: Exception | None) -> None:
-        """It is known where the lanes end, or why not: until then it can go on live where something is broadcast."""
+        """Record the result of a look-up of the ends.
+
+        Without the ends, a lane goes live only where messages are broadcast.
+        """
         if error is not None:
             self._look_error = error
             self._record_failure(error)
@@ -307,7 +314,7 @@ class CatchUp:
             async with aclosing(stream), aclosing(filtered(trigger, stream)) as events:
                 await self._deriving.drive(events, self._member.source.fence)
         if self._in_flight.open is not None:
-            # It returned: what it pulled counts as accepted.
+            # The filter returned, so the message that it pulled counts as accepted.
             self._resolve(self._in_flight.open)
 
     def reject_open_event(self, reason: str | None = None) -> bool:
@@ -318,7 +325,7 @@ class CatchUp:
         in_flight.is_rejected, in_flight.rejected_because = True, reason
         return True
 
-    # A message's way
+    # Messages
 
     async def _events(self) -> AsyncGenerator[Any, None]:
         messages, resolve = self._in_flight, self._outcomes.resolve
@@ -343,7 +350,7 @@ class CatchUp:
                 try:
                     candidate = await self._probes.next(backlog)
                 except Exception as error:
-                    # As where its messages cannot be read: it waits, and the others go on.
+                    # As if the lane could not be read: it waits, and the other lanes continue.
                     self._reader.postpone(backlog)
                     self._record_failure(error)
                     continue
@@ -355,7 +362,7 @@ class CatchUp:
                     continue
             async with aclosing(self._reader.slice(backlog)) as bursts:
                 async for burst in bursts:
-                    # Of all that is done here, only this is done for each message.
+                    # Only this block runs for each message.
                     for message in burst:
                         if isinstance(message, QueueMessage) and not self._may_give(
                             backlog, message
@@ -375,16 +382,16 @@ class CatchUp:
                     break
 
     def _may_give(self, backlog: Backlog, message: QueueMessage) -> bool:
-        """Whether this message comes next; False if others are tried first, or if it was kept meanwhile."""
+        """Return whether the message is next; False if probes come first, or if the message was stored meanwhile."""
         if message.failures and not backlog.failures:
-            # Before a restart.
+            # The failures were counted before a restart.
             backlog.failures = message.failures
             if self._outcomes.is_probe_due(backlog):
                 return False
         return begin_giving(backlog, message)
 
     async def _next_lane(self) -> Backlog | None:
-        """Whose turn it is; None after all of them have waited, or where something else is to be given first."""
+        """Return the lane that has its turn; None after all have waited, or if a replayed message comes first."""
         self._handover.begin_recreated()
         backlog = self._reader.next_lane()
         if backlog is not None and backlog.in_flight_by is not self._in_flight:
@@ -400,6 +407,6 @@ class CatchUp:
         self._deadline.opened_at = self._context.clock.monotonic()
 
     def _resolve(self, in_flight: MessageInFlight) -> None:
-        """The filter has moved past the open message."""
+        """Resolve the open message, which the filter has moved past."""
         self._in_flight.open = None
         self._outcomes.resolve(in_flight)

@@ -1,4 +1,4 @@
-"""Which watchers of a shared stream are behind, and the task that serves each of them alone."""
+"""The tasks that catch up for the watchers of a shared stream, one per watcher that is behind."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from triggerer.streams.delivery.group_state import GroupState
 from triggerer.streams.supervision.member import Member
 
 _READERS: Final = 8
-"""Lanes that are read again at one time, beside the poll, by all watchers of a stream that are behind."""
+"""The lanes of a stream that are read at one time, beside the poll, for all watchers that are behind."""
 _NOT_BEHIND: Final = BaseException()
-"""Stands for a watcher that is not behind, beside None: one that is, and has not failed."""
+"""Means "not behind" where None means "behind, without an error"."""
 
 
 class CatchUpTasks:
-    """Those of one stream, across its groups: who is behind is stored, and is known before a group opens.
+    """The catch-up tasks of one stream, across its groups. The stored backlogs are known before a group opens.
 
     Args:
-        members: Of the stream, as they are now.
+        members: The stream's current members.
     """
 
     def __init__(self, key: Hashable, members: Collection[Member], context: RuntimeContext) -> None:
@@ -44,18 +44,18 @@ class CatchUpTasks:
             self._on_settled,
             may_grow=context.falls_behind,
         )
-        """Which of the members' watchers are behind, and where."""
+        """The backlogs of the members' watchers."""
         self._key = key
         self._members = members
         self._context = context
         self._member_of: dict[WatcherRef, Member] = {}
-        """Which member serves a watcher."""
+        """The member that serves each watcher."""
         self._loaded: dict[int, Fence] = {}
-        """By watcher the lease under which it was taken over where it stands: from then on that is known here alone."""
+        """By watcher id the lease under which its backlogs were loaded. From then on only this process changes them."""
         self._replays = Replays(self.backlogs, context, members, self._on_backlog)
         self._catching_up: dict[WatcherRef, CatchUp] = {}
         self._with_replays: set[WatcherRef] = set()
-        """Those for whom messages are kept that were set aside."""
+        """Watchers that may have parked messages to replay."""
         self._readers = ReaderSlots(_READERS, context.clock)
         self._group: Group | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -63,7 +63,7 @@ class CatchUpTasks:
     # Members and groups
 
     def add(self, member: Member) -> None:
-        """Take over what is stored of a new member's watchers, and what is asked of them."""
+        """Load the stored backlogs and replays of a new member's watchers."""
         self._member_of.update(dict.fromkeys(member.source.watchers, member))
         self._load_backlogs(member)
         self._try_now(member.source.watchers)
@@ -79,7 +79,7 @@ class CatchUpTasks:
             return
         watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
         for row in member.spec.positions:
-            # The trigger of one that is known may have been read before its row was to go.
+            # The spec of a known watcher may be older than the deletion of its row.
             if row.watcher_id in watchers and self._loaded.get(row.watcher_id) != fence:
                 self.backlogs.load(watchers[row.watcher_id], fence, row)
         self._loaded.update(dict.fromkeys(watchers, fence))
@@ -89,28 +89,28 @@ class CatchUpTasks:
             enter_stored(self.backlogs, group.state, member, member.spec.stored_lanes)
 
     def withdraw(self, member: Member) -> None:
-        """Have nobody catch up for a member that has been taken out."""
+        """End the tasks of a member that was removed."""
         self._stop_catching_up(member.source.watchers)
         self.stop_serving(member, member.source.watchers)
 
     def stop_serving(self, member: Member, watchers: Iterable[WatcherRef]) -> None:
-        """The member serves these watchers no more."""
+        """Forget that the member serves these watchers."""
         for watcher in watchers:
             if self._member_of.get(watcher) is member:
                 del self._member_of[watcher]
 
     def forget_members(self) -> None:
-        """The stream has no members any more."""
+        """Forget all members."""
         self._member_of.clear()
 
     def forget_unserved(self) -> None:
-        """Drop what is known of watchers that no member serves any more: they read another stream now."""
+        """Forget the watchers that have no member here now: they read another stream."""
         gone = self.backlogs.watchers().difference(self._member_of)
         if gone:
             self.forget_watchers(gone)
 
     def forget_watchers(self, watchers: Collection[WatcherRef]) -> None:
-        """They were deleted."""
+        """Forget these watchers, which were deleted."""
         self._replays.forget(watchers)
         for watcher in watchers:
             self._loaded.pop(watcher.watcher_id, None)
@@ -119,31 +119,31 @@ class CatchUpTasks:
             self._group.state.trim_lane_tail()
 
     def begin(self, group: Group, tasks: anyio.abc.TaskGroup) -> None:
-        """Serve those who are behind in this group, with these tasks."""
+        """Catch up in this group, with these tasks."""
         self._group, self._tasks = group, tasks
         if not group.state.is_acknowledged:
-            # It has no producer, and so is never `mark_open`.
+            # Without a producer `mark_open` is never called.
             for member in self._members:
                 self.start(member)
 
     def end(self) -> None:
-        """The group has ended, and its tasks with it."""
+        """Forget the group, which has ended with its tasks."""
         self._group = self._tasks = None
         self._catching_up.clear()
         self._replays.is_running = False
         self.record_blockers()
 
     def mark_open(self, state: GroupState) -> None:
-        """The group's producer is known, and nothing was pulled yet."""
+        """Start catching up: the producer is known, and has pulled nothing yet."""
         begin_group(self.backlogs, state, self._members)
         for backlog in self.backlogs.all():
-            # The group before may have ended just when the broker was advanced to where it stands.
+            # The earlier group may have ended just when the broker advanced to a backlog's position.
             state.end_if_advanced(backlog)
         for member in self._members:
             self.start(member)
 
     def record_blockers(self) -> None:
-        """The stream is held for some watchers, or one of its lanes stands; or no longer."""
+        """Show on each member which watchers hold up the stream, and which lane stands."""
         blocked_by = {} if self._group is None else self._group.state.blocked_by
         standing = None if self._group is None else _standing_text(self._group.state.standing)
         for member in self._members:
@@ -155,14 +155,14 @@ class CatchUpTasks:
                 member.mark_catching_up()
 
     def source_of(self, watcher: WatcherRef) -> EventSource | None:
-        """What the member that serves a watcher serves; None: no member does."""
+        """Return the source of the member that serves a watcher; None: no member does."""
         member = self._member_of.get(watcher)
         return None if member is None else member.source
 
-    # What is asked
+    # Commands
 
     def replace_source(self, member: Member, source: EventSource, *, name: str) -> None:
-        """Have the member serve other watchers from now on; those that it serves no more were deleted."""
+        """Let the member serve other watchers. Watchers that it no longer serves were deleted."""
         before = set(member.source.watchers)
         member.replace_source(source, name=name, group=self._group)
         gone = before.difference(source.watchers)
@@ -175,7 +175,7 @@ class CatchUpTasks:
         self.start(member)
 
     def restart(self, member: Member) -> None:
-        """Start a member that is held."""
+        """Start a member that waits for a restart."""
         member.restart()
         self._try_now(member.source.watchers)
         for watcher in member.source.watchers:
@@ -184,7 +184,7 @@ class CatchUpTasks:
         self.start(member)
 
     def replay_parked(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
-        """Give its watchers what is kept for them in these lanes, and was set aside before."""
+        """Give a member's watchers the parked messages of these lanes, which are being replayed."""
         group = self._group
         if group is not None and group.state.stores_messages:
             enter_stored(self.backlogs, group.state, member, lanes)
@@ -192,7 +192,7 @@ class CatchUpTasks:
             return
         known = {one[:2] for one in member.spec.stored_lanes}
         more = [one for one in lanes if one[:2] not in known]
-        # For the next group, where the source is a queue.
+        # The next group reads them, if the source is a queue.
         member.spec = replace(member.spec, stored_lanes=(*member.spec.stored_lanes, *more))
         watcher_ids = {one.watcher_id for one in lanes}
         for watcher in member.source.watchers:
@@ -203,18 +203,18 @@ class CatchUpTasks:
         self.start(member)
 
     def _try_now(self, watchers: Iterable[WatcherRef]) -> None:
-        """They have another filter, or somebody wants it: what blocks them is not waited for."""
+        """Try the blocked messages of these watchers at once: a new filter is there, or an operator asked for it."""
         for watcher in watchers:
             for backlog in self.backlogs.behind(watcher.watcher_id):
                 backlog.try_now()
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Set watchers of the member back as it is asked; a request that is known already changes nothing."""
+        """Carry out replays of the member's watchers. A known request changes nothing."""
         self._replays.ask(member, requests)
         self.start_replaying()
 
     def start_replaying(self) -> None:
-        """Carry out what is asked, if a group is there and it is not being done yet."""
+        """Start to carry out replays, if a group is there and none is being carried out."""
         group = self._group
         if (
             self._replays
@@ -226,10 +226,10 @@ class CatchUpTasks:
             self._replays.is_running = True
             self._tasks.start_soon(self._replays.run, group.state, name=f"replays[{self._key}]")
 
-    # What changes
+    # Changes
 
     def _on_backlog(self, watcher: WatcherRef) -> None:
-        # Often: where each message of a queue is a lane, with each of them.
+        # This runs often: once for each message if each message of a queue is its own lane.
         member = self._member_of.get(watcher)
         if member is not None:
             has_changed = self._record_backlogs_of(member, watcher)
@@ -244,7 +244,7 @@ class CatchUpTasks:
             running.offer(backlog)
 
     def _on_settled(self, backlog: Backlog) -> None:
-        # The broker may have been advanced to there in this group, while that was still on its way from the one before.
+        # The broker may have advanced to the position before the events of the earlier group were durable.
         if self._group is not None:
             self._group.state.end_if_advanced(backlog)
 
@@ -256,7 +256,7 @@ class CatchUpTasks:
             self._record_backlogs_of(member, watcher)
 
     def _record_backlogs_of(self, member: Member, watcher: WatcherRef) -> bool:
-        """Note whether it is behind, and why its last attempt failed; return whether that has changed."""
+        """Record whether the watcher is behind, and its last error; return whether that has changed."""
         watcher_id, shown = watcher.watcher_id, member.catching_up
         if not self.backlogs.count_behind(watcher_id):
             return shown.pop(watcher_id, _NOT_BEHIND) is not _NOT_BEHIND
@@ -270,7 +270,7 @@ class CatchUpTasks:
     # Catching up
 
     def start(self, member: Member) -> None:
-        """Serve its watchers that are behind, each alone; those that are served already look again."""
+        """Catch up for the member's watchers that are behind; running tasks look at their lanes again."""
         group = self._group
         if group is None or group.is_ending or self._tasks is None:
             return
@@ -278,7 +278,7 @@ class CatchUpTasks:
             self._give_back(member, self._tasks)
             return
         if group.state.producer is None:
-            # Once it is open they are looked at.
+            # `mark_open` starts them.
             return
         for watcher in member.source.watchers:
             running = self._catching_up.get(watcher)
@@ -320,7 +320,7 @@ class CatchUpTasks:
         finally:
             if self._catching_up.get(watcher) is catching_up:
                 del self._catching_up[watcher]
-        # It may have fallen behind again in the moment in which it had caught up.
+        # The watcher may have fallen behind again just when it had caught up.
         self._on_backlog(watcher)
 
     def _stop_catching_up(self, watchers: Iterable[WatcherRef]) -> None:
@@ -331,7 +331,7 @@ class CatchUpTasks:
 
 
 def _standing_text(standing: Mapping[Hashable, str]) -> str | None:
-    """Which lane stands, and why; of several the first, and how many there are. None: no lane stands."""
+    """Return the first standing lane with its reason, and the number of others; None: no lane stands."""
     if not standing:
         return None
     lane, why = next(iter(standing.items()))

@@ -1,4 +1,4 @@
-"""What the filter of a watcher that catches up derives from its messages, on its way into the store."""
+"""Submits the events of a filter that catches up to the store."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from triggerer.streams.delivery.group_state import GroupState
 
 
 class CatchUpDeriver:
-    """Submits the events of one watcher, as many as all who catch up may have in the store's hands together.
+    """Submits the events of one watcher. All catching-up watchers share one limit for unanswered events.
 
     Args:
-        name: The watcher's, for errors.
-        taken: Where the message is noted from which an event derives: the open one.
-        deadline: The filter's; it does not answer for the time in which the store is waited for.
+        name: The watcher's name, for errors.
+        in_flight: Knows the open message, from which each event derives.
+        deadline: The filter's deadline, which stops while the store is waited for.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class CatchUpDeriver:
         self._deadline = deadline
 
     async def drive(self, events: AsyncGenerator[TriggerEvent, None], fence: Fence | None) -> None:
-        """Submit all that the filter yields, until it returns.
+        """Submit the filter's events until it returns.
 
         Args:
-            fence: The lease under which the watcher is served now; a message may have one of its own.
+            fence: The current lease of the watcher. A message may have another one.
         """
         state, sink, pending = self._state, self._sink, self._pending
         messages, mark_stored = self._in_flight, self._mark_stored
@@ -63,11 +63,11 @@ class CatchUpDeriver:
                     f"The filter of {self._name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             if sink.is_full or pending.count >= pending.limit:
-                # Before it is submitted: of a thousand who catch up each would exceed the bound by one.
+                # Wait before submitting: otherwise a thousand watchers would each exceed the limit by one.
                 await self._wait_for_room()
             in_flight = messages.open
             if in_flight is None:
-                # What derives from no message the live filter yields as well.
+                # The live filter yields the events that derive from no message, too.
                 continue
             ordinal = in_flight.derived
             in_flight.derived += 1
@@ -76,7 +76,7 @@ class CatchUpDeriver:
                 continue
             if in_flight.is_stale:
                 continue
-            # First this, and nothing is counted: the producer may raise.
+            # Compute both before anything is counted, because the producer may raise.
             key, fence = in_flight.key, in_flight.fence
             if source.fence is not fence:
                 source = EventSource((self._watcher,), fence)
@@ -87,13 +87,13 @@ class CatchUpDeriver:
                     CatchUpDerivedEvent(in_flight, mark_stored), event, source, key, ordinal
                 )
             except BaseException:
-                # The payload's own code, for example: nobody answers for it.
+                # The payload's own code may have raised: no answer will come for this event.
                 in_flight.unresolved -= 1
                 self._give_room()
                 raise
 
     async def _wait_to_be_closed(self) -> None:
-        """Wait for ever: an event cannot be stored, so its message must not pass. The group is closed soon."""
+        """Wait until the group is closed: the event cannot be stored, so its message must not pass."""
         await anyio.sleep_forever()
 
     async def _wait_for_room(self) -> None:

@@ -1,4 +1,4 @@
-"""How long the filter of a watcher that catches up may have a message open."""
+"""The ack timeout of a filter that catches up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FilterDeadline:
     """Cancels a filter that does not move past its open message in time.
 
     Args:
-        taken: Where the open message is noted; whoever opens one sets `opened_at`.
+        in_flight: Knows the open message. The code that opens one sets `opened_at`.
         timeout: Seconds.
     """
 
@@ -29,17 +29,17 @@ class FilterDeadline:
         self._clock = clock
         self._timeout = timeout
         self.opened_at = 0.0
-        """When the filter was given its open message."""
+        """When the filter received its open message."""
         self._waits_for_store = False
         self._scope: anyio.CancelScope | None = None
         self._overdue: AckTimeout | None = None
 
     @contextmanager
     def limit(self) -> Iterator[None]:
-        """Run a filter in this block.
+        """Limit the filter that runs in this block.
 
         Raises:
-            AckTimeout: It was cancelled, since it was late.
+            AckTimeout: The filter was late and was cancelled.
         """
         self._overdue = None
         with anyio.CancelScope() as self._scope:
@@ -49,7 +49,7 @@ class FilterDeadline:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """In this block the store is waited for, not the filter: its message has all its time again afterwards."""
+        """Stop the clock while this block waits for the store. Afterwards the message has its full time again."""
         self._waits_for_store = True
         try:
             yield
@@ -58,7 +58,10 @@ class FilterDeadline:
             self.opened_at = self._clock.monotonic()
 
     async def watch(self) -> NoReturn:
-        """Cancel what is late, until cancelled. If the event loop was blocked, it gets as much more time."""
+        """Cancel a late filter, until cancelled.
+
+        If the event loop was blocked, the filter gets that time in addition.
+        """
         clock, timeout = self._clock, self._timeout
         while True:
             due = (self.opened_at if self._is_running else clock.monotonic()) + timeout

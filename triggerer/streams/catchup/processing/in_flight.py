@@ -1,4 +1,4 @@
-"""What was given to a filter that catches up, until all that derives from it is durable."""
+"""Messages that a catching-up filter received, until every event derived from them is durable."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from triggerer.streams.catchup.reading.queue_reader import QueueMessage
 
 
 class _InFlight:
-    """A message that was given to the filter: `event`. What derives from it is stored under `key` and `fence`."""
+    """A message that the filter received. Its events are stored under `key` and `fence`."""
 
     __slots__ = ("derived", "is_dropped", "is_rejected", "rejected_because", "unresolved")
 
     is_probe = False
-    """Whether it is only tried: nothing that derives from it is stored."""
+    """Whether the message is a probe, whose events are not stored."""
 
     def __init__(self) -> None:
         self.unresolved = 1
-        """One until the filter has moved past it, one for each derived event that is not durable, and one while it is
-        being set aside."""
+        """One until the filter has moved past the message, one per event that is not durable, and one while it is being
+        parked.
+        """
         self.derived = 0
-        """How many events derive from it."""
+        """The number of derived events."""
         self.is_rejected = False
         self.rejected_because: str | None = None
-        """Set when it is rejected: the filter's reason, if it gave one."""
+        """The filter's reason for the rejection, if it gave one."""
         self.is_dropped = False
-        """Whether what becomes of it counts no more: it is read again, since it failed or lies behind one that did."""
+        """Whether the outcome is ignored: the message is read again, because it or an earlier one failed."""
 
     @property
     def is_stale(self) -> bool:
-        """Whether nothing that derives from it is to be stored any more."""
+        """Whether its events must not be stored."""
         return self.is_dropped or self.is_probe
 
 
 class LaneMessageInFlight(_InFlight):
-    """A message of a lane in which the watcher is behind.
+    """A message of a lane that has a backlog.
 
     Args:
-        key_of: Tells the key of a message of a log by its payload. Asked only for messages from which something
-            derives.
+        key_of: Returns a log message's key for its payload. Asked only if the message derives an event.
     """
 
     __slots__ = ("_key_of", "backlog", "is_parked", "is_set_aside", "message")
@@ -53,7 +53,7 @@ class LaneMessageInFlight(_InFlight):
     def __init__(
         self, backlog: Backlog, message: Message | QueueMessage, key_of: Callable[[Any], str | None]
     ) -> None:
-        # Without the base class's, which would be a call more for each message.
+        # The base class's `__init__` would cost a call for each message.
         self.unresolved = 1
         self.derived = 0
         self.is_rejected = False
@@ -61,9 +61,9 @@ class LaneMessageInFlight(_InFlight):
         self.backlog = backlog
         self.message = message
         self.is_parked = False
-        """Whether it is, or is being, set aside."""
+        """Whether the message is parked, or is being parked."""
         self.is_set_aside = False
-        """Whether the store has it so: a person decides about it now."""
+        """Whether the parked message is durable, so that an operator decides about it."""
         self._key_of = key_of
 
     @property
@@ -88,7 +88,7 @@ class LaneMessageInFlight(_InFlight):
 
 
 class Probe(_InFlight):
-    """A message that is given to the filter to see whether it takes any."""
+    """A message that shows whether the filter accepts any message."""
 
     __slots__ = ("backlog", "event")
 
@@ -99,7 +99,7 @@ class Probe(_InFlight):
         super().__init__()
         self.event = message.event
         self.backlog = backlog
-        """Whose message has failed."""
+        """The backlog whose message failed."""
 
     @property
     def fence(self) -> Fence:
@@ -107,7 +107,7 @@ class Probe(_InFlight):
 
 
 class ReplayedMessageInFlight(_InFlight):
-    """A message that was set aside, and is replayed."""
+    """A parked message that is replayed."""
 
     __slots__ = ("event", "fence", "row")
 
@@ -126,7 +126,7 @@ MessageInFlight = LaneMessageInFlight | Probe | ReplayedMessageInFlight
 
 
 class CatchUpDerivedEvent:
-    """An event that derives from a message. Implements `triggerer.domain.events.PendingEvent`."""
+    """A derived event on its way into the store. Implements `triggerer.domain.events.PendingEvent`."""
 
     __slots__ = ("_in_flight", "_on_stored")
 
@@ -143,34 +143,34 @@ class CatchUpDerivedEvent:
 
 
 class MessagesInFlight:
-    """The messages of lanes that a filter was given: the one that it has open, and those that are not dealt with yet.
+    """The messages that one filter received: the open message, and messages whose events are not durable.
 
-    Of a log, what the filter has passed and waits for nothing is in no list: most messages derive nothing.
+    A log's message that derived nothing is in no list once the filter has passed it. Most messages derive nothing.
     """
 
     def __init__(self) -> None:
         self.open: MessageInFlight | None = None
-        """What the filter was given last, until it moves past it."""
+        """The message that the filter received last, until it moves past it."""
         self._by_lane: dict[Backlog, deque[LaneMessageInFlight]] = {}
-        """By lane and in order, what the filter has moved past."""
+        """By lane, in order, the messages that the filter has moved past."""
 
     def pass_by(self, in_flight: LaneMessageInFlight) -> None:
-        """The filter has moved past a message of a log, and nothing derives from it."""
+        """Move the cursor past a log's message that derived nothing."""
         backlog, position = in_flight.backlog, in_flight.message.position
-        # Without the calls of `Message.end`: this is done for nearly every message.
+        # Not `Message.end`: this runs for nearly every message.
         backlog.cursor = [position[0], position[1] + 1]
         if backlog.in_flight_by is self and backlog not in self._by_lane:
             backlog.position = backlog.cursor
 
     def add(self, in_flight: LaneMessageInFlight) -> None:
-        """The filter has moved past a message: `move` tells when it is dealt with."""
+        """Add a message that the filter has moved past; `move` tells when it is durable."""
         queue = self._by_lane.get(in_flight.backlog)
         if queue is None:
             queue = self._by_lane[in_flight.backlog] = deque()
         queue.append(in_flight)
 
     def move(self, backlog: Backlog) -> bool:
-        """Move the lane's position past what is dealt with; whether anything derives from that."""
+        """Move the position past durable messages; return whether any of them derived an event."""
         if backlog.in_flight_by is not self:
             return False
         queue = self._by_lane.get(backlog)
@@ -184,7 +184,7 @@ class MessagesInFlight:
             if queue is not None:
                 del self._by_lane[backlog]
             if not backlog.is_gone:
-                # What lies between, if anything, is no message.
+                # Nothing between the position and the cursor is a message.
                 backlog.position = backlog.cursor
         elif last is not None:
             backlog.position = (
@@ -193,7 +193,7 @@ class MessagesInFlight:
         return derived > 0
 
     def drop_from(self, in_flight: LaneMessageInFlight) -> None:
-        """It is read again, with what follows it in its lane."""
+        """Ignore this message and the later ones of its lane: they are read again."""
         queue = self._by_lane.get(in_flight.backlog, deque())
         while queue and in_flight in queue:
             _drop(queue.pop())
@@ -202,7 +202,7 @@ class MessagesInFlight:
             _drop(opened)
 
     def forget(self, backlog: Backlog) -> None:
-        """What was taken of this lane counts no more."""
+        """Ignore the messages of this lane."""
         for in_flight in self._by_lane.pop(backlog, ()):
             in_flight.is_dropped = True
         if opened := self._open_of(backlog):
@@ -224,7 +224,7 @@ def _drop(in_flight: LaneMessageInFlight) -> None:
 
 
 def _mark_passed(stored: StoredLane, in_flight: LaneMessageInFlight) -> None:
-    """All that derives from it is durable: its row goes, if it has one. Of what is set aside it stays."""
+    """Delete the row of a message whose events are all durable. A parked message keeps its row."""
     message = in_flight.message
     assert isinstance(message, QueueMessage)
     key = in_flight.key

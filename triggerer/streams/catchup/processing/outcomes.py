@@ -1,4 +1,4 @@
-"""What becomes of the messages that a filter is given while it catches up: passed, failed, or set aside."""
+"""Handles the outcome of each message while a watcher catches up: passed, failed, or parked."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _ignore(_: Exception | None) -> None:
 
 
 class Outcomes:
-    """Settles the messages of one watcher. Synchronous.
+    """Handles the outcomes of one watcher's messages. Synchronous.
 
     Args:
-        name: The watcher's, for errors.
-        on_failure: Called with what is to be shown of a failure.
+        name: The watcher's name, for errors.
+        on_failure: Called with the error to show.
         on_success: Called when a message of a lane has passed.
     """
 
@@ -67,16 +67,16 @@ class Outcomes:
         self._on_failure = on_failure
         self._on_success = on_success
         self._going_on: Backlog | None = None
-        """The lane of a log whose message has passed last, if nothing has failed since."""
+        """The log lane whose message passed last, if nothing has failed since."""
 
     def is_probe_due(self, backlog: Backlog) -> bool:
-        """Whether another message is to be tried, since the lane's own has failed too often."""
+        """Return whether a probe is due, because the lane's own message has failed too often."""
         return self._parking.is_possible and self._probes.is_due(backlog)
 
-    # What passes
+    # Messages that pass
 
     def resolve(self, in_flight: MessageInFlight) -> bool:
-        """The filter has moved past a message; False if its lane is not to be read on from there."""
+        """Resolve a message that the filter has moved past; False if the lane must not be read further now."""
         if not isinstance(in_flight, LaneMessageInFlight):
             return self._resolve_alone(in_flight)
         if in_flight.is_dropped:
@@ -84,14 +84,14 @@ class Outcomes:
         backlog = in_flight.backlog
         is_going_on = backlog is self._going_on
         if is_going_on and not (in_flight.derived or in_flight.is_rejected or backlog.is_gone):
-            # Nearly always: nothing waits for it.
+            # The usual case: nothing waits for the message.
             self._in_flight.pass_by(in_flight)
             return True
         if in_flight.is_rejected and not self._reject(in_flight):
             return False
         in_flight.unresolved -= 1
         if not is_going_on:
-            # After a message of another lane, or after a failure.
+            # The message before belonged to another lane, or failed.
             self._on_success()
             self._reader.record_success(backlog)
         self._in_flight.add(in_flight)
@@ -101,7 +101,7 @@ class Outcomes:
         return goes_on
 
     def _resolve_alone(self, in_flight: Probe | ReplayedMessageInFlight) -> bool:
-        """The same of one that is given for itself."""
+        """Resolve a probe or a replayed message."""
         if in_flight.is_dropped:
             return False
         if isinstance(in_flight, Probe):
@@ -116,7 +116,7 @@ class Outcomes:
         return True
 
     def _pass(self, in_flight: LaneMessageInFlight) -> bool:
-        """The lane goes on behind a message; False if there is no more to be read of it now."""
+        """Move the cursor past the message; False if the lane must not be read further now."""
         backlog = in_flight.backlog
         backlog.cursor = in_flight.message.end
         if backlog.failures:
@@ -129,28 +129,28 @@ class Outcomes:
         if backlog.is_gone:
             return False
         if self._is_blocked_at(in_flight):
-            # What follows it waits for the answer, or each attempt would derive all of it again.
+            # Later messages wait for the store's answer; otherwise each attempt would derive them again.
             self._reader.hold(backlog)
             return False
         return True
 
     def pass_over(self, backlog: Backlog, position: Position) -> None:
-        """No message lies between where a lane of a log was read to and this position."""
+        """Move the cursor to this position of a log: no message lies before it."""
         before = backlog.gap
         start = before[0] if before is not None and before[1] == backlog.cursor else backlog.cursor
         backlog.gap, backlog.cursor = (start, position), position
         if backlog.failures:
-            # Of a message that was deleted.
+            # The failures belong to a message that retention deleted.
             backlog.failures = 0
             self._probes.forget(backlog)
         self._move(backlog)
 
     def record_failure(self) -> None:
-        """Something has failed, and is shown until a message passes."""
+        """Record that a failure is shown until a message passes."""
         self._going_on = None
 
     def mark_stored(self, in_flight: MessageInFlight, error: Exception | None) -> None:
-        """The store has answered for an event that derives from a message."""
+        """Handle the store's answer for an event of the message."""
         in_flight.unresolved -= 1
         if in_flight.is_dropped:
             return
@@ -162,7 +162,7 @@ class Outcomes:
             self._refuse(in_flight, error)
 
     def _settle(self, in_flight: MessageInFlight) -> None:
-        """A message waits for nothing any more."""
+        """Handle a message whose events are all durable."""
         if isinstance(in_flight, LaneMessageInFlight):
             if self._is_blocked_at(in_flight):
                 in_flight.backlog.blocked = None
@@ -173,7 +173,7 @@ class Outcomes:
             self._replays.mark_passed(in_flight)
 
     def _move(self, backlog: Backlog) -> None:
-        """Move the position past what is dealt with."""
+        """Move the position past durable messages."""
         has_derived = self._in_flight.move(backlog)
         if backlog.stored_lane is not None:
             if backlog.stored_lane.passed:
@@ -184,20 +184,20 @@ class Outcomes:
             self._state.backlogs.mark_settled(backlog)
 
     def _drop_passed(self, backlog: Backlog, stored: StoredLane) -> None:
-        """Delete the rows of what is dealt with."""
+        """Delete the rows of resolved messages."""
         keys, stored.passed = tuple(stored.passed), []
 
         def note(_: Exception | None) -> None:
-            # Where it was refused the rows stay, and keys absorb what they bring once more.
+            # If the deletion was refused, the rows stay, and keys absorb their second delivery.
             stored.mark_gone(keys)
             self._state.end_if_advanced(backlog)
 
         self._parking.submit_change(backlog, Passed(keys), note)
 
-    # What fails
+    # Messages that fail
 
     def fail(self, in_flight: MessageInFlight, error: Exception) -> None:
-        """The filter has failed with this message open."""
+        """Handle a message with which the filter has failed."""
         if isinstance(in_flight, Probe):
             self._probes.mark_failed(in_flight.backlog)
         elif isinstance(in_flight, ReplayedMessageInFlight):
@@ -215,7 +215,7 @@ class Outcomes:
             if self._probes.blames_message(backlog):
                 in_flight.unresolved -= 1
                 self._in_flight.add(in_flight)
-                # Until that is durable: after a crash it is given again, and nothing behind it was.
+                # The lane waits until that is durable: after a crash this message comes first again.
                 self._reader.hold(backlog)
                 self._set_aside(in_flight, error, is_waited_for=True)
                 return
@@ -228,7 +228,7 @@ class Outcomes:
                 self._probes.look_again(backlog)
 
     def read_again(self, in_flight: MessageInFlight) -> None:
-        """It could not even be noted that the filter has failed with this message."""
+        """Read the message again, because its failure could not be recorded."""
         if isinstance(in_flight, LaneMessageInFlight) and not in_flight.is_stale:
             self._rewind(in_flight)
             self._reader.postpone(in_flight.backlog)
@@ -240,7 +240,7 @@ class Outcomes:
             and isinstance(message, QueueMessage)
             and backlog.stored_lane.failed_with not in (None, in_flight.key)
         ):
-            # Somebody has discarded the message that was counted: this one is blamed for nothing yet.
+            # An operator has discarded the message that was counted. This one has no failures yet.
             backlog.failures = message.failures
             self._probes.forget(backlog)
         backlog.failures += 1
@@ -253,7 +253,7 @@ class Outcomes:
         )
         if self._parking.is_possible:
             return self._refuse(in_flight, error)
-        # Without its key, which the producer may not be able to tell.
+        # Do not log its key: the producer may be unable to tell it.
         _log.warning(
             "a message was rejected by a watcher that catches up, and cannot be set aside",
             watcher=self._name,
@@ -264,10 +264,10 @@ class Outcomes:
         return True
 
     def _refuse(self, in_flight: MessageInFlight, error: Exception) -> bool:
-        """A repeat would bring the same: the store has refused an event of the message, or the filter rejected it.
+        """Park a message that a repeat would not help: the store refused its event, or the filter rejected it.
 
         Returns:
-            Whether it is settled once the filter has moved past it.
+            Whether the message is settled once the filter has moved past it.
         """
         if isinstance(in_flight, ReplayedMessageInFlight):
             self.fail(in_flight, error)
@@ -278,10 +278,10 @@ class Outcomes:
     def _set_aside(
         self, in_flight: LaneMessageInFlight, error: Exception, *, is_waited_for: bool = False
     ) -> bool:
-        """Set a message aside while its lane goes on; False if that cannot be done: then the lane stands at it.
+        """Park a message while its lane continues; False if that is impossible, so that the lane waits at the message.
 
         Args:
-            is_waited_for: Whether the lane goes on only then.
+            is_waited_for: Whether the lane waits until the message is parked.
         """
         if in_flight.is_parked:
             return not in_flight.is_dropped
@@ -303,7 +303,7 @@ class Outcomes:
             elif not isinstance(refusal, LeaseLost):
                 self._on_failure(refusal)
                 if not is_waited_for:
-                    # Its filter has taken it: what was counted is of a message behind it.
+                    # The filter accepted this message, so the failure count belongs to a later one. Reset it.
                     in_flight.backlog.failures = 0
                     self._probes.forget(in_flight.backlog)
                 self._rewind(in_flight)
@@ -320,7 +320,10 @@ class Outcomes:
         return blocked is not None and blocked.position == in_flight.message.position
 
     def _block(self, in_flight: LaneMessageInFlight) -> None:
-        """There is no room for a message. The filter takes it each time, so its lane has no growing delay for it."""
+        """Let the lane wait for room.
+
+        The filter accepts the message each time, so the lane's own delays do not grow.
+        """
         backlog, position = in_flight.backlog, in_flight.message.position
         blocked = backlog.blocked
         if blocked is None or blocked.position != position:
@@ -334,7 +337,7 @@ class Outcomes:
             self._reader.postpone(backlog)
 
     def _rewind(self, in_flight: LaneMessageInFlight) -> None:
-        """The lane is read again from this message on."""
+        """Read the lane again from this message on."""
         backlog = in_flight.backlog
         self._in_flight.drop_from(in_flight)
         if backlog.is_gone:
@@ -345,5 +348,5 @@ class Outcomes:
         backlog.cursor = in_flight.message.position
         self._move(backlog)
         self._state.store_position(backlog)
-        # It may have been live, and nobody reads it again then.
+        # The lane may have been live, so that nobody would read it.
         self._state.backlogs.record_change(backlog)

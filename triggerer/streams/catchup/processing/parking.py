@@ -1,4 +1,4 @@
-"""Stores a message that a watcher cannot take, with the evidence, so that its lane can go on (contract, rule 18)."""
+"""Parks a message that a watcher cannot process, with its error, so that the lane continues (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Parking:
-    """Sets the messages of one watcher aside.
+    """Parks the messages of one watcher.
 
     Args:
-        name: The watcher's, for the log.
-        tasks: Where a message is handed over to the producer, at a bound. What derives from its last messages may be
-            refused when the watcher catches up no more.
+        name: The watcher's name, for the log.
+        tasks: Runs the dead-lettering at a bound, which may outlast the catching up.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Parking:
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is a place for it, and the producer can write a message as bytes."""
+        """Whether a store is there, and the producer can write a message as bytes."""
         producer = self._state.producer
         return (
             self._context.parked is not None
@@ -62,11 +61,11 @@ class Parking:
         error: Exception,
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        """Have a message set aside.
+        """Park a message.
 
         Args:
-            error: Why the watcher could not take it.
-            on_done: Called once: None when it is durable, or need not be kept; else the lane stands at it.
+            error: The watcher's error.
+            on_done: Called once. None: the message is parked, or need not be. Otherwise its lane waits at the message.
         """
         parked, producer = self._context.parked, self._state.producer
         assert parked is not None
@@ -113,15 +112,15 @@ class Parking:
         what: Passed | Failed,
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        """Have something stored of messages of a queue that are kept."""
+        """Store a change of a queue's stored messages."""
         assert self._context.parked is not None
         change = ParkedChange(backlog.fence, self._watcher.watcher_id, what, on_done)
         self._context.parked.submit_nowait(change)
 
     def _key_of(self, producer: SharedStreamProducer, in_flight: LaneMessageInFlight) -> str:
-        """What identifies the message. Where it has no key, or the producer cannot tell it, its place does.
+        """Return the idempotency key, or the message's position if there is none or the producer cannot tell it.
 
-        Its events cannot be stored without that key either, so it may be why the watcher cannot take the message.
+        A missing key may be why the watcher fails, because its events cannot be stored without it.
         """
         key: str | None = None
         try:
@@ -134,7 +133,7 @@ class Parking:
         backlog, position = in_flight.backlog, in_flight.message.position
         if backlog.stored_lane is None:
             return f"{backlog.stored_as}@{position}"
-        # In a queue it has a number in this group only: in the next one another message has that.
+        # A queue's numbers are valid in one group only: the next group gives the number to another message.
         return f"{backlog.stored_as}@{self._context.now().isoformat()}/{position[1]}"
 
     def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:

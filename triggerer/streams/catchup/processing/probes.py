@@ -1,4 +1,4 @@
-"""Tells a message that cannot be taken from a watcher that takes nothing: it is given others (contract, rule 18)."""
+"""Tells a poison message from a watcher that accepts no message, by probing others (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MOST_WITHOUT_EVIDENCE: Final = 1_000
 """So many from which nothing derives, before the lane's own message is tried again."""
 _BATCH: Final = 20
 _MOST: Final = 100
-"""Of a queue: how far behind the lane's message others are looked for."""
+"""The number of messages after the lane's message among which a queue's probes are chosen."""
 _WAIT_S: Final = 2.0
-"""How long the log is waited for: what lies before the end of a lane need not be a message."""
+"""How long to wait for the log: a position before the end of a lane may hold no message."""
 
 
 class _ProbeState:
@@ -42,9 +42,9 @@ class _ProbeState:
 
     def __init__(self, position: Position) -> None:
         self.tried = position
-        """What was read of its lane last."""
+        """The position of the last message that was read for probes."""
         self.keys: set[str | None] = set()
-        """Of a queue: those that were chosen already."""
+        """The keys of a queue's probes that were chosen already."""
         self.candidates: deque[Message | QueueMessage] = deque()
         self.failed = 0
         self.without_evidence = 0
@@ -53,11 +53,11 @@ class _ProbeState:
 
 
 class Probes:
-    """The trials of one watcher, by the lane in which it fails.
+    """The probes of one watcher, by the lane with the failed message.
 
-    When a message has failed `max_deliveries` times, the message is to blame if another one passes, and the watcher if
-    none does. Others are tried until one has passed, or ten have failed. What a try derives is not stored. One from
-    which nothing derives tells nothing: the filter has perhaps only seen that it does not want it.
+    A message has failed `max_deliveries` times. If the filter accepts a probe, the message is to blame; if it accepts
+    none, the watcher is. Probes end with the first that passes, or after ten failures. Their events are not stored. A
+    probe that derives nothing is no evidence: the filter may only have seen that it does not want it.
     """
 
     def __init__(self, state: GroupState, queue: QueueReader | None = None) -> None:
@@ -66,7 +66,7 @@ class Probes:
         self._probes: dict[Backlog, _ProbeState] = {}
 
     def is_due(self, backlog: Backlog) -> bool:
-        """Whether another message is to be tried before the lane's own is tried again."""
+        """Return whether a probe must be tried before the lane's own message."""
         if backlog.failures < self._state.settings.max_deliveries:
             return False
         probe = self._probes.get(backlog)
@@ -75,15 +75,15 @@ class Probes:
         )
 
     def blames_message(self, backlog: Backlog) -> bool:
-        """Whether the lane's message has failed often enough, while another has passed."""
+        """Return whether the lane's message has failed often enough, while a probe has passed."""
         probe = self._probes.get(backlog)
         return probe is not None and probe.has_passed
 
     async def next(self, backlog: Backlog) -> Message | QueueMessage | None:
-        """The next message to be tried; None if there is none for now.
+        """Return the next probe; None if there is none for now.
 
         Raises:
-            Exception: What the producer raised.
+            Exception: The producer's error.
         """
         probe = self._probes.get(backlog)
         if probe is None:
@@ -99,16 +99,16 @@ class Probes:
         return None
 
     def mark_failed(self, backlog: Backlog) -> None:
-        """The filter has failed with a message that was tried."""
+        """Record that the filter failed with a probe."""
         probe = self._probes.get(backlog)
         if probe is not None:
             probe.failed += 1
 
     def mark_passed(self, backlog: Backlog, *, is_evidence: bool) -> None:
-        """The filter has moved past a message that was tried.
+        """Record that the filter moved past a probe.
 
         Args:
-            is_evidence: Whether it has derived something from it, or rejected it.
+            is_evidence: Whether the filter derived an event from it, or rejected it.
         """
         probe = self._probes.get(backlog)
         if probe is not None:
@@ -116,14 +116,14 @@ class Probes:
             probe.without_evidence += not is_evidence
 
     def look_again(self, backlog: Backlog) -> None:
-        """The lane's message has failed again: there may be others by the time when it is tried next."""
+        """Allow further probes: the lane's message failed again, and later messages may have arrived."""
         probe = self._probes.get(backlog)
         if probe is not None:
             probe.is_exhausted = False
             probe.without_evidence = 0
 
     def forget(self, backlog: Backlog) -> None:
-        """The lane goes on."""
+        """Forget the lane's probes: the lane continues."""
         self._probes.pop(backlog, None)
 
     async def _fill(self, backlog: Backlog, probe: _ProbeState) -> None:
@@ -140,7 +140,7 @@ class Probes:
     async def _first_of_others(
         self, producer: SharedStreamProducer, lane: Hashable
     ) -> list[Message]:
-        """The first messages of other lanes, of those that have any: the others of the watcher wait meanwhile."""
+        """Return the first message of some other lanes. The watcher's lanes wait meanwhile."""
         clock, found = self._state.clock, list[Message]()
         firsts = await find_positions(producer, None)
         ends = await self._state.lane_ends.find(producer, clock, after=clock.monotonic())
@@ -172,7 +172,7 @@ async def _read_some(
     end: Position | None,
     most: int,
 ) -> list[Message]:
-    """Up to `most` messages of a lane before its end; where that is unknown, as many as there are in a short time."""
+    """Read up to `most` messages of a lane before its end; if the end is unknown, read for a short time."""
     found: list[Message] = []
     if end is not None and not is_before(position, end):
         return found

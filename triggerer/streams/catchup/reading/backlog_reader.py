@@ -1,4 +1,4 @@
-"""What one watcher has missed, lane by lane in turns: from memory where it is near the head, else from the log."""
+"""Reads one watcher's backlogs, lane by lane in turns: from memory near the head, or from the log or the store."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from triggerer.synchronization import AutoResetEvent
 _SLICE: Final = 2_000
 """Messages of one lane before another lane of the same watcher has its turn."""
 _SLICE_OF_LOG: Final = 50_000
-"""The same of the log: each slice opens a reading of its own, which takes as long as thousands of messages."""
+"""The messages of a log in one turn: each turn opens a reading, which costs as much as thousands of messages."""
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
-"""Messages before the rest of the event loop has its turn: what is behind gives way to what is live."""
+"""Messages before the event loop serves other tasks: catching up yields to live delivery."""
 _BURST_S: Final = 0.00005
-"""The same of the log, where a turn costs as much as several messages: as many as the filter takes in this time."""
+"""The time after which a burst from the log ends: as many messages as the filter resolves in it."""
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
-"""How long a lane without a message keeps its reader while others wait for one, and waits for its live filter."""
+"""How long an empty lane keeps its reader slot while others wait, and waits for its live filter."""
 _LONGEST_REST_S: Final = 8.0
 _MOST_UNANSWERED: Final = 5
-"""Readings of a lane, each with more patience, that give nothing before it seems to have been read to its end."""
+"""Readings without an answer, each more patient, before a lane seems to have been read to its end."""
 _LONGEST_WITHOUT_PLACE_S: Final = 300.0
-"""How long who has read to the end leaves all places to those who have not."""
+"""How long a lane that was read to its end leaves all slots to the other lanes."""
 
 
 Readable = Message | QueueMessage
@@ -49,7 +49,7 @@ Readable = Message | QueueMessage
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """Is woken when something is broadcast in the lane."""
+    """Wakes the reader when a message is broadcast in the lane."""
 
     backlog_reader: BacklogReader
     backlog: Backlog
@@ -59,13 +59,13 @@ class _Lane:
 
 
 class BacklogReader:
-    """The lanes of one group in which a watcher is behind.
+    """Reads the backlogs of one watcher in one group.
 
-    One lane at a time is read, in turns, so that a lane that waits holds up no other.
+    It reads one lane at a time, in turns, so that a waiting lane delays no other.
 
     Args:
-        readers: How many lanes of the stream may be read beside the poll at one time.
-        on_gap: Called where a lane holds no message before a position, beyond the one up to which it was read.
+        readers: The slots for readings of the stream's log beside the poll.
+        on_gap: Called when a lane holds no message between the cursor and this position.
         on_failure: Called when a lane could not be read; it is tried again.
     """
 
@@ -90,15 +90,17 @@ class BacklogReader:
         self._wake = AutoResetEvent()
         self._is_interrupted = False
         self._at_end: dict[Backlog, tuple[Position, float]] = {}
-        """Where it seems to have read lanes to their ends, and since when it leaves its place to others."""
+        """Where lanes were read to their apparent ends, and since when they leave their slots to others."""
         self._unanswered: dict[Backlog, int] = {}
-        """How many readings of lanes in a row have given nothing while others waited: a slow broker, or the end."""
+        """By lane the readings in a row that gave nothing while others waited: the broker is slow, or the lane has
+        ended.
+        """
         parked = context.parked
         self.queue = (
             QueueReader(watcher, state, parked) if parked and state.stores_messages else None
         )
         self.tasks: anyio.abc.TaskGroup | None = None
-        """Where its readers run; set before anything is read."""
+        """The task group of the readers; set before the first reading."""
 
     def wake(self) -> None:
         """Look again at all lanes."""
@@ -106,12 +108,12 @@ class BacklogReader:
         self._wake.set()
 
     def interrupt(self) -> None:
-        """Wait for no message of a lane: the filter is to be given something else first."""
+        """Stop waiting for a message: the filter receives something else first."""
         self._is_interrupted = True
         self._wake.set()
 
     def offer(self, backlog: Backlog) -> None:
-        """It may be read, or there may be more in it."""
+        """Queue a lane that may be read or has more messages."""
         self._at_end.pop(backlog, None)
         self._turns.offer(backlog)
         self._wake.set()
@@ -119,7 +121,7 @@ class BacklogReader:
     # Which lane, and when
 
     def next_lane(self) -> Backlog | None:
-        """The lane that may be read and was not read last; None if all wait."""
+        """Return the next lane; None if all wait."""
         self._is_interrupted = False
         if self._watcher.watcher_id in self._state.backlogs.rewinding:
             return None
@@ -129,9 +131,9 @@ class BacklogReader:
         return None
 
     def _gives_way(self, backlog: Backlog) -> bool:
-        """Whether it rests on, having read to the end of the lane: others have the places, and have something to read.
+        """Return whether a lane at its end keeps resting: every slot serves a lane that has messages.
 
-        It is told of what is broadcast. What the poll has not got to it need not have before its siblings.
+        A broadcast wakes the lane. A message that the poll has not reached yet may wait, as it waits for the siblings.
         """
         end, since = self._at_end.get(backlog, (None, 0.0))
         if end != backlog.cursor or self._readers.is_free:
@@ -156,14 +158,14 @@ class BacklogReader:
         self._turns.rest(backlog, _IDLE_S)
 
     def _patience_s(self, backlog: Backlog, reading: Reading | None) -> float:
-        """How long to wait for a message of a lane where others are to have their turn."""
+        """Return how long to wait for a message of this lane while other lanes want a turn."""
         if reading is None or reading.has_answered:
             return _IDLE_S
         unanswered = min(self._unanswered.get(backlog, 0), _MOST_UNANSWERED)
         return min(_IDLE_S * 2.0**unanswered, _LONGEST_REST_S)
 
     async def wait_for_turn(self) -> None:
-        """Wait until a lane may be read again, or something has changed."""
+        """Wait until a lane may be read, or something has changed."""
         if not self._turns:
             for backlog in self._state.backlogs.to_catch_up(self._watcher.watcher_id):
                 self._turns.offer(backlog)
@@ -183,47 +185,48 @@ class BacklogReader:
             tasks.cancel_scope.cancel()
 
     def postpone(self, backlog: Backlog, *, is_patient: bool = True) -> None:
-        """Its message has failed: wait for a growing delay, or for `restart` where nothing starts again by itself.
+        """Let a lane with a failure wait for a growing delay, or for `restart` if failures are never retried.
 
         Args:
-            is_patient: Whether it may fail for long: the delays grow further.
+            is_patient: Whether the lane may fail for long, so that the delays grow further.
         """
         self._turns.postpone(backlog, is_patient=is_patient)
         self._wake.set()
 
     def delay(self, backlog: Backlog, seconds: float) -> None:
-        """Look at it again later."""
+        """Let the lane wait for this time."""
         self._turns.delay(backlog, seconds)
         self._wake.set()
 
     def hold(self, backlog: Backlog) -> None:
-        """Read no more of it until `resume`."""
+        """Stop reading the lane until `resume`."""
         self._turns.delay(backlog, math.inf)
 
     def resume(self, backlog: Backlog) -> None:
-        """It may be read at once, if it waited."""
+        """Give a waiting lane its turn now."""
         self._turns.resume(backlog)
         self._wake.set()
 
     def record_failure(self) -> None:
-        """The filter has failed with a message, of whatever lane."""
+        """Count a failure of any lane."""
         self._turns.record_failure()
 
     def record_success(self, backlog: Backlog) -> None:
-        """It goes on: the next failure waits for the shortest delay."""
+        """Record that a message of the lane has passed: its next failure waits for the shortest delay."""
         self._turns.record_success(backlog)
 
     def restart(self) -> None:
-        """Try again now what has failed."""
+        """Try every failed lane again now."""
         self._turns.restart()
         self._wake.set()
 
-    # Its messages
+    # Messages
 
     async def slice(self, backlog: Backlog) -> AsyncGenerator[Sequence[Readable], None]:
-        """Some messages of a lane, from `Backlog.cursor` on, in order, a burst at a time.
+        """Yield messages of a lane from `Backlog.cursor` on, in order, a burst at a time.
 
-        The caller moves `Backlog.cursor` past all messages of a burst before it asks for the next one, or asks no more.
+        The caller moves `Backlog.cursor` past a whole burst before it asks for the next one. Otherwise it asks no
+        further.
         """
         bursts = self._bursts(backlog)
         async with aclosing(bursts):
@@ -237,7 +240,7 @@ class BacklogReader:
             return self._from_queue(backlog)
         following = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, 1)
         if following is None or (backlog.is_reemitting and not following):
-            # What is to be made again ends behind that: only the log tells whether there is a message.
+            # The re-emission ends after the cursor, and only the log knows whether a message follows.
             return self._read(backlog)
         return self._from_memory(backlog)
 
@@ -274,11 +277,11 @@ class BacklogReader:
         for number in range(_SLICE // _BURST):
             burst = self._state.lane_tail_of(backlog.lane).after(backlog.cursor, _BURST)
             if burst is None:
-                # It has made room for newer ones while the filter was at work: the next slice reads the log.
+                # The tail made room for newer messages while the filter worked. The next turn reads the log.
                 break
             if not burst:
                 if not number:
-                    # It is at the head, and its live filter is not there yet.
+                    # The watcher has read everything, and its live filter is not present yet.
                     await self._wait_for_message(backlog)
                 break
             yield burst
@@ -292,7 +295,7 @@ class BacklogReader:
         try:
             self._at_end.pop(backlog, None)
             reader = LogReader(self._state.producer, backlog.lane, backlog.cursor, self._wake.set)
-            # No task group of its own: one must not be left open where a generator yields.
+            # No task group here: it must not stay open where a generator yields.
             self.tasks.start_soon(_run_in, reading.scope, reader)
             async with aclosing(self._from_log(backlog, reader, reading)) as bursts:
                 async for burst in bursts:
@@ -313,7 +316,7 @@ class BacklogReader:
             and not (backlog.is_gone or backlog.is_caught_up)
         ):
             if backlog.cursor is not reached:
-                # It is to be read again from an earlier message, which this reading has passed.
+                # The lane must be read again from an earlier message, which this reading has passed.
                 return
             if at >= len(messages):
                 messages, at = reader.take(), 0
@@ -341,17 +344,17 @@ class BacklogReader:
             yield burst
             reading.lent_at = None
             if reading.is_over:
-                # The filter took long over that, and another has the place.
+                # The filter was slow, and another reader has the slot.
                 return
             most = _adapt(most, clock.monotonic() - began)
             reached = backlog.cursor
             if self._state.lane_tail_of(backlog.lane).covers(reached):
-                # From here on it is in memory.
+                # The following messages are in memory.
                 return
             await checkpoint()
 
     def _pass_over(self, backlog: Backlog, position: Position | None) -> None:
-        """Move on to this position, before which no message is left to be read; None: it is not known."""
+        """Move the cursor to this position, before which no message is left; None: not known."""
         if position is None:
             return
         if not is_same_log(position, backlog.cursor):
@@ -360,7 +363,7 @@ class BacklogReader:
             self._on_gap(backlog, position)
 
     async def _wait_for_message(self, backlog: Backlog, reading: Reading | None = None) -> bool:
-        """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""
+        """Wait for the log or the poll. False if the lane has caught up, or another lane has its turn."""
         if self._handover.go_live_if_caught_up(backlog) or self._handover.is_recreated(backlog):
             return False
         if backlog.stored_lane is None:
@@ -378,7 +381,7 @@ class BacklogReader:
                     self._rest(backlog, reading)
                     return False
                 if self._handover.go_live_if_caught_up(backlog):
-                    # Its live filter has come back, which nobody tells.
+                    # The live filter is present again, which wakes nobody.
                     return False
                 if is_first and not (reading is not None and reading.is_idle):
                     self._state.store_position(backlog)
@@ -393,7 +396,7 @@ class BacklogReader:
 
 
 def _adapt(most: int, took_s: float) -> int:
-    """How many messages the next burst may have, if this one took so long."""
+    """Return the size of the next burst, given how long this one took."""
     if took_s > _BURST_S:
         return max(most // 2, 1)
     return min(most * 2, _MOST_IN_BURST) if took_s < _BURST_S / 2 else most

@@ -1,4 +1,4 @@
-"""Where a watcher that catches up meets what is broadcast: it goes on live from there, and misses nothing between."""
+"""Lets a watcher that has caught up in a lane continue live, without a gap or a repeat."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LOOK_AT_ENDS_EVERY_S: Final = 10.0
 
 
 class Handover:
-    """The seam of one watcher, in all lanes of a group.
+    """The handover of one watcher, in all lanes of a group.
 
     Args:
-        on_live: Called when it has caught up in a lane.
-        on_recreated: Called for a lane that was made anew: what was taken from the one before counts no more.
-        on_looked: Called when the lanes' ends were looked up, or with why they could not be.
-        backoff: From a look that failed to the next.
+        on_live: Called when the watcher has caught up in a lane.
+        on_recreated: Called for a lane that was recreated. Messages of the earlier lane are ignored.
+        on_looked: Called after the ends of the lanes were looked up, with the error if that failed.
+        backoff: The delays between failed look-ups.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Handover:
         self._looked_at = -math.inf
         self._is_looking = False
         self._without: set[Backlog] = set()
-        """Those whose lanes were not there when it was looked last."""
+        """The backlogs whose lanes the last look-up did not find."""
         self._recreated: dict[Backlog, tuple[Position, Position]] = {}
-        """Where lanes begin and end that were found to be made anew, until `begin_recreated`."""
+        """The first position and the end of each recreated lane, until `begin_recreated`."""
 
     def look_if_due(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Look up where the lanes end, if that is unknown of some, or known for too long.
+        """Look up the ends of the lanes, if the end of one is unknown or all are old.
 
-        Beside the reading: a lane of which no broker tells it, or that takes long, holds up no other.
+        The look-up runs beside the reading, so a slow answer delays no lane.
         """
         if self._is_looking or self._state.stores_messages or not self._tells_positions:
             return
@@ -91,7 +91,7 @@ class Handover:
                 try:
                     await self._look_once()
                 except Exception as error:
-                    # The plugin's: it is shown, and asked again.
+                    # The plugin failed: the error is shown, and the look-up repeated.
                     self._on_looked(error)
                     clock = self._state.clock
                     await clock.sleep_until(clock.monotonic() + self._backoff.next_delay())
@@ -99,15 +99,15 @@ class Handover:
                     self._backoff.reset()
                     if not self._is_unknown_of(self._in_log()):
                         return
-                    # It has fallen behind in another lane meanwhile.
+                    # The watcher has fallen behind in another lane meanwhile.
         finally:
             self._is_looking = False
 
     async def _look_once(self) -> None:
-        """Look up where the lanes end: who has read up to there, and missed no broadcast since, has caught up."""
+        """Look up the ends once. A watcher that has read up to an end, and every broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
-        # Only of those that were behind before: what is broadcast from then on is stored, see `LaneTail`.
+        # Only for watchers that were behind before: later broadcasts are in `LaneTail`.
         behind = self._in_log()
         now = state.clock.monotonic()
         after = now if self._is_unknown_of(behind) else now - _LOOK_AT_ENDS_EVERY_S
@@ -135,11 +135,11 @@ class Handover:
         self._state.backlogs.move(backlog)
 
     def is_recreated(self, backlog: Backlog) -> bool:
-        """Whether a lane was found to be made anew, and `begin_recreated` has to be called."""
+        """Return whether the lane was recreated, so that `begin_recreated` must be called."""
         return backlog in self._recreated
 
     def begin_recreated(self) -> None:
-        """Begin with lanes that were found to be made anew. To be called while no lane is being read."""
+        """Begin to read the recreated lanes. Call it while no lane is being read."""
         while self._recreated:
             backlog, (first, end) = self._recreated.popitem()
             if not (backlog.is_gone or backlog.is_caught_up or is_same_log(end, backlog.cursor)):
@@ -147,7 +147,7 @@ class Handover:
                 self._record_end(backlog, end)
 
     def begin_anew(self, backlog: Backlog, first: Position) -> None:
-        """The lane was made anew: it is read from its first message, and what was counted before counts no more."""
+        """Read a recreated lane from its first message, with no failures counted."""
         _log.error(
             "a lane was made anew while a watcher was behind in it: what it had missed is gone, and it is read from"
             " its beginning",
@@ -163,19 +163,19 @@ class Handover:
         backlog.reemit = None
 
     def go_live_if_caught_up(self, backlog: Backlog) -> bool:
-        """Let the live filter have what is broadcast from now on, if nothing lies between. Synchronous."""
+        """Hand the lane over to the live filter if nothing is left to read. Synchronous. Return whether it is live."""
         if backlog.is_caught_up or backlog.is_gone or not backlog.is_stored:
             return backlog.is_caught_up
-        # First what nearly always says no: this is asked after each message.
+        # The usual answer is no, and every message asks.
         if not self._is_at_head(backlog):
             return False
         state = self._state
-        # It has read all that there is: who looks for those that hold up the lane looks anew.
+        # The watcher has read every message. The search for slow subscribers must look again.
         state.progress.signal_room()
         if not (self._is_live_there(backlog) or self._is_over(backlog)):
             return False
         if backlog.stored_lane is not None:
-            # The live filter reads on from the next broadcast.
+            # The live filter continues with the next broadcast.
             is_settled = backlog.position == backlog.cursor
             backlog.cursor = [None, state.ledger.head]
             backlog.position = backlog.cursor if is_settled else backlog.position
@@ -186,7 +186,7 @@ class Handover:
         return True
 
     def _is_live_there(self, backlog: Backlog) -> bool:
-        """Whether the live filter is there, and reads what is broadcast in the lane."""
+        """Return whether the live filter is present and reads the lane."""
         subscriber = self._member.subscriber
         return (
             subscriber is not None
@@ -195,7 +195,7 @@ class Handover:
         )
 
     def _is_over(self, backlog: Backlog) -> bool:
-        """Whether nothing is left in a lane of a queue. If its live filter is not there, it misses what comes next."""
+        """Return whether a queue's lane is empty. If the live filter is absent, the watcher misses the next message."""
         return backlog.stored_lane is not None and self._state.head_of(backlog.lane) is None
 
     def _is_at_head(self, backlog: Backlog) -> bool:
@@ -203,13 +203,13 @@ class Handover:
             return self._has_nothing_left(backlog, backlog.stored_lane)
         lane_tail, end = self._state.lane_tail_of(backlog.lane), backlog.end
         if backlog.is_reemitting:
-            # What is made again is made so by one filter: after a crash the keys are the same.
+            # One filter re-emits all messages, so that the keys are the same after a crash.
             return False
         if lane_tail.newest is not None:
             return is_before(lane_tail.newest, backlog.cursor)
         before = lane_tail.before
         if before is not None and is_same_log(before, backlog.cursor):
-            # Whatever the producer says of the end: this was broadcast.
+            # This message was broadcast, even if the producer's end is lower.
             if not is_before(before, backlog.cursor):
                 return False
             if not self._tells_positions:
@@ -221,12 +221,12 @@ class Handover:
         )
 
     def _has_nothing_left(self, backlog: Backlog, stored: StoredLane) -> bool:
-        """Whether it has read what is stored, and what is outstanding."""
+        """Return whether the watcher has read every stored and every outstanding message."""
         if stored.has_unread or stored.unread_writes:
             return False
         state = self._state
         if state.awaits_redelivery_in(backlog.lane):
-            # A message has failed that it has not read, and the broker is being told.
+            # A message that the watcher has not read has failed, and the broker is learning of it.
             return False
         lane = state.lanes.get(backlog.lane)
         tail = None if lane is None else lane.tail

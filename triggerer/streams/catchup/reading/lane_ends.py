@@ -1,4 +1,4 @@
-"""Where the lanes of a log end: looked up once for all who ask at nearly the same time."""
+"""The ends of a log's lanes: one look-up for all who ask at nearly the same time."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class LaneEnds:
-    """The answer of one group's producer, kept until somebody needs a later one."""
+    """The last answer of one group's producer."""
 
     def __init__(self) -> None:
         self.looked_at = -math.inf
-        """When the kept answer was asked for, by the monotonic clock: what came later may lie beyond it."""
+        """When the answer was asked for, by the monotonic clock. Later messages may lie beyond it."""
         self._ends: Mapping[Hashable, Position] = {}
         self._lock = anyio.Lock()
 
     async def find(
         self, producer: SharedStreamProducer, clock: Clock, *, after: float
     ) -> Mapping[Hashable, Position]:
-        """Where each lane ended at a moment after `after`.
+        """Return where each lane ended at a moment later than `after`.
 
         Raises:
-            Exception: What the producer raised. Whoever asks next asks it again.
+            Exception: The producer's error. The next caller asks the producer again.
         """
         async with self._lock:
             if self.looked_at <= after:
@@ -50,7 +50,7 @@ def tells_positions(producer: type[SharedStreamProducer]) -> bool:
 async def find_positions(
     producer: SharedStreamProducer, start: datetime | None
 ) -> Mapping[Hashable, Position]:
-    """See `SharedStreamProducer.find_positions`; of no lane where it is not overridden."""
+    """See `SharedStreamProducer.find_positions`; empty if the class does not override it."""
     if not tells_positions(type(producer)):
         return {}
     with plugin_code(f"find_positions() of {type(producer).__qualname__}"):

@@ -1,4 +1,4 @@
-"""The newest messages of a lane in which somebody is behind, as they were broadcast."""
+"""The newest messages of a lane that has backlogs, as they were broadcast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class Message:
-    """A message of a log. Nobody changes one; to be frozen would cost each of them as much again."""
+    """A message of a log. It must not be changed; freezing it would double its cost."""
 
     position: Position
     event: Any
@@ -30,7 +30,7 @@ class Message:
 
     @property
     def end(self) -> Position:
-        """What comes after it, whether there is a message or not."""
+        """The position after the message."""
         return following(self.position)
 
 
@@ -41,15 +41,15 @@ class Waiting(Protocol):
 
 
 class LaneTail:
-    """What was broadcast in one lane since somebody fell behind there, in order, the newest of it.
+    """The newest broadcasts of one lane since a watcher fell behind there, in order, shared by all its backlogs.
 
-    Who has read up to here takes the next message from memory, and is then as far as the group: so that a reader can
-    reach the head of a lane that moves on. A redelivery changes nothing. Shared by all that are behind in the lane.
+    A watcher that has read up to the tail takes its next messages from memory, so it can reach the head of a busy lane.
+    A redelivery changes nothing.
 
     Args:
-        after: What had been broadcast last when the first of them fell behind: a redelivery of that, or of what lies
-            before it, does not adjoin what comes next.
-        most: How many messages are kept, at most.
+        after: The last message that was broadcast before the first watcher fell behind. A redelivery up to it does not
+            adjoin the next message.
+        most: The most messages in memory.
     """
 
     def __init__(self, after: Position | None = None, *, most: int) -> None:
@@ -60,12 +60,12 @@ class LaneTail:
         self._size_bytes = 0
         self._waiting: dict[Waiting, None] = {}
         self.before: Position | None = None
-        """The last message that this group had broadcast when somebody fell behind; None: it is not known."""
+        """The last message that this group had broadcast when a watcher fell behind; None: not known."""
         self.incarnation: Any = None
-        """Of what was broadcast last, as the producer gave it; None if nothing was."""
+        """The incarnation of the last broadcast, as the producer gave it; None if there was none."""
 
     def record_earlier_broadcast(self, position: Position) -> None:
-        """Somebody falls behind, and this had been broadcast."""
+        """Record a message that was broadcast before a watcher fell behind."""
         if (
             self.before is None
             or not is_same_log(self.before, position)
@@ -74,10 +74,10 @@ class LaneTail:
             self.before = position
 
     def record_incarnation(self, incarnation: Any) -> bool:
-        """What is broadcast from now on has this one: forget what a log that was cut has lost.
+        """Use this incarnation from now on, and forget messages that a cut has removed from the log.
 
         Returns:
-            Whether it tells of a cut that was not known.
+            Whether the incarnation tells of a cut that was not known.
         """
         known, self.incarnation = cuts_known(self.incarnation), incarnation
         if all(cut in known for cut in cuts_known(incarnation)):
@@ -91,7 +91,7 @@ class LaneTail:
 
     @property
     def newest(self) -> Position | None:
-        """The position that was broadcast last; None if nothing was."""
+        """The position of the newest broadcast; None if there was none."""
         return self._messages[-1].position if self._messages else None
 
     def append(self, message: Message, size_bytes: int) -> None:
@@ -123,23 +123,23 @@ class LaneTail:
                 one.wake()
 
     def wake_once(self, waiting: Waiting) -> None:
-        """Wake it when the next message is added."""
+        """Wake the waiter when the next message is added."""
         self._waiting[waiting] = None
 
     def covers(self, position: Position) -> bool:
-        """Whether what is at `position`, or else the first message after it, is here or is the next to be broadcast."""
+        """Return whether the first message at or after `position` is in memory, or is the next broadcast."""
         if not self._messages:
             return False
         oldest, newest = self._messages[0].position, self._messages[-1].position
         if not is_same_log(oldest, position) or is_before(position, oldest):
             return False
-        # Its reader may know sooner than the poll that the log was cut.
+        # The reader may know earlier than the poll that the log was cut.
         return position[0] is newest[0] or not _is_lost(newest, position[0])
 
     def after(self, position: Position, most: int) -> list[Message] | None:
-        """The first messages at `position` or after it, in order; empty if none has been broadcast yet.
+        """Return the first messages at or after `position`, in order; empty if none was broadcast yet.
 
-        None if it is not covered: also what was a moment ago may have had to make room since.
+        Returns None if the position is not covered. A covered position may have had to make room since.
         """
         if not self.covers(position):
             return None
@@ -152,11 +152,11 @@ def _number(message: Message) -> Any:
 
 
 def _is_lost(position: Position, incarnation: Any) -> bool:
-    """Whether the message at a position is not in the log any more, as this incarnation says."""
+    """Return whether the log has lost the message at a position, as this incarnation tells."""
     return cut_before(position, incarnation) is not None
 
 
 def _left_of(last: Position | None, incarnation: Any) -> Position | None:
-    """The last place before a cut, if the message at `last` was lost by it."""
+    """Return `last`, or the last position before a cut that lost the message at `last`."""
     cut = None if last is None else cut_before(last, incarnation)
     return last if cut is None else [cut[0], cut[1] - 1]

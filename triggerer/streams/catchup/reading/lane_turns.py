@@ -1,4 +1,4 @@
-"""Which of the lanes that a watcher reads again has its turn, and which wait since something has failed there."""
+"""Chooses the lane that one watcher reads next, and delays the lanes with failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.context import RuntimeContext
 
 _MOST_IN_A_ROW: Final = 30
-"""Failures in a row, of whatever lane, before all lanes wait: nothing is gained from trying thousands of them."""
+"""Failures in a row, in any lanes, before all lanes wait: trying thousands of them gains nothing."""
 
 
 class _Attempts:
@@ -24,21 +24,20 @@ class _Attempts:
 class LaneTurns:
     """The turns of one watcher's lanes. Synchronous.
 
-    A turn costs O(log lanes): where each message is a lane there are thousands.
-
-    A watcher that fails with everything is not given one lane after the other for long: all of them wait then.
+    A turn costs O(log lanes), because there may be thousands: each message may be its own lane. If the watcher fails
+    with every message, all lanes wait after a while.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
         self._ready: dict[Backlog, None] = {}
-        """In the order of their turns."""
+        """The lanes that may be read, in the order of their turns."""
         self._due: dict[Backlog, float] = {}
-        """When those that wait have their turn."""
+        """When each waiting lane has its turn."""
         self._heap: list[tuple[float, int, Backlog]] = []
-        """The same; of those that were postponed again, or are gone, there are outdated ones."""
+        """The waiting lanes by time. A lane that was postponed again, or is gone, leaves outdated items."""
         self._resting: set[Backlog] = set()
-        """Those of them in which nothing has failed: there was nothing to be read."""
+        """Waiting lanes that had no message, in contrast to lanes with a failure."""
         self._pushed = 0
         self._current: Backlog | None = None
         self._attempts: dict[Backlog, _Attempts] = {}
@@ -47,11 +46,11 @@ class LaneTurns:
         self._not_before = -math.inf
 
     def __bool__(self) -> bool:
-        """Whether there are lanes that wait for a turn."""
+        """Return whether any lane waits for a turn."""
         return bool(self._ready or self._due)
 
     def offer(self, backlog: Backlog) -> None:
-        """It is behind: it has its turn after those that are offered already, or when what blocks it is tried again."""
+        """Queue a lane after the lanes that are queued already, or for when its blocked message is tried again."""
         if backlog in self._resting:
             self._end_wait(backlog)
         if backlog in self._due or backlog is self._current:
@@ -62,7 +61,7 @@ class LaneTurns:
         self._ready[backlog] = None
 
     def next(self) -> Backlog | None:
-        """Whose turn it is; None if all wait. The one before is offered again, if it is still behind."""
+        """Return the next lane; None if all wait. The lane before it is queued again if it still has a backlog."""
         before, self._current = self._current, None
         if before is not None and not (before.is_gone or before.is_caught_up):
             self.offer(before)
@@ -82,7 +81,7 @@ class LaneTurns:
         return None
 
     def due(self) -> float:
-        """When somebody has a turn."""
+        """Return when the next lane has its turn."""
         if self._ready or self._current is not None:
             return self._not_before
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
@@ -92,7 +91,7 @@ class LaneTurns:
         return max(self._heap[0][0], self._not_before)
 
     def postpone(self, backlog: Backlog, *, is_patient: bool) -> None:
-        """Its message has failed: it waits for a growing delay, or for `restart` where nothing is started again."""
+        """Let a lane with a failure wait for a growing delay, or for `restart` if failures are never retried."""
         if not self._context.restarts:
             self._wait_until(backlog, math.inf)
             return
@@ -103,21 +102,21 @@ class LaneTurns:
         self._wait_until(backlog, self._now + backoff.next_delay())
 
     def delay(self, backlog: Backlog, seconds: float) -> None:
-        """Look again later, and not before."""
+        """Let the lane wait for this time."""
         self._wait_until(backlog, self._now + seconds)
 
     def rest(self, backlog: Backlog, seconds: float) -> None:
-        """There is nothing to be read: look again later, or when it is offered."""
+        """Let an empty lane wait for this time, or until it is offered."""
         self._wait_until(backlog, self._now + seconds)
         self._resting.add(backlog)
 
     def end_rests(self) -> None:
-        """All those that rest have their turn now."""
+        """Give every resting lane its turn now."""
         for backlog in list(self._resting):
             self.resume(backlog)
 
     def resume(self, backlog: Backlog) -> None:
-        """It waits no more."""
+        """Give a waiting lane its turn now."""
         if self._end_wait(backlog):
             self._ready[backlog] = None
 
@@ -126,13 +125,13 @@ class LaneTurns:
         return self._due.pop(backlog, None) is not None
 
     def record_failure(self) -> None:
-        """A message has failed, of whatever lane."""
+        """Count a failure of any lane."""
         self._in_a_row += 1
         if self._in_a_row >= _MOST_IN_A_ROW and self._context.restarts:
             self._not_before = self._now + self._pace.next_delay()
 
     def record_success(self, backlog: Backlog) -> None:
-        """A message has passed: the next failure of its lane waits for the shortest delay."""
+        """Record that a message of the lane has passed: its next failure waits for the shortest delay."""
         self._attempts.pop(backlog, None)
         if self._in_a_row:
             self._in_a_row = 0
@@ -140,7 +139,7 @@ class LaneTurns:
             self._pace.reset()
 
     def restart(self) -> None:
-        """All that wait have their turn now."""
+        """Give every waiting lane its turn now."""
         self._ready.update(dict.fromkeys(self._due))
         self._due.clear()
         self._resting.clear()

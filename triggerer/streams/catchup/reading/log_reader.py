@@ -14,16 +14,15 @@ from triggerer.streams.catchup.reading.lane_tail import Message
 from triggerer.synchronization import AutoResetEvent
 
 _MOST: Final = 1_024
-"""Read ahead while as many are being handled: they take longer than a broker needs for its next answer."""
+"""As many messages take longer to handle than the broker needs for its next answer."""
 _MOST_BYTES: Final = 1024 * 1024
 
 
 class LogReader:
-    """One reading of one lane. `run` reads up to a bound in number and in bytes ahead, while what was taken is handled.
+    """One reading of one lane. `run` reads ahead, up to a bound in messages and bytes.
 
     Args:
-        on_arrival: Called when there is something to take, and was nothing before; or the reading has ended with
-            `error`.
+        on_arrival: Called when messages arrive after there were none, or when the reading has ended with `error`.
     """
 
     def __init__(
@@ -35,7 +34,7 @@ class LogReader:
     ) -> None:
         self.error: Exception | None = None
         self.nothing_before: Position | None = None
-        """All that the lane holds before it was read, and nothing behind it; None: it is not known."""
+        """The position before which every message was read, while no later message is known; None: not known."""
         self._producer = producer
         self._lane = lane
         self._position = position
@@ -45,14 +44,14 @@ class LogReader:
         self._has_room = AutoResetEvent()
 
     def take(self) -> list[Message]:
-        """What was read since it was called last, in order; empty if there is nothing yet."""
+        """Return the messages that were read since the last call, in order."""
         in_flight, self._messages = self._messages, []
         self._size_bytes = 0
         self._has_room.set()
         return in_flight
 
     async def run(self) -> None:
-        """Read until cancelled, or until the reading fails: see `error`."""
+        """Read until cancelled, or until the reading fails with `error`."""
         try:
             with plugin_code(f"read_lane() of {self._lane!r}"):
                 await self._read()
@@ -76,12 +75,12 @@ class LogReader:
                 self._messages.append(Message(get_position(payload), event, payload))
                 self._size_bytes += get_size(payload)
                 if len(self._messages) == 1:
-                    # Who finds something does not wait.
+                    # A caller that finds messages does not wait.
                     self._on_arrival()
                 while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
                     await self._has_room.wait()
 
     def _mark_passed(self, position: Position) -> None:
-        """All that lies before has been read, since the next is asked for."""
+        """Record that every message before the position was read, because the producer asks for the next one."""
         self.nothing_before = position
         self._on_arrival()

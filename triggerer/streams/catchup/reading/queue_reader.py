@@ -1,4 +1,4 @@
-"""Reads what one watcher has missed in a queue: first what is kept in the store, then what is not decided yet."""
+"""Reads one watcher's backlog in a queue: first the stored messages, then the outstanding ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
 _PAGE_BYTES: Final = 4 * 1024 * 1024
-"""Of what is read before its lane has its turn."""
+"""The most bytes that are read before the messages' lanes have their turns."""
 
 
 class QueueMessage(NamedTuple):
@@ -31,30 +31,30 @@ class QueueMessage(NamedTuple):
     position: Position
     event: Any
     key: str | None
-    """What identifies it in its stream."""
+    """The idempotency key."""
     end: Position
-    """Up to where it has read the lane in memory, once it has passed this."""
+    """The lane's position in memory after this message."""
     id: int | None = None
-    """Of the row; None: it is not stored, or was not when it was taken."""
+    """The id of the row; None: the message is not stored, or was not stored when it was read."""
     failures: int = 0
     payload: Any = None
 
 
 class QueueReader:
-    """Of one watcher, in all lanes of a group."""
+    """Reads for one watcher, in all lanes of a group."""
 
     def __init__(self, watcher: WatcherRef, state: GroupState, parked: ParkedStore) -> None:
         self._watcher = watcher
         self._state = state
         self._parked = parked
         self._after = 0
-        """The id of the last message that was read of all lanes together."""
+        """The id of the last row that was read for all lanes together."""
 
     async def read(self, backlog: Backlog) -> list[QueueMessage]:
-        """The next messages of a lane that are stored, in order; empty if there are none, or some to be read anew.
+        """Return the next stored messages of a lane, in order; empty if there are none, or if reading starts over.
 
         Raises:
-            StoreError: They cannot be read now.
+            StoreError: The store cannot be read now.
         """
         stored = backlog.stored_lane
         assert stored is not None
@@ -72,7 +72,7 @@ class QueueReader:
         return found
 
     async def _read_all_lanes(self, fence: Fence) -> None:
-        """The next messages, whatever their lanes: where each is a lane of its own, so many are read at once."""
+        """Read the next rows of all lanes together: if each message is its own lane, one query still reads many."""
         backlogs, watcher_id = self._state.backlogs, self._watcher.watcher_id
         rows = await self._parked.read_stored(fence, watcher_id, self._after, _PAGE)
         size_bytes = self._bytes_read()
@@ -86,12 +86,12 @@ class QueueReader:
                 stored.page.append(row)
                 size_bytes += len(row.data)
             else:
-                # It has had no turn for long, or others hold as much as may be held.
+                # The lane has had no turn for long, or the other lanes fill the bound.
                 stored.page.clear()
                 stored.is_read_alone = True
 
     def _bytes_read(self) -> int:
-        """Of what was read of all lanes, and not given yet."""
+        """Return the size of the rows that were read and not given to the filter."""
         backlogs = self._state.backlogs.behind(self._watcher.watcher_id)
         pages = (
             backlog.stored_lane.page for backlog in backlogs if backlog.stored_lane is not None
@@ -111,7 +111,7 @@ class QueueReader:
             stored.unread = 0
 
     def undecided(self, backlog: Backlog, most: int) -> list[QueueMessage]:
-        """The first messages of a lane that are outstanding, that it has not read, and that are not stored."""
+        """Return the first outstanding messages of a lane that the watcher has not read and that are not stored."""
         stored = backlog.stored_lane
         assert stored is not None
         start = max(backlog.cursor[1], stored.decided_to)
@@ -130,19 +130,19 @@ class QueueReader:
         return found
 
     async def others(self, backlog: Backlog, most: int) -> list[QueueMessage]:
-        """Messages behind the first one of a lane; where there are none, some of any lane.
+        """Return messages after the lane's first one, to be used as probes; if there are none, messages of other lanes.
 
-        Those of other lanes may be dealt with already: what came last tells as well whether the watcher takes any.
+        A message of another lane may be resolved already. It still shows whether the watcher accepts any message.
 
         Raises:
-            StoreError: They cannot be read now.
+            StoreError: The store cannot be read now.
         """
         stored, watcher_id = backlog.stored_lane, self._watcher.watcher_id
         assert stored is not None
         read, fence = self._parked.read_stored, backlog.fence
         rows = await read(fence, watcher_id, stored.after, most + 1, backlog.stored_as)
         if len(rows) == 1:
-            # Perhaps it is so large that no other was read.
+            # The first row may be so large that no other was read.
             rows += await read(fence, watcher_id, rows[0].id, most, backlog.stored_as)
         found = [*self._load(backlog, rows), *self.undecided(backlog, most + 1)][1 : most + 1]
         if found:
@@ -166,7 +166,7 @@ class QueueReader:
         return [found for one in entries if (found := self._message(one)) is not None]
 
     def _message(self, entry: Entry | Newest) -> QueueMessage | None:
-        """None: its key cannot be told. Once it is decided it is kept under another one (`FallingBehindInQueues`)."""
+        """Return the message; None if its key is unknown, because it will be stored under another key."""
         producer = self._state.producer
         assert producer is not None
         try:
@@ -211,7 +211,7 @@ class QueueReader:
 
 
 def begin_giving(backlog: Backlog, message: QueueMessage) -> bool:
-    """Note that the filter is given a message; False if it was kept meanwhile, so that it is read from the store."""
+    """Record that the filter receives a message; False if it was stored meanwhile, and is read from the store."""
     stored = backlog.stored_lane
     assert stored is not None
     if message.id is None:

@@ -1,4 +1,4 @@
-"""How many lanes of a stream are read again at one time, beside the poll, by all who are behind."""
+"""The slots for reading lanes of one stream again, beside the poll, shared by all watchers that are behind."""
 
 from __future__ import annotations
 
@@ -11,44 +11,47 @@ import anyio
 from triggerer.streams.clock import Clock
 
 _STUCK_S: Final = 5.0
-"""How long a filter may have what was read last, before another that waits has the place."""
+"""How long a filter may handle the last messages before a waiting reader receives the slot."""
 
 
 class Reading:
-    """A place among those who read, until `end`."""
+    """A slot, until `end`."""
 
     def __init__(self, readers: ReaderSlots, on_asked: Callable[[], None]) -> None:
         self.scope = anyio.CancelScope()
-        """Where it reads."""
+        """The scope of the reading task."""
         self.is_idle = False
-        """Whether it has waited for a while at what seems to be the end of its lane."""
+        """Whether the reader has waited for a while at the apparent end of its lane."""
         self.lent_at: float | None = None
-        """Since when the filter has what was read last, by the monotonic clock; None: it has asked for more."""
+        """Since when the filter handles the last messages, by the monotonic clock; None: it has asked for more."""
         self.is_over = False
         self.has_answered = False
-        """Whether the log has given anything. Before, it may be slow, and not at the end of the lane."""
+        """Whether the log has answered. Before, the lane may be slow rather than at its end."""
         self._readers = readers
         self._on_asked = on_asked
         self._empty_since: float | None = None
 
     def empty_since(self) -> float:
-        """Since when there was no message, by the loop's clock; to be asked where there is none."""
+        """Return since when no message has arrived, by the loop's clock. Call it only while there is none."""
         if self._empty_since is None:
             self._empty_since = anyio.current_time()
         return self._empty_since
 
     def record_messages(self) -> None:
-        """There are some."""
+        """Record that messages have arrived."""
         self.is_idle, self._empty_since = False, None
         self.has_answered = True
 
     def ask(self) -> None:
-        """Somebody waits for a place, and this one is idle: it has waited long enough."""
+        """Ask an idle reader to give its slot to a waiting one."""
         self.is_idle, self._empty_since = False, -math.inf
         self._on_asked()
 
     def end(self) -> None:
-        """Read no more, and let another one read. It may have been ended already: its filter was stuck."""
+        """Stop reading and release the slot.
+
+        Does nothing if the reading was ended before, because its filter was stuck.
+        """
         if not self.is_over:
             self.is_over = True
             self.scope.cancel()
@@ -56,9 +59,9 @@ class Reading:
 
 
 class ReaderSlots:
-    """The places of one stream: first come, first served.
+    """The slots of one stream: first come, first served.
 
-    Who waits for one gets that of a reader that is idle, or whose filter is stuck: such a one holds up no other.
+    A waiting reader receives the slot of an idle reader, or of a reader whose filter is stuck.
     """
 
     def __init__(self, most: int, clock: Clock) -> None:
@@ -68,19 +71,19 @@ class ReaderSlots:
 
     @property
     def is_free(self) -> bool:
-        """Whether a place could be had at once."""
+        """Whether a slot is free."""
         return self._places.value > 0
 
     @property
     def are_wanted(self) -> bool:
-        """Whether somebody waits for a place."""
+        """Whether a reader waits for a slot."""
         return self._places.statistics().tasks_waiting > 0
 
     async def begin(self, on_asked: Callable[[], None]) -> Reading:
-        """Wait for a place.
+        """Wait for a slot.
 
         Args:
-            on_asked: Called when another waits for it while it is idle.
+            on_asked: Called when another reader waits for the slot while this one is idle.
         """
         if self.is_free:
             self._places.acquire_nowait()

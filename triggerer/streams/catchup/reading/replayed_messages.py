@@ -1,4 +1,4 @@
-"""Messages that were set aside for a watcher, and that it is to be given once more."""
+"""Parked messages that an operator replays: the watcher's filter receives them again."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PAGE: Final = 100
 
 
 async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> None:
-    """Set aside again what is kept for a watcher whose messages come from no producer: nobody can load it.
+    """Park stored messages again if their watcher reads no producer now, because nothing can load them.
 
-    Raises nothing: where the store does not answer, whoever looks next tries again.
+    Raises nothing. If the store does not answer, the next look repeats it.
     """
     error = error_text(
         ConfigurationError(
@@ -52,17 +52,17 @@ def _ignore(_: Exception | None) -> None:
 
 
 class ReplayedMessages:
-    """Those of one watcher, read from the store in pages, in the order in which they were parked.
+    """The replayed messages of one watcher, read from the store in pages, in the order of parking.
 
-    Each is given to the filter once. One that fails is set aside again: what came after it in its lane has passed long
-    ago, so nothing waits for it.
+    The filter receives each message once. If it fails, the message is parked again. Later messages of its lane passed
+    long ago, so nothing waits for it.
     """
 
     def __init__(
         self, watcher: WatcherRef, fence: Fence, state: GroupState, parked: ParkedStore
     ) -> None:
         self.are_waiting = False
-        """Whether there may be some that were not given yet."""
+        """Whether the store may hold messages that the filter has not received."""
         self._watcher = watcher
         self._fence = fence
         self._state = state
@@ -70,18 +70,18 @@ class ReplayedMessages:
         self._page: deque[StoredMessage] = deque()
         self._after = 0
         self._under_way: set[int] = set()
-        """Given, or read and not yet given; and what became of it is not durable."""
+        """The ids of rows that were read and whose outcome is not durable."""
 
     def look(self) -> None:
-        """Read from the first one on: a replay was asked for."""
+        """Read from the first message: an operator asked for a replay."""
         self.are_waiting = True
         self._after = 0
 
     async def next(self) -> ReplayedMessageInFlight | None:
-        """Return the next one, loaded; None if there is none left.
+        """Return the next message, loaded; None if there is none left.
 
         Raises:
-            StoreError: They cannot be read now.
+            StoreError: The store cannot be read now.
         """
         producer = self._state.producer
         assert producer is not None
@@ -102,7 +102,7 @@ class ReplayedMessages:
                 self._fence, self._watcher.watcher_id, after, _PAGE
             )
             if self._after != after:
-                # Told to look again meanwhile.
+                # `look` was called meanwhile.
                 return await self._next_row()
             if not rows:
                 self.are_waiting = False
@@ -114,11 +114,11 @@ class ReplayedMessages:
         return self._page.popleft()
 
     def mark_passed(self, in_flight: ReplayedMessageInFlight) -> None:
-        """Delete the row of a message: all that derives from it is durable."""
+        """Delete the row of a message whose events are all durable."""
         self._submit(in_flight.row, Replayed(in_flight.row.id))
 
     def mark_failed(self, in_flight: ReplayedMessageInFlight, error: BaseException) -> None:
-        """Set a message aside again."""
+        """Park a message again."""
         in_flight.is_dropped = True
         _log.warning(
             "a message failed again, and is set aside",
@@ -130,7 +130,7 @@ class ReplayedMessages:
 
     def _submit(self, row: StoredMessage, what: Returned | Replayed) -> None:
         def note(_: Exception | None) -> None:
-            # Where it was refused the row stays as it was, and is found by whoever looks next.
+            # If the write was refused, the row stays as it was, and the next look finds it.
             self._under_way.discard(row.id)
 
         change = ParkedChange(self._fence, self._watcher.watcher_id, what, note)
