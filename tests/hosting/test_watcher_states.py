@@ -110,7 +110,7 @@ async def test_who_waits_for_another_that_holds_the_stream_is_shown_with_its_nam
         await declare(database, name, upstream, classpath="OfAQueue")
     async with hosting_queues(database, ParkedBounds(max_messages=1)):
         broker.publish("a", "b")
-        said = "its stream is held: no more messages can be kept for sick/w"
+        said = "its stream waits: the store has no room for messages of sick/w"
         await eventually(shown(database, "well", said))
         assert (await watchers(database))["sick"][:2] == ("failing", "ValueError: cannot take it")
         async with database.transaction() as session:
@@ -129,7 +129,7 @@ async def test_who_was_not_set_back_is_shown_with_the_reason(
 
         async def is_shown() -> bool:
             state, error, _ = (await watchers(database))["one"]
-            return state == "running" and (error or "").startswith("it was not set back: ")
+            return state == "running" and (error or "").startswith("it was not rewound: ")
 
         await eventually(is_shown)
 

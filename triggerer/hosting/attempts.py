@@ -1,7 +1,7 @@
-"""Which triggers that have failed are only being tried again, and which work again. Synchronous, no I/O, no clock.
+"""Tells whether a failed trigger works again or is only being tried. Synchronous, no I/O, no clock.
 
-A broker that answers nothing is noticed after half a minute, at each attempt. Whoever is tried again is therefore no
-sign that all is well: it is shown as failing until it has gone on for longer than the attempt before, which failed.
+A silent broker is noticed after half a minute, at each attempt. So a trigger that runs again is shown as failing until
+it has lasted longer than the attempt before.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class _Failed:
     """A trigger whose last attempt failed.
 
     Attributes:
-        lasted: How long that attempt went on; 0 where it had worked before it failed.
-        works_at: When the attempt that goes on now counts as a success; None: none goes on.
+        lasted: How long that attempt lasted; 0 if it had succeeded before it failed.
+        works_at: When the present attempt counts as a success; None: there is none.
     """
 
     error: BaseException | None
@@ -31,10 +31,10 @@ class _Failed:
 
 
 class Attempts:
-    """What the triggers of a host do since they failed. Instants are seconds of one monotonic clock.
+    """The attempts of a host's triggers after a failure. Instants are seconds of one monotonic clock.
 
     Args:
-        healthy_after_s: What has gone on for so long has worked. 0: whatever has begun does.
+        healthy_after_s: An attempt of this length is a success. 0: each attempt is one at once.
     """
 
     def __init__(self, healthy_after_s: float) -> None:
@@ -43,7 +43,7 @@ class Attempts:
         self._failed: WeakKeyDictionary[Member, _Failed] = WeakKeyDictionary()
 
     def note(self, member: Member, now: float) -> None:
-        """Look at its state, which may have changed."""
+        """Record the member's state, which may have changed."""
         if not self._healthy_after_s:
             return
         failed = self._failed.get(member)
@@ -66,19 +66,19 @@ class Attempts:
             self._failed.pop(member, None)
 
     def error_before(self, member: Member) -> BaseException | None:
-        """What its last attempt failed with, while it is only being tried again."""
+        """Return the error of the last attempt, while the present one does not count as a success."""
         failed = self._failed.get(member)
         return None if failed is None else failed.error
 
     def next_at(self) -> float | None:
-        """When `take_working` has something to return; None: nothing is being tried."""
+        """Return when `take_working` has something to return; None: no trigger is being tried."""
         return min(
             (one.works_at for one in self._failed.values() if one.works_at is not None),
             default=None,
         )
 
     def take_working(self, now: float) -> list[Member]:
-        """Those that count as working from now on."""
+        """Return, and forget, the members whose present attempt counts as a success now."""
         working = [
             member
             for member, failed in self._failed.items()

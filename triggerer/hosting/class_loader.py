@@ -1,4 +1,4 @@
-"""Loads trigger classes in threads: what users' modules do while they are imported does not hold up the event loop."""
+"""Loads trigger classes in threads, so that importing users' modules does not hold up the event loop."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from triggerer.synchronization import Notifier
 _log = structlog.get_logger(__name__)
 
 _TURN_S: Final = 1.0
-"""How long a class is loaded alone; then the next one begins beside it."""
+"""How long a class is loaded alone; then the next load begins beside it."""
 
 TriggerLoader = Callable[[str], type[BaseEventTrigger]]
 """Turns a class path into the class; may raise whatever the plugin's module raises."""
 
 Loaded = type[BaseEventTrigger] | Exception
-"""A class, or what loading it raised."""
+"""A class, or the error of its load."""
 
 StartLoad = Callable[[Callable[[], Loaded], Callable[[Loaded], None]], None]
-"""Calls the first function anywhere, and, on the event loop's thread, the second with what it returned."""
+"""Calls the first function anywhere, and, on the event loop's thread, the second with the first one's result."""
 
 
 class ClassLoad:
@@ -42,14 +42,14 @@ class ClassLoad:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has ended, or has taken too long."""
+        """Whether the load has ended, or has taken too long."""
         return self._settled.is_set()
 
     async def wait_until_settled(self) -> None:
         await self._settled.wait()
 
     def settle(self, loaded: Loaded) -> None:
-        """The first answer counts."""
+        """Settle the load. Only the first answer counts."""
         if self._loaded is None:
             self._loaded = loaded
             self._settled.set()
@@ -58,8 +58,8 @@ class ClassLoad:
         """Return the class.
 
         Raises:
-            PluginError: It has not been loaded yet.
-            Whatever loading it raised.
+            PluginError: The class has not been loaded yet.
+            Exception: The error of the load.
         """
         if isinstance(self._loaded, type):
             return self._loaded
@@ -67,10 +67,10 @@ class ClassLoad:
 
 
 class ClassLoader:
-    """Loads one class after the other, since importing from the DAGs folder is not meant for several threads.
+    """Loads one class after the other, because importing from the DAGs folder is not safe in several threads.
 
-    While one takes its time the next begins beside it. One that takes longer than `patience` settles with an error; it
-    is not begun a second time while it lasts. All methods belong to the event loop's thread.
+    If a load takes its time, the next one begins beside it. A load that takes longer than `patience` settles with an
+    error; it is not begun a second time while it lasts. All methods belong to the event loop's thread.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class ClassLoader:
         self._current: ClassLoad | None = None
         self._is_starting = False
         self.settled: Final = Notifier()
-        """Wakes whoever waits whenever a load has settled."""
+        """Wakes all waiters when a load has settled."""
 
     def begin(self, classpath: str) -> ClassLoad:
-        """Load a class anew, or join whoever is loading it."""
+        """Load a class again, or join the load that is under way."""
         load = self._unended.get(classpath)
         if load is None:
             load = self._unended[classpath] = ClassLoad(classpath)
@@ -96,7 +96,7 @@ class ClassLoader:
         return load
 
     def _start_next(self) -> None:
-        """Start what waits, up to the first that takes time."""
+        """Start waiting loads, up to the first that takes time."""
         if self._is_starting:
             return
         self._is_starting = True
@@ -117,7 +117,7 @@ class ClassLoader:
         try:
             self._start(perform, lambda loaded: self._end(load, loaded))
         except RuntimeError as error:
-            # No thread could be had. Whoever needs the class tries again later.
+            # No thread is available. The caller tries again later.
             self._end(load, PluginError(f"{load.classpath} cannot be loaded now: {error}"))
         if not load.is_settled:
             loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Makes triggers of the rows that declare them."""
+"""Makes triggers from the rows that declare them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ LOAD_TIMEOUT: Final = timedelta(seconds=30)
 
 
 class TriggerFactory:
-    """Loads a trigger's class, has it run where the settings place it, and gives it its arguments.
+    """Loads a trigger's class, runs it where the settings place it, and gives it its arguments.
 
-    What isolated triggers need beside them runs for as long as the `async with` block lasts: the triggers end first.
+    The threads and processes of isolated triggers run for as long as the `async with` block lasts: the triggers end
+    first.
 
     Args:
         load_class: Called in a thread.
-        load_timeout: A stream opens without a trigger whose class takes longer than that to load.
-        ack_timeout: How long a watcher may take over a message; counts in what its trigger promises.
+        load_timeout: A stream opens without a trigger whose class takes longer than this to load.
+        ack_timeout: How long a watcher may take over a message; part of its trigger's promise.
         start_load: None: in a thread.
     """
 
@@ -67,7 +68,7 @@ class TriggerFactory:
         return PreparedTrigger(row, self.begin_load, self._isolation)
 
     def begin_load(self, row: TriggerRow) -> ClassLoad:
-        """Begin to load the row's class anew, and to look at its promise if its watchers ask for one."""
+        """Begin to load the row's class again, and to check its promise if its watchers ask for one."""
         if row.guarantee is None:
             return self.loader.begin(row.classpath)
         assert self._promises is not None, "enter the factory first"
@@ -75,9 +76,9 @@ class TriggerFactory:
 
 
 class PreparedTrigger:
-    """Makes the trigger of one row, anew at each call.
+    """Makes one row's trigger, a new one at each call.
 
-    Whoever calls it again waits for `load` first: the class's file may have changed.
+    Before another call, wait for `load`: the class's file may have changed.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class PreparedTrigger:
         self.class_load: ClassLoad = begin(row)
 
     def load(self) -> ClassLoad:
-        """Begin to load the class anew. What that raises, the next call raises."""
+        """Begin to load the class again. The next call raises the error of the load."""
         self.class_load = self._begin(self.row)
         return self.class_load
 
@@ -98,7 +99,7 @@ class PreparedTrigger:
         """Make the trigger.
 
         Raises:
-            Whatever the plugin's code raises.
+            Exception: The error of the plugin's code.
         """
         row = self.row
         cls = self.class_load.result()

@@ -1,4 +1,4 @@
-"""Keeps a trigger from starting that promises less than its watchers ask for."""
+"""Prevents the start of a trigger that promises less than its watchers ask for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.streams.supervision.promised_guarantee import promise_of, too_wea
 
 
 class PromiseCheck:
-    """Loads classes like a `ClassLoader`, and has each load fail whose trigger promises too little.
+    """Loads classes like a `ClassLoader`; the load fails if the trigger promises too little.
 
     Args:
         tasks: Runs the checks; they end with it.
@@ -27,7 +27,10 @@ class PromiseCheck:
         self._ack_timeout = ack_timeout
 
     def begin(self, row: TriggerRow, wanted: Guarantee) -> ClassLoad:
-        """Load a class anew, and look at what the row's trigger promises now. It settles once both are known."""
+        """Load a class again, and check the present promise of the row's trigger.
+
+        The load settles once both are known.
+        """
         checked = ClassLoad(row.classpath)
         self._tasks.start_soon(self._check, row, wanted, checked)
         return checked

@@ -1,4 +1,4 @@
-"""Hosts the streams that this instance owns: claims, starts, stops, shows, gives back."""
+"""Hosts the streams that this instance owns: claims, starts, stops, shows and releases them."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """How streams are owned, and how they are given up."""
+    """How an instance owns streams and gives them up."""
 
     lease: timedelta = timedelta(seconds=15)
-    """How long a dead instance's streams stand still. Judged by the database's clock."""
+    """How long the streams of a dead instance stand still, by the database's clock."""
     heartbeat: timedelta = timedelta(seconds=3.75)
-    """From one heartbeat to the next."""
+    """The interval between heartbeats."""
     retry: timedelta = timedelta(seconds=1.25)
-    """From a heartbeat that failed to the next."""
+    """The interval after a heartbeat that failed."""
     drain: timedelta = timedelta(seconds=10)
-    """For what is in flight, when a stream is given to another instance or the service stops."""
+    """How long outstanding events may resolve when a stream goes to another instance or the service stops."""
     stall_threshold: timedelta = timedelta()
     """How long the event loop may stand still before that is logged; zero: never, which suits a simulated loop."""
     healthy_after: timedelta = timedelta(seconds=60)
-    """What has run for so long has worked, see `Attempts`. Zero: a watcher that is tried again is shown as running."""
+    """After this time an attempt counts as a success, see `Attempts`. Zero: at once."""
     capacity: int = 1000
-    """The most triggers that this instance hosts; the same for all instances of a database."""
+    """The most triggers that this instance hosts, equal for all instances of a database."""
 
 
 class TriggerHost:
     """Owns a fair share of the streams and hosts their triggers, for as long as `run` runs.
 
-    Woken when triggers or streams change, and by the heartbeat. What the database refuses for now is
-    tried again soon; the streams go on meanwhile, and their events wait in the recorder. When the instance's own lease
-    (`RuntimeContext.lease`) is over they stop, and start again when a heartbeat succeeds.
+    Changed triggers or streams wake it, and the heartbeat does. If the database refuses something, the host tries again
+    soon; the streams continue meanwhile, and their events wait in the recorder. When the instance's own lease
+    (`RuntimeContext.lease`) is over, the streams stop. They start again when a heartbeat succeeds.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class TriggerHost:
         """Make a host that owns nothing yet.
 
         Args:
-            runtime: What the triggers are handed.
-            writers: What writes for the streams where they stand; a stream that starts again waits for them.
-            takes_over_at_once: Nobody else can be alive (SQLite), so leases of the dead need not expire.
+            runtime: The context of the triggers.
+            writers: The writers of positions and parked messages. A stream that starts again waits for them.
+            takes_over_at_once: Nobody else can be alive (SQLite), so the leases of the dead need not expire.
         """
         self._database = database
         self._instance_id = instance_id
@@ -123,7 +123,7 @@ class TriggerHost:
         return self._manager
 
     def mark_fenced(self, fence: Fence) -> None:
-        """The store showed another owner for a stream of ours: stop it now, and resolve nothing."""
+        """Stop a stream at once, and resolve nothing: the store showed another owner for it."""
         if self._owned.get(fence.stream_digest) == fence:
             _log.warning("stream lost to another instance", stream=fence.stream_digest)
             self._forget(fence.stream_digest)
@@ -132,7 +132,7 @@ class TriggerHost:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Host until cancelled; `started` once the first claim has been tried.
 
-        Cancellation: Streams are drained for the configured time, then everything is given back.
+        Cancellation: Streams are drained for the configured time, then all leases are released.
         """
         subscription = self._database.wakeups.subscribe(Signal.STREAMS_CHANGED)
         with subscription:
@@ -156,9 +156,10 @@ class TriggerHost:
                         self._is_stopped.set()
 
     async def _keep_streams(self, kept: anyio.Event) -> None:
-        """Run what is hosted until it has been drained and stopped; sets `kept` once it can be added to.
+        """Run the streams until they have been drained and stopped; sets `kept` once streams can be added.
 
-        Shielded: what cancels this host must not cancel the streams that it is about to drain. `_stop` has deadlines.
+        Shielded: a cancellation of this host must not cancel the streams that it is about to drain. `_stop` has
+        deadlines.
         """
         with anyio.CancelScope(shield=True):
             async with self._factory, self._manager, anyio.create_task_group() as tasks:
@@ -173,7 +174,7 @@ class TriggerHost:
         return StallWatch(threshold) if threshold else nullcontext()
 
     async def _wait(self, wait: Callable[[timedelta], Any]) -> None:
-        """Until something changed, a stream was lost, a class was loaded, or a heartbeat is due."""
+        """Wait until something has changed, a stream was lost, a class was loaded, or a heartbeat is due."""
         async with anyio.create_task_group() as tasks:
 
             async def until(happens: Callable[[], Awaitable[None]]) -> None:
@@ -211,11 +212,11 @@ class TriggerHost:
         try:
             await self._tick()
         except StoreError as error:
-            # The streams go on until their lease is over; the next heartbeat tries again.
+            # The streams continue until their lease is over; the next heartbeat tries again.
             self._failed_heartbeats += 1
             warn_seldom(_log, self._failed_heartbeats, "heartbeat failed", error=str(error))
             if isinstance(error, OutcomeUnknown):
-                # A claim may have been made; what the store shows as ours is read at once.
+                # A claim may have succeeded. The next tick reads at once which streams are ours.
                 self._wake.set()
         else:
             self._failed_heartbeats = 0
@@ -230,13 +231,14 @@ class TriggerHost:
         await self._reconcile()
 
     def _note(self, heartbeat: Heartbeat) -> None:
-        # The watch may not have had its turn yet. What saw that the lease is over does not go on when it is extended.
+        # `_watch_lease` may not have run yet. A stream whose code saw the end of the lease must not continue under a
+        # new one.
         self._stop_if_over()
         self._lease.extend(heartbeat.asked_at)
         self._adopt(heartbeat.fences)
 
     async def _keep_leases(self) -> None:
-        """Extend the leases that there are until cancelled, and claim nothing: the host drains its streams."""
+        """Extend the existing leases until cancelled, and claim nothing: the host drains its streams."""
         failures = 0
         while True:
             await anyio.sleep(
@@ -252,7 +254,7 @@ class TriggerHost:
                 self._note(heartbeat)
 
     async def _watch_lease(self) -> None:
-        """Stop all streams when the lease on them is over by our own clock, and nobody could extend it."""
+        """Stop all streams when their lease is over by our own clock and nobody could extend it."""
         while True:
             await self._lease.wait_until_extended()
             await self._lease.wait_until_over()
@@ -277,9 +279,9 @@ class TriggerHost:
         self._owned = held
 
     async def _give_back(self, digests: Sequence[str]) -> None:
-        """Let other instances have these streams: drain, stop, release."""
+        """Give these streams to other instances: drain, stop, release."""
         _log.info("giving streams to other instances", count=len(digests))
-        # No lease is extended meanwhile, and those that are kept must not run out.
+        # No lease is extended meanwhile, and the remaining leases must not expire.
         patience = min(self._settings.drain, self._settings.lease / 2)
         members = [p.member for d in digests for p in self._roster.on_stream(d)]
         until = anyio.current_time() + patience.total_seconds()
@@ -289,7 +291,7 @@ class TriggerHost:
         await self._ownership.release(fences, digests)
 
     async def _forget_and_write(self, digests: Collection[str], deadline: float) -> None:
-        """Stop these streams, and wait until then at most for what was submitted under their leases."""
+        """Stop these streams, and wait until the deadline for changes that were submitted under their leases."""
         for digest in digests:
             self._forget(digest)
         if self._unwritten.has(digests):
@@ -297,7 +299,7 @@ class TriggerHost:
                 await self._unwritten.wait_for(digests)
 
     def _forget(self, digest: str) -> None:
-        """Stop the stream at once; nothing of it is resolved."""
+        """Stop the stream at once, and resolve nothing."""
         self._owned.pop(digest, None)
         for placed in self._roster.on_stream(digest):
             self._roster.drop(placed)
@@ -307,29 +309,32 @@ class TriggerHost:
     # Hosting
 
     async def _reconcile(self) -> None:
-        """Host what the store shows on our streams: all that differs on one in one turn of the loop, or none of it.
+        """Host the triggers that the store shows on our streams.
 
-        A trigger whose arguments changed is gone and new. Between the two no sibling may resolve a message alone. So
+        Each stream changes completely in one loop tick, or not at all.
+
+        A trigger whose arguments changed is removed and added. In between, no sibling may resolve a message alone. So
         nothing of a stream changes until the classes of all its new triggers have been loaded, or could not be.
         """
         self._unwritten.look(one for one in self._owned if not self._roster.on_stream(one))
         difference = await self._read_difference()
         if difference is not None and await self._preparation.prepare(difference.new):
-            # Time has passed.
+            # The loading took time.
             difference = await self._read_difference()
         if difference is None:
-            # Declared since the streams were divided: that is done again first. Until then all go on as they are.
+            # Triggers were declared since the streams were divided. Divide the streams again first; all continue until
+            # then.
             self._wake.set()
             return
         if not self._preparation.has(difference.new):
-            # Declared in that time.
+            # Triggers were declared while classes were loaded.
             self._wake.set()
         difference = difference.on_streams_of(self._may_start)
         owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
         specs = [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
         for placed in difference.gone:
-            # A watcher that is still declared has other arguments now: it will see again what it has
-            # not resolved. One that is gone was deleted on purpose.
+            # A watcher that is still declared has other arguments now, and its unresolved events are redelivered. Any
+            # other watcher was deleted on purpose.
             self._roster.drop(placed)
             outliving = difference.outliving(placed)
             if 0 < len(outliving) < len(placed.row.watchers):
@@ -355,7 +360,7 @@ class TriggerHost:
         return row.stream_digest not in self._unwritten and self._preparation.is_ready(row)
 
     async def _read_difference(self) -> Difference | None:
-        """Compare with what the store shows; None if that is more than this instance may host."""
+        """Compare with the store; None if it shows more triggers than this instance may host."""
         async with self._database.reading() as session:
             rows = await self._queries.load_triggers(session, self._owned)
             if len(rows) > self._settings.capacity:
@@ -387,7 +392,7 @@ class TriggerHost:
     # Stopping
 
     async def _stop(self) -> None:
-        """Let what is in flight resolve, stop everything, give the leases back."""
+        """Let outstanding events resolve, stop everything, and release the leases."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_leases)
             await self._manager.drain(self._settings.drain.total_seconds())
@@ -399,11 +404,11 @@ class TriggerHost:
             with anyio.fail_after(patience):
                 await self._ownership.leave(owned)
         except (StoreError, TimeoutError) as error:
-            # They expire by themselves; another instance waits that long.
+            # The leases expire, and another instance waits that long.
             _log.warning("leases not given back", error=str(error))
 
 
-def _with(row: TriggerRow, stored: Mapping[int, Iterable[StoredBacklog]]) -> TriggerRow:
-    """Return a trigger that is new here, with all stored messages of its watchers."""
-    lanes = [lane for one in row.watchers for lane in stored.get(one.watcher_id, ())]
-    return replace(row, stored_lanes=tuple(lanes))
+def _with(row: TriggerRow, kept: Mapping[int, Iterable[StoredBacklog]]) -> TriggerRow:
+    """Return the row of a new trigger with all stored messages of its watchers."""
+    lanes = [lane for one in row.watchers for lane in kept.get(one.watcher_id, ())]
+    return replace(row, kept=tuple(lanes))

@@ -1,4 +1,4 @@
-"""Which streams an instance owns: its heartbeat extends its leases, and claims what is free and is its share."""
+"""Owns streams for an instance: its heartbeat extends its leases, and claims free streams up to its share."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _log = structlog.get_logger(__name__)
 
 _KIND: Final = "triggerer"
 
-# Fractions of the lease. An instance that was heard of three heartbeats ago still owns its streams.
+# Fractions of the lease. An instance whose last heartbeat was three heartbeats ago still owns its streams.
 HEARTBEAT_INTERVAL: Final = 1 / 4
 OWN_LEASE_MARGIN: Final = 1 / 12
-"""For an advance that is under way when its owner stops, and for clocks that differ in speed."""
+"""A margin for an advance that is under way when its owner stops, and for clocks that differ in speed."""
 RETRY_INTERVAL: Final = 1 / 12
-"""From a heartbeat that failed to the next."""
+"""The interval after a heartbeat that failed."""
 _TIMEOUT: Final = 1 / 3
-"""For a heartbeat. If it hangs on a dead connection, there is time for another."""
+"""The deadline of a heartbeat. If it hangs on a dead connection, there is time for another."""
 
-# In which order the streams that an instance owns are to be kept, from their leases and the sizes of all streams.
+# Sorts an instance's leases by preference, given the sizes of all streams.
 KeepingOrder = Callable[[Iterable[Fence], Iterable[StreamLoad]], list[Fence]]
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a heartbeat has brought."""
+    """The result of a heartbeat."""
 
     asked_at: float
     """When it began, by the clock of the instance's own lease."""
     fences: Sequence[Fence]
     """All leases that the instance has from now on."""
     release: Sequence[str]
-    """The digests of those of them that it should give up."""
+    """The digests of the streams that the instance should give up."""
 
 
 class Ownership:
@@ -96,16 +96,17 @@ class Ownership:
         )
 
     async def beat(self, order: KeepingOrder) -> Heartbeat:
-        """Extend the leases of this instance, and claim what is free and belongs to its share.
+        """Extend the leases of this instance, and claim free streams that belong to its share.
 
         Raises:
-            StoreError: Nothing is known to be extended. If the outcome of the commit is unknown, the next heartbeat
-                shows what is ours.
+            StoreError: No lease counts as extended. If the outcome of the commit is unknown, the next heartbeat shows
+                the
+                leases.
         """
         async with self._heartbeat() as (session, asked_at):
-            # Registering again is a heartbeat, also for an instance that others took for dead.
+            # Registering again is a heartbeat, even for an instance that others took for dead.
             await self._register(session)
-            # What the store shows as ours counts, so that a claim whose commit was not seen is ours too.
+            # The store decides: a claim whose commit was not confirmed is ours too.
             shown = await self._leases.owned_streams(session, self._instance_id)
             kept = await self._leases.extend_leases(session, shown, expiry=self._lease)
             loads = await self._queries.stream_loads(session)
@@ -138,11 +139,11 @@ class Ownership:
 
     @asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[tuple[AsyncSession, float]]:
-        """A transaction that ends in time for another, and when it was asked for."""
+        """Open a transaction that ends in time for another one; yield it with the time at which it was asked for."""
         asked_at = self._own_lease.now()
         limit = (self._lease * _TIMEOUT).total_seconds()
         try:
-            # On a connection that is dead without a word it would wait for minutes.
+            # On a silently dead connection it would wait for minutes.
             with anyio.fail_after(limit):
                 async with self._database.transaction() as session:
                     yield session, asked_at
@@ -152,31 +153,31 @@ class Ownership:
             ) from error
 
     async def release(self, fences: Iterable[Fence], digests: Iterable[str]) -> None:
-        """Give leases up: others may claim the streams at once.
+        """Release leases: others may claim the streams at once.
 
         Args:
             digests: The streams whose watchers are shown as waiting from now on.
         Raises:
-            StoreError: They expire by themselves.
+            StoreError: The leases are not released, and expire.
         """
         async with self._database.transaction() as session:
             await self._give_up(session, fences, digests)
 
     async def leave(self, owned: Mapping[str, Fence]) -> None:
-        """As `release`, for all; and show this instance as gone."""
+        """Release all leases, and show this instance as gone."""
         async with self._database.transaction() as session:
             await self._give_up(session, owned.values(), owned)
             await self._leases.deregister_instance(session, self._instance_id)
 
     async def _give_up(self, session: Any, fences: Iterable[Fence], digests: Iterable[str]) -> None:
         digests = list(digests)
-        # The streams first, as whoever stores DAG files locks both: or the two could deadlock.
+        # Lock the streams first, like the code that stores DAG files: otherwise the two could deadlock.
         await self._leases.release_streams(session, list(fences))
         await self._queries.show_released(session, digests, self._instance_id)
         announce(session, Signal.STREAMS_CHANGED, *digests)
 
     async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:
-        """Claim our share as far as it fits, then what nobody else would take."""
+        """Claim our share as far as it fits, then the streams that no other instance would take."""
         claimed: list[Fence] = []
         room = division.room
         rest = {digest: division.free[digest] for digest in division.beyond}
@@ -205,7 +206,7 @@ class Ownership:
         }
 
     def _mark_crowded(self, waiting: Mapping[str, int]) -> None:
-        """Warn of streams that nobody has room for, once for each time that they come to wait."""
+        """Warn once about streams for which no instance has room."""
         if new := waiting.keys() - self._crowded:
             _log.warning(
                 "no instance has room for some streams; their watchers wait",

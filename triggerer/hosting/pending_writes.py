@@ -1,4 +1,4 @@
-"""Streams that wait until what they had written under the same lease is durable, or refused."""
+"""Delays a stream until the changes that it submitted under the same lease are durable, or refused."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Protocol
 
 
 class Writer(Protocol):
-    """Stores for the watchers of streams where they stand, or what they miss."""
+    """Stores positions or missed messages of watchers."""
 
     def is_writing(self, stream_digest: str) -> bool:
-        """Whether changes of a stream were submitted, and it is not known yet what became of them."""
+        """Return whether the store has not answered all changes of a stream yet."""
 
     async def wait_until_written(self, stream_digests: Collection[str]) -> None:
-        """Wait until all is answered that was submitted of these streams."""
+        """Wait until the store has answered all changes of these streams."""
 
 
 class Unwritten:
-    """An instance whose lease was over by its own clock alone starts its streams again under the same lease.
+    """The streams that wait for the store's answers before they start again under the same lease.
 
-    What they had submitted before may be written only after they were read, and nobody would know of it. So they start
-    once it is answered. Nor is a lease given back before that: what is written after it is refused, so the next owner
-    would do the same once more.
+    An instance may stop its streams by its own clock, and keep the lease. A change that they submitted before could be
+    written after the next start has read the rows, and nobody would know of it. A lease is not released before the
+    answers either: a later write would be refused, and the next owner would repeat the work.
     """
 
     def __init__(self, writers: Sequence[Writer]) -> None:
@@ -29,11 +29,11 @@ class Unwritten:
         self._streams: set[str] = set()
 
     def look(self, idle: Iterable[str]) -> None:
-        """Find out which of these streams, which do not run, are to wait; before what is stored of them is read."""
+        """Find out which of these idle streams must wait. Call it before their rows are read."""
         self._streams = {digest for digest in idle if self.has([digest])}
 
     def has(self, stream_digests: Collection[str]) -> bool:
-        """Whether something that was submitted of these streams is not answered yet."""
+        """Return whether the store has not answered all changes of these streams."""
         return any(one.is_writing(digest) for one in self._writers for digest in stream_digests)
 
     def __bool__(self) -> bool:
@@ -43,10 +43,10 @@ class Unwritten:
         return stream_digest in self._streams
 
     async def wait(self) -> None:
-        """Return when none of them has to wait any more."""
+        """Wait until no stream has to wait."""
         await self.wait_for(self._streams)
 
     async def wait_for(self, stream_digests: Collection[str]) -> None:
-        """Return when all is answered that was submitted of these streams."""
+        """Wait until the store has answered all changes of these streams."""
         for writer in self._writers:
             await writer.wait_until_written(stream_digests)

@@ -16,14 +16,14 @@ _SOON_S: Final = 1.0
 
 
 class Preparation:
-    """Prepares triggers, and knows whose classes are still being loaded."""
+    """Prepares triggers, and knows which classes are still being loaded."""
 
     def __init__(self, factory: TriggerFactory) -> None:
         self._factory = factory
         self._prepared: dict[tuple[int, str], PreparedTrigger] = {}
 
     async def prepare(self, rows: Iterable[TriggerRow]) -> bool:
-        """Prepare exactly these rows' triggers; return whether time has passed, since classes had to be loaded.
+        """Prepare exactly these rows' triggers; return whether classes had to be loaded, so that time has passed.
 
         A class that takes longer than a moment is loaded in the background: see `wait_until_loaded`.
         """
@@ -40,16 +40,16 @@ class Preparation:
         return True
 
     def has(self, rows: Iterable[TriggerRow]) -> bool:
-        """Whether all these rows' triggers have been prepared."""
+        """Return whether all these rows' triggers have been prepared."""
         return all(_id_of(row) in self._prepared for row in rows)
 
     def is_ready(self, row: TriggerRow) -> bool:
-        """Whether the row's trigger has been prepared, and its class was loaded or has failed to."""
+        """Return whether the row's trigger has been prepared, and its class was loaded or has failed to."""
         prepared = self._prepared.get(_id_of(row))
         return prepared is not None and prepared.class_load.is_settled
 
     def take(self, row: TriggerRow) -> PreparedTrigger:
-        """Return what makes the row's trigger, and keep it no longer."""
+        """Return the prepared trigger of a row, and forget it."""
         return self._prepared.pop(_id_of(row))
 
     @property

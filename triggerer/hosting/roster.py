@@ -1,4 +1,4 @@
-"""Which triggers an instance hosts, and how they differ from the rows. Synchronous, no I/O."""
+"""The triggers that an instance hosts, and how they differ from the rows. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.streams.supervision.member import MemberState
 
 @dataclass(slots=True)
 class Placed:
-    """A hosted trigger, the row that it was made from, and the lease that it runs under."""
+    """A hosted trigger, its row, and the lease under which it runs."""
 
     row: TriggerRow
     fence: Fence
@@ -25,25 +25,25 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What has to happen so that exactly `rows` are hosted; withdrawals come first."""
+    """The changes after which exactly `rows` are hosted; removals come first."""
 
     gone: list[Placed]
     changed: list[tuple[Placed, TriggerRow]]
-    """The same trigger serves other watchers now: some were deleted, or are new to the stream."""
+    """Triggers that serve other watchers now: some were deleted, or are new to the stream."""
     new: list[TriggerRow]
     kept: list[tuple[Placed, TriggerRow]]
-    """Messages that were set aside are to be given to watchers of these once more."""
+    """Triggers with watchers whose parked messages are being replayed."""
     alive: Collection[int] = frozenset()
-    """Of the watchers of those that are gone, the ids of those that are still declared."""
+    """The ids of watchers of removed triggers that are still declared."""
     replayed: Collection[TriggerRow] = ()
-    """Those of whose watchers a replay is asked."""
+    """Triggers with watchers that have an open replay."""
 
     def outliving(self, placed: Placed) -> tuple[WatcherRef, ...]:
-        """The watchers of a trigger that is gone which are still declared: the others were deleted."""
+        """Return the watchers of a removed trigger that are still declared: the others were deleted."""
         return tuple(one for one in placed.row.watchers if one.watcher_id in self.alive)
 
     def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
-        """Return what concerns the streams all of whose new triggers are ready."""
+        """Return the changes of the streams whose new triggers are all ready."""
         waiting = {row.stream_digest for row in self.new if not is_ready(row)}
         if not waiting:
             return self
@@ -71,11 +71,11 @@ class Roster:
         self._by_stream.setdefault(placed.fence.stream_digest, {})[placed.row.trigger_id] = placed
 
     def of(self, member: Member) -> Placed | None:
-        """Where a hosted trigger stands; None once it is no longer ours."""
+        """Return the placement of a member; None once it is no longer ours."""
         return self._by_hosted.get(member)
 
     def find(self, row: TriggerRow) -> Placed | None:
-        """Where the trigger of a row stands, if it is hosted on the row's stream."""
+        """Return the placement of a row's trigger, if it is hosted on the row's stream."""
         placed = self._placed.get(row.trigger_id)
         return None if placed is None or placed.fence.stream_digest != row.stream_digest else placed
 
@@ -91,7 +91,7 @@ class Roster:
         return list(self._by_stream.get(digest, {}).values())
 
     def ungrown_first(self, fences: Iterable[Fence], loads: Iterable[StreamLoad]) -> list[Fence]:
-        """In the order in which they are to be kept: what has grown beyond the room is not to oust what has not."""
+        """Sort the leases by preference: a stream that has grown beyond the room must not displace another one."""
         sizes = {load.digest: load.triggers for load in loads}
 
         def has_grown(fence: Fence) -> bool:
@@ -101,11 +101,11 @@ class Roster:
         return sorted(fences, key=has_grown)
 
     def difference(self, rows: Collection[TriggerRow]) -> Difference:
-        """Compare with what the store says of the streams that we own.
+        """Compare with the rows of the streams that we own.
 
-        A trigger whose class derives another key now has moved to another stream, under another lease: gone and new.
-        So is one from which a watcher has moved to another trigger of the stream, or to which one has: who moves is
-        owed what its trigger has not resolved, and is not to be given anything newer before that.
+        A trigger whose class derives another key now has moved to another stream, under another lease: it is removed
+        and added. So is a trigger that loses a watcher to another trigger of the stream, or gains one from it: the
+        watcher first receives the messages that its earlier trigger has not resolved.
         """
         wanted = {(row.trigger_id, row.stream_digest): row for row in rows}
         placed = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._placed.values()}
@@ -126,7 +126,7 @@ class Roster:
 
 
 def _moved(before: Iterable[TriggerRow], after: Iterable[TriggerRow]) -> set[WatcherRef]:
-    """The watchers that another trigger of the same stream serves than before."""
+    """Return the watchers that have moved to another trigger of the same stream."""
     served_by, was_served_by = (
         {(one, row.stream_digest): row.trigger_id for row in rows for one in row.watchers}
         for rows in (after, before)
@@ -139,15 +139,15 @@ def _moved(before: Iterable[TriggerRow], after: Iterable[TriggerRow]) -> set[Wat
 
 
 def source_of(row: TriggerRow, fence: Fence) -> EventSource:
-    """Where the trigger's events go."""
+    """Return the source of the trigger's events."""
     return EventSource(row.watchers, fence)
 
 
 def states_of(placed: Placed, error_before: BaseException | None = None) -> list[WatcherState]:
-    """What the watchers of a hosted trigger are shown as.
+    """Return the shown states of a hosted trigger's watchers.
 
     Args:
-        error_before: What its last attempt failed with, if it is only being tried again.
+        error_before: The error of its last attempt, if the present attempt does not count as a success yet.
     """
     return [_state_of(placed, watcher.watcher_id, error_before) for watcher in placed.row.watchers]
 
@@ -167,9 +167,9 @@ def _state_of(placed: Placed, watcher_id: int, error_before: BaseException | Non
         return WatcherState(watcher_id, placed.row.trigger_id, failing, stands, placed.fence)
     refused = member.refusals.latest
     if (replay_error := member.replay_errors.get(watcher_id)) is not None:
-        refused = f"it was not set back: {error_text(replay_error)}"
-    if member.held_by is not None:
-        refused = f"its stream is held: no more messages can be kept for {member.held_by}"
+        refused = f"it was not rewound: {error_text(replay_error)}"
+    if member.blocked_by is not None:
+        refused = f"its stream waits: the store has no room for messages of {member.blocked_by}"
     said = None if refused is None else hide_known(storable_text(refused))
     return WatcherState(
         watcher_id,

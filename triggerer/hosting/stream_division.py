@@ -1,4 +1,4 @@
-"""Which streams an instance takes and gives up, so that all are hosted and nobody hosts too much. No I/O."""
+"""Decides which streams an instance claims and gives up, so that all fit. No I/O."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from triggerer.store.watchers.hosting import StreamLoad
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What an instance should do now; others decide for themselves, from the same rows."""
+    """The decision of one instance. The others decide for themselves, from the same rows."""
 
     release: tuple[Fence, ...]
-    """What it should stop and give up."""
+    """The leases that it should give up."""
     claim: int
-    """How many more streams are its share."""
+    """The number of streams that its share still lacks."""
     free: Mapping[str, int]
     """The free streams that may be opened, with the number of their triggers."""
     beyond: frozenset[str]
-    """Those of them that no other instance would take: it may, although it has its share."""
+    """The free streams that no other instance would claim; this one may, even beyond its share."""
     room: int
-    """How many more triggers it may host."""
+    """The number of triggers for which it has room."""
     room_elsewhere: int
-    """The most that any other instance has room for."""
+    """The largest room of any other instance."""
 
     def waiting(self, claimed: Iterable[str]) -> dict[str, int]:
-        """The streams that nobody has room for once `claimed` are taken, with the number of their triggers."""
+        """Return the streams without room anywhere once `claimed` are taken, with the number of their triggers."""
         in_flight = set(claimed)
         room = max(self.room - sum(self.free[digest] for digest in in_flight), self.room_elsewhere)
         return {d: size for d, size in self.free.items() if d not in in_flight and size > room}
@@ -40,7 +40,7 @@ class _Other:
 
 
 def _outgrows(size: int, room: int) -> bool:
-    """Whether a stream of this size does not fit into the room that is left."""
+    """Return whether a stream of this size does not fit into the remaining room."""
     return size > room
 
 
@@ -54,14 +54,14 @@ def divide(
 ) -> Division:
     """Divide the streams among the instances, evenly by number as far as their triggers fit.
 
-    An instance holds no more than its share, rounded up, and no more triggers than `capacity`. It goes beyond its share
-    only where nobody else below theirs has room, and gives up what is beyond it only if somebody has: what would be
-    claimed back is not given up. What is more than it may host it gives up in any case.
+    An instance holds its share at most, rounded up, and at most `capacity` triggers. It exceeds its share only if no
+    instance below its own share has room. It gives such a stream up only if another instance has room; otherwise it
+    would claim the stream back. It always gives up streams beyond its capacity.
 
     Args:
-        instances: Those alive; `me` is one of them.
-        owned: What `me` holds, in the order in which it is kept.
-        capacity: The most triggers of one instance, the same for all.
+        instances: The living instances; `me` is one of them.
+        owned: The leases of `me`, in the order of preference.
+        capacity: The most triggers of one instance, equal for all.
     """
     share = -(-len(streams) // max(len(instances), 1))
     sizes = {stream.digest: stream.triggers for stream in streams}

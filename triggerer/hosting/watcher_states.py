@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StateWriter:
-    """Shows how the triggers of a roster are; `run` is its only task. See `Attempts` for those that have failed."""
+    """Writes the states of a roster's triggers; `run` is its only task. `Attempts` judges the failed ones."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class StateWriter:
         self._attempts = Attempts(healthy_after.total_seconds())
 
     def note(self, member: Member) -> None:
-        """Have a trigger's state written: it has changed, or serves other watchers now."""
+        """Write a trigger's state soon: it has changed, or serves other watchers now."""
         self._attempts.note(member, anyio.current_time())
         self._dirty[member] = None
         self._has_dirty.set()
 
     async def run(self) -> None:
-        """Write, until cancelled, all that was noted since the last time in one transaction."""
+        """Write all changed states in one transaction, again and again until cancelled."""
         while True:
             await self._wait()
             dirty, self._dirty = self._dirty, {}
@@ -73,7 +73,7 @@ class StateWriter:
                 self._has_dirty.set()
 
     async def _wait(self) -> None:
-        """Until something was noted, or a trigger that had failed counts as working again."""
+        """Wait until a state has changed, or a failed trigger counts as working again."""
         at = self._attempts.next_at()
         with anyio.move_on_after(None if at is None else max(at - anyio.current_time(), 0.0)):
             await self._has_dirty.wait()

@@ -1,4 +1,4 @@
-"""Runs triggers whose code blocks in threads or processes of their own.
+"""Runs triggers with blocking code in threads or processes of their own.
 
 `streams/DESIGN.md`, "Code that blocks", explains how the runtime's rules still hold.
 """

@@ -29,7 +29,7 @@ _MOST_AT_ONCE: Final = 256
 
 
 class _Ended:
-    """Put behind the last report: the writer ends here."""
+    """The end mark after the last report: the writer ends here."""
 
 
 def main() -> NoReturn:
@@ -71,8 +71,8 @@ async def _serve(
         target=_read, args=(channel, server), name="triggerer-reader", daemon=True
     ).start()
     interrupted = anyio.Event()
-    # As a handler of the loop: of another one, nobody would learn of a signal that comes just before the loop waits,
-    # until something else wakes it.
+    # A handler of the loop. With another handler, a signal just before the loop waits would stay unseen until something
+    # else wakes the loop.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
     async with anyio.create_task_group() as tasks:
 
@@ -92,7 +92,7 @@ def _read(channel: ChildChannel, server: TriggerServer) -> None:
         try:
             commands = from_frame(channel.receive_bytes())
         except (EOFError, OSError):
-            # The service has closed the channel: nobody waits for what the plugin is doing.
+            # The service has closed the channel, so no result of the plugin is awaited.
             kill_own_group()
             return
         for command in commands:

@@ -1,4 +1,4 @@
-"""Messages between the service and a trigger that it has isolated; the same for a thread and for a process."""
+"""Messages between the service and an isolated trigger. A thread and a process use the same messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triggerer.config import CoreSettings
 
 
 class Setup(NamedTuple):
-    """The first message to a process: which trigger it makes, and how."""
+    """The first message to a process: the trigger that it makes, and how."""
 
     name: str
     classpath: str
@@ -21,7 +21,7 @@ class Setup(NamedTuple):
 
 
 class GeneratorMethod(Enum):
-    """Which of the trigger's generators runs."""
+    """The trigger's generator that runs."""
 
     FILTER = "filter_shared_stream()"
     RUN = "run()"
@@ -43,13 +43,13 @@ class RawEvents(NamedTuple):
 
 
 class EndStream(NamedTuple):
-    """At the filter's next request the stream raises this error, or ends (None)."""
+    """The end of the stream: the filter's next request raises this error, or ends the stream (None)."""
 
     error: BaseException | None
 
 
 class Credit(NamedTuple):
-    """The service has taken so many derived events; the trigger may send as many more."""
+    """The service has received so many derived events; the trigger may send that number again."""
 
     number: int
 
@@ -69,7 +69,7 @@ class Close(NamedTuple):
 Command = Start | RawEvents | EndStream | Credit | Cancel | CleanUp | Close
 
 
-# Reports: from the trigger to the service, in the order of what happened
+# Reports: from the trigger to the service, in order of occurrence
 
 
 class Ready(NamedTuple):
@@ -77,11 +77,11 @@ class Ready(NamedTuple):
 
 
 class Requested(NamedTuple):
-    """The filter requests the next raw event, and so is done with the one before."""
+    """The filter requests the next raw event, and so is done with the last one."""
 
 
 class Opened(NamedTuple):
-    """The filter has got that event."""
+    """The filter has received the raw event."""
 
 
 class Derived(NamedTuple):
@@ -89,7 +89,7 @@ class Derived(NamedTuple):
 
     payload: Any
     size_bytes: int
-    """Of what is packed; 0 where nothing is copied and that is not known."""
+    """The size of the packed payload; 0 if nothing is copied and the size is unknown."""
     partition_key: str | None = None
 
 

@@ -1,4 +1,4 @@
-"""Pickles what passes between the service and a trigger's process."""
+"""Pickles the messages between the service and a trigger's process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ M = TypeVar("M", bound=Command | Report)
 
 
 MOST_PACKED_BYTES: Final = 128 * 1024 * 1024
-"""Of one raw event or payload: a frame, which takes `FRAME_BYTES` beside it, is below the channel's limit."""
+"""The bound of one raw event or payload: with its frame of `FRAME_BYTES` it stays below the channel's limit."""
 FRAME_BYTES: Final = 16 * 1024 * 1024
 """A frame ends with the message that brings it to this size."""
 _MOST_TEXT: Final = 1024 * 1024
@@ -60,9 +60,9 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
 
 
 class PackedError(NamedTuple):
-    """An exception as it is sent.
+    """An exception in a form that can be sent.
 
-    Only its text, if it cannot be pickled, would end the process that unpickles it, or repeats a secret.
+    It is only a text if the exception cannot be pickled, would end the process that unpickles it, or repeats a secret.
     """
 
     pickled: bytes | None
@@ -71,7 +71,7 @@ class PackedError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> PackedError:
-        # Here, since the other side does not know the secrets that were read on this one.
+        # Hide secrets here, because the other side does not know the secrets that this side has read.
         told = f"{type(error).__name__}: {error}"
         text = hide_known(told)
         trace = hide_known("".join(traceback.format_exception(error)))
@@ -124,14 +124,14 @@ def in_frames(messages: Sequence[M]) -> Iterator[list[M]]:
 
 
 def _size_of(message: Command | Report) -> int:
-    """What a plugin has packed into it. The rest is small."""
+    """Return the size of the plugin's part of a message. The rest is small."""
     if isinstance(message, RawEvents):
         return sum(map(len, message.events))
     return message.size_bytes if isinstance(message, Derived) else 0
 
 
 def to_frame(messages: Sequence[Command | Report]) -> bytes:
-    """Pickle these messages. What a plugin put into them is packed already, except for its exceptions."""
+    """Pickle these messages. The plugin's parts are packed already, except for its exceptions."""
     sent: list[Any] = []
     for message in messages:
         error = getattr(message, "error", None)

@@ -29,7 +29,11 @@ class TriggerProcess(RemoteTrigger):
     """For code that computes, holds the interpreter's lock, leaks or crashes."""
 
     def __init__(self, setup: Setup, tasks: TaskGroup) -> None:
-        """`tasks` runs what communicates with the process, and outlives it."""
+        """Make a remote end that is not started yet.
+
+        Args:
+            tasks: Runs the communication with the process, and outlives it.
+        """
         super().__init__(setup.name)
         self._setup = setup
         self._tasks = tasks
@@ -40,7 +44,7 @@ class TriggerProcess(RemoteTrigger):
 
     @property
     def pid(self) -> int | None:
-        """Of the process, once it is started."""
+        """The id of the process, once it is started."""
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
@@ -49,7 +53,7 @@ class TriggerProcess(RemoteTrigger):
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         if starting.cancelled_caught:
-            # The arguments were cut off: the process would take what follows for the rest of them.
+            # The arguments were cut off, and the process would read later bytes as the rest of them.
             raise PluginError(
                 f"The process of {self.name} did not take its arguments within {_START_S:g} s"
             )

@@ -1,4 +1,4 @@
-"""Which triggers are isolated, and the proxies that the runtime is given instead of them."""
+"""The isolated triggers, and the proxies that stand in for them in the runtime."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ Placement = Literal["thread", "process"]
 
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """Which triggers are isolated, and what a process needs to make one."""
+    """Where triggers run, and the settings that a process needs to make one."""
 
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """By class path or by `<asset>/<watcher>`; the latter wins. All others run on the service's loop."""
+    """The placement by class path or by `<asset>/<watcher>`; the latter wins.
+
+    Other triggers run on the service's loop.
+    """
     dags_folder: Path | None = None
     allowed_modules: tuple[str, ...] = ()
     log: CoreSettings | None = None
@@ -89,8 +92,8 @@ class Isolation:
         """Return a class that stands in for `cls`: made with the same arguments, it runs its code in `placement`.
 
         Args:
-            classpath: By which a process loads the class.
-            name: The trigger's, for logs and errors; unique among the triggers that run.
+            classpath: The path by which a process loads the class.
+            name: The trigger's name, for logs and errors; unique among the running triggers.
         """
         parts = {
             "__doc__": cls.__doc__,
@@ -135,7 +138,7 @@ class Isolation:
     async def close(self, remote: RemoteTrigger) -> None:
         """End an isolated trigger, and remember a thread that does not end."""
         self._remotes.discard(remote)
-        # One that still runs was cancelled, and has had its grace.
+        # A thread that still runs was cancelled, and has had its grace.
         await remote.aclose(0.0 if remote.is_running else self.settings.grace)
         if isinstance(remote, TriggerThread) and remote.is_alive:
             self._left_behind[remote.name] = remote
@@ -221,7 +224,7 @@ class _Proxy(BaseEventTrigger):
 
 
 class _AcknowledgedProxy(_Proxy):
-    """The same in ack mode."""
+    """A proxy in ack mode."""
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:

@@ -1,4 +1,4 @@
-"""The service's side of an isolated filter: repeats to the runtime what the filter does elsewhere."""
+"""The service's side of an isolated filter: repeats to the runtime the filter's steps."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.synchronization import AutoResetEvent
 
 PREFETCH_LIMIT: Final = 64
-"""Raw events that are sent ahead of the one that the runtime has given out. What the filter does not get to is
-redelivered, so there should not be many; enough that the filter need not wait for each."""
+"""Raw events that are sent ahead of the runtime's open one.
+
+Events that the filter does not reach are redelivered, so there should not be many; but enough that the filter need not
+wait for each.
+"""
 
 PREFETCH_BYTES: Final = 4 * 1024 * 1024
-"""The same in bytes, where they are copied. The event that reaches it may exceed it."""
+"""The bound of the events sent ahead in bytes, if they are copied. The event that reaches it may exceed it."""
 
 _CREDIT_EVERY: Final = MOST_IN_TRANSIT // 4
 _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
@@ -65,10 +68,10 @@ class RemoteGenerator:
         self._pump_ended = anyio.Event()
 
     async def events(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield what the filter derives, each event while the raw event that it derives from is open.
+        """Yield the filter's events, each while its raw event is open.
 
         Raises:
-            Exception: What the filter raised, or what ended its thread or process.
+            Exception: The filter's error, or the error that ended its thread or process.
         """
         in_flight = taken_bytes = 0
         while True:
@@ -98,8 +101,8 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # An event that was sent ahead will be pulled, unless the stream ends before. The runtime then drops whatever
-        # the filter still does.
+        # An event that was sent ahead will be pulled, unless the stream ends before. The runtime then ignores the
+        # filter.
         while self._pulled < self._opened and not self._pump_is_over:
             await self._has_pulled.wait()
 
@@ -130,7 +133,7 @@ class RemoteGenerator:
 
     @property
     def _has_left(self) -> bool:
-        # The filter is about to be cancelled, and must not take this for the end of its stream.
+        # The filter is about to be cancelled, and must not mistake this for the end of its stream.
         return self._subscriber is not None and not self._subscriber.is_present
 
     async def _until_requested(self) -> None:

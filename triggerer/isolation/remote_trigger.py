@@ -33,7 +33,7 @@ class RemoteTrigger(ABC):
         self._is_ready = False
         self._is_running = False
 
-    # What a thread and a process do differently
+    # The steps that differ between a thread and a process
 
     @abstractmethod
     async def open(self) -> None:
@@ -41,7 +41,7 @@ class RemoteTrigger(ABC):
 
         Raises:
             PluginError: It cannot be started, or the trigger cannot be made there.
-        Cancellation: `aclose` is still to be called.
+        Cancellation: Call `aclose` afterwards.
         """
 
     @abstractmethod
@@ -72,7 +72,7 @@ class RemoteTrigger(ABC):
     async def aclose(self, grace: float) -> None:
         """End it. After `grace` seconds a process that is still busy is killed, and a thread is left behind."""
 
-    # What both have in common
+    # The steps that both share
 
     def start(self, method: GeneratorMethod) -> None:
         self.send(Start(method))
@@ -82,7 +82,7 @@ class RemoteTrigger(ABC):
         """Wait for the next report.
 
         Raises:
-            Exception: What ended the trigger, if it has ended and nothing is left to report.
+            Exception: The error that ended the trigger, once all reports were returned.
         """
         if self._terminated is not None:
             raise self._terminated.error
@@ -119,10 +119,10 @@ class RemoteTrigger(ABC):
                 return
 
     async def clean_up(self) -> None:
-        """Have the trigger's `cleanup()` called.
+        """Call the trigger's `cleanup()`.
 
         Raises:
-            Exception: What it raised, or why it could not be called.
+            Exception: The error of `cleanup()`, or why it could not be called.
         """
         self.send(CleanUp())
         while not isinstance(report := await self.report(), CleanedUp):

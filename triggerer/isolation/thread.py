@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TriggerThread(RemoteTrigger):
-    """For code that waits: nothing is copied. Code that computes still competes for the interpreter's lock."""
+    """Runs code that waits: nothing is copied. Code that computes still competes for the interpreter's lock."""
 
     def __init__(self, name: str, trigger: BaseEventTrigger) -> None:
         super().__init__(name)
@@ -118,7 +118,7 @@ def _same(value: Any) -> Any:
 
 
 def _size_of_payload(payload: Any) -> int:
-    """The bytes that the store would make of it; 0 if it is no JSON, which the store will say."""
+    """Return the size of the payload as JSON; 0 if it is no JSON, which the store reports."""
     try:
         return len(orjson.dumps(payload, default=str))
     except TypeError:

@@ -1,4 +1,4 @@
-"""The side of an isolated trigger that runs the plugin's code, on an event loop of its own."""
+"""The plugin's side of an isolated trigger: runs its code on an event loop of its own."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from triggerer.streams.cancellation import plugin_code
 from triggerer.synchronization import AutoResetEvent
 
 MOST_IN_TRANSIT: Final = 1024
-"""Derived events that the service has not granted credit for again; a filter that yields more has to wait."""
+"""Derived events without credit from the service; a filter that yields more has to wait."""
 MOST_BYTES_IN_TRANSIT: Final = 8 * 1024 * 1024
-"""The same in bytes. The event that reaches it may exceed it."""
+"""The bound of these events in bytes. The event that reaches it may exceed it."""
 
 Codec = Callable[[Any], Any]
-"""Packs, or unpacks, what passes between service and trigger; raises `PluginError` for what cannot pass."""
+"""Packs or unpacks a value between service and trigger; raises `PluginError` if that is impossible."""
 
 
 class TriggerServer:
-    """Executes commands for one trigger and reports, in order, what its code does.
+    """Executes commands for one trigger, and reports each step of its code in order.
 
     Implements `RejectsOpenEvent` for the filter.
     """
@@ -73,7 +73,7 @@ class TriggerServer:
         self._arrived = AutoResetEvent()
         self._is_open = False
         self._in_transit: deque[int] = deque()
-        """The sizes of the derived events for which there was no credit again, in order."""
+        """The sizes of the derived events without credit, in order."""
         self._bytes_in_transit = 0
         self._room = AutoResetEvent()
         self._scope = anyio.CancelScope()
@@ -98,7 +98,7 @@ class TriggerServer:
                 self._raw.extend(events)
                 self._arrived.set()
             case EndStream():
-                # What was sent ahead is not yielded any more: a stream that fails, fails at once.
+                # Events that were sent ahead are not yielded now: a stream that fails, fails at once.
                 self._end = command
                 self._raw.clear()
                 self._arrived.set()

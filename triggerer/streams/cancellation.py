@@ -1,4 +1,4 @@
-"""Keeps plugin code from ending the tasks that run it without an error, and from ending more than its own task."""
+"""Keeps plugin code from ending its task without an error, and from ending more than its task."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from triggerer.processes import signals
 
 
 def is_cancelled_by_us() -> bool:
-    """Whether one of our scopes, or the task itself, has been cancelled.
+    """Return whether one of our scopes, or the task itself, has been cancelled.
 
-    Tasks of a task group are cancelled by scopes only. `Task.cancel()` on one was called by plugin code, perhaps long
-    ago: some libraries do so for their own timeouts and never uncancel the task (`Task.cancelling()` stays above zero).
+    Only scopes cancel the tasks of a task group. If `Task.cancel()` was called on one, plugin code did it, perhaps long
+    ago: some libraries do so for their timeouts and never uncancel the task (`Task.cancelling()` stays above zero).
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -32,13 +32,13 @@ def _is_in_a_task_group() -> bool:
 async def take_back_stray_cancellations() -> None:
     """Undo the calls of `Task.cancel()` that plugin code, which has ended, made on the current task.
 
-    One that is not delivered yet would hit our own code. One that was never uncancelled would keep our scopes from
-    recognising their own cancellations, and the task from ending in order.
+    A pending cancellation would hit our own code. One that was never uncancelled would keep our scopes from recognising
+    their own cancellations, and the task from ending in order.
     """
     task = asyncio.current_task()
     if task is None or not task.cancelling() or not _is_in_a_task_group():
         return
-    # Not raised again: it is not ours. A cancellation by one of our scopes is delivered again at the next wait.
+    # Do not raise it again, because it is not ours. One of our scopes delivers its cancellation again at the next wait.
     with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     while task.cancelling():
@@ -46,16 +46,17 @@ async def take_back_stray_cancellations() -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, which ends all. In a service, which hears signals itself, it is what plugin code raises."""
+    """Return whether the error is Ctrl-C, which ends all. A service handles signals, so there plugin code raised it."""
     return isinstance(error, KeyboardInterrupt) and not signals.are_told()
 
 
 class plugin_code:  # noqa: N801  (a context manager; a generator would cost more than many an advance)
-    """Turn what would not be seen as an error of the plugin into a `PluginError` that names `what`.
+    """Turn errors of the plugin that nobody would see as such into a `PluginError` that names `what`.
 
-    A `CancelledError` that is not ours: a task group would take its task for one that was told to stop, and go on
-    without an error. A `BaseException` (`sys.exit()`, a panic in a native library), which would end the service. An
-    error whose text cannot be made, which would raise where it is logged.
+    - A `CancelledError` that is not ours: the task group would take its task for a cancelled one, and continue
+      silently.
+    - A `BaseException`, such as `sys.exit()` or a panic in a native library: it would end the service.
+    - An error whose text cannot be made: it would raise again in the log.
     """
 
     __slots__ = ("_what",)
@@ -82,7 +83,7 @@ class plugin_code:  # noqa: N801  (a context manager; a generator would cost mor
                 hint="a library inside it cancels its own tasks; catch that in the plugin and raise what it means",
             ) from error
         if isinstance(error, GeneratorExit) and not _is_running():
-            # Nobody raised it: the coroutine is collected together with its event loop.
+            # Nobody raised it: the coroutine is collected with its event loop.
             return
         if not _can_be_shown(error):
             how = f"raised {type(error).__qualname__}, which cannot be shown"

@@ -1,4 +1,4 @@
-"""The clock of the runtime; a test hands it another one."""
+"""The clock of the runtime, which a test may replace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the manager hands to everything that it hosts."""
+"""The context that the manager gives to all that it hosts."""
 
 from __future__ import annotations
 
@@ -27,47 +27,55 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """The sink, the clock, the bounds, and whether what fails is restarted."""
+    """The sink, the clock, the bounds, and whether failed parts are restarted."""
 
     sink: EventSink
     positions: PositionSink | None = None
-    """Where it is stored who is behind. None: nobody falls behind alone, and the broker redelivers to all."""
+    """Stores the backlogs of logs. None: no watcher falls behind alone, and the broker redelivers to all."""
     parked: ParkedStore | None = None
-    """Where messages are set aside. None: nowhere, and a lane stands at what its watcher cannot take."""
+    """Stores parked messages and a queue's backlogs.
+
+    None: a lane stands at a message that its watcher cannot process.
+    """
     states: StateStore | None = None
-    """Where producers without a broker have their state stored. None: nowhere, and they cannot be opened."""
+    """Stores the states of producers without a broker. None: such producers cannot be opened."""
     with_state: EventsWithState | None = None
-    """Where events are stored together with the state that passes them: `sink`'s other side. None: one by one."""
+    """Stores events together with the state that covers them: another side of `sink`. None: the state follows."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """What becomes of a message that cannot be set aside, since a bound is reached: its lane stands, or the producer
-    hands it over."""
+    """The fate of a message that cannot be parked at a bound: its lane waits, or the producer dead-letters it."""
     falls_behind: bool = True
-    """False: nobody falls behind from now on. Who is behind already still catches up."""
+    """False: no watcher falls behind from now on. Existing backlogs are still read."""
     catch_up_pending: PendingLimit = field(
         default_factory=lambda: PendingLimit(_MOST_PENDING_BEHIND)
     )
-    """Of all who catch up together. They take no room from the head, and what is live waits for so many rows at most
-    in the group commit before its own."""
+    """The limit of unanswered events of all watchers that catch up.
+
+    They take no room from live delivery, which waits for at most this many rows in the group commit before its own.
+    """
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now
-    """For times that are shown. Nothing is decided by it."""
+    """The wall clock, for times that are shown. Nothing is decided by it."""
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     restarts: bool = True
-    """False in the testing harness: a group or trigger that has ended is not started again, except by
-    `Member.restart` where watchers may fall behind."""
+    """False in the testing harness: a group or trigger that has ended is started again only by `Member.restart`, and
+    only if watchers may fall behind.
+    """
     restart_first: float = 1.0
     restart_longest: float = 60.0
     random: Random = field(default_factory=Random)
-    """For the jitter of restarts."""
+    """The jitter of restarts."""
     lease: OwnLease = field(default_factory=OwnLease.unlimited)
-    """The lease on all streams. When it is over nothing is opened, broadcast or advanced; who keeps it stops them."""
+    """The lease on all streams.
+
+    Once it is over, nothing is opened, broadcast or advanced; its owner closes the streams.
+    """
 
     def retry_backoff(self) -> Backoff:
-        """The delays between the attempts at one message, before it is set aside: its lane waits meanwhile."""
+        """Return the delays between the attempts at one message before it is parked. Its lane waits meanwhile."""
         return Backoff(
             first=self.restart_first / 10, longest=self.restart_longest / 12, random=self.random
         )
 
     def restart_backoff(self) -> Backoff:
-        """The delays between the starts of one stream, or of one trigger."""
+        """Return the delays between the starts of one stream, or of one trigger."""
         return Backoff(first=self.restart_first, longest=self.restart_longest, random=self.random)

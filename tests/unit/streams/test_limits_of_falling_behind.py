@@ -70,7 +70,7 @@ async def test_at_a_bound_the_lane_stands_where_the_producer_has_no_dead_letters
         await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
         assert sink.positions[1, "0"] == [scene.broker.identity, 1]
         await sink.until(lambda: sink.derived(2) == ["a", "b", "c"])
-        assert well.held_by is None
+        assert well.blocked_by is None
         sink.is_full_of_parked = False
         await sink.until(lambda: sorted(sink.derived(1)) == ["a", "c"] and len(sink.parked) == 1)
 
@@ -84,9 +84,9 @@ async def test_at_a_bound_the_stream_is_held_where_the_producer_has_no_dead_lett
     scene.fails["sick"] = always
     async with hosting(scene, sink, parked_at_bound="dead_letter") as (_, _, well):
         scene.publish("a", "b")
-        await sink.until(lambda: well.held_by == "sick")
+        await sink.until(lambda: well.blocked_by == "sick")
         assert scene.told == []
         sink.is_full_of_parked = False
-        await sink.until(lambda: sink.kept(1) == ["a", "b"] and well.held_by is None)
+        await sink.until(lambda: sink.kept(1) == ["a", "b"] and well.blocked_by is None)
         scene.fails.clear()
         await sink.until(lambda: sink.derived(1) == ["a", "b"] and not sink.parked)

@@ -320,13 +320,13 @@ async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
         await sink.until(lambda: sink.kept(1) == ["a"])
         sink.is_full_of_parked = True
         scene.publish(*range(100))
-        await sink.until(lambda: well.held_by is not None)
-        assert well.held_by == "sick"
-        assert sick.held_by is None
+        await sink.until(lambda: well.blocked_by is not None)
+        assert well.blocked_by == "sick"
+        assert sick.blocked_by is None
         assert scene.broker.committed() == 1
         sink.is_full_of_parked = False
         await sink.until(lambda: scene.broker.committed() == 101)
-        assert well.held_by is None
+        assert well.blocked_by is None
         scene.fails.clear()
         await sink.until(lambda: sink.derived(1) == ["a", *range(100)])
 
@@ -337,7 +337,7 @@ async def test_what_is_held_is_kept_once_however_slow_the_store_is(scene: Scene)
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink) as (_, _, well):
         scene.publish("a", "b")
-        await sink.until(lambda: well.held_by == "sick")
+        await sink.until(lambda: well.blocked_by == "sick")
         sink.held_parked = []
         sink.is_full_of_parked = False
         await sink.until(lambda: bool(sink.held_parked))
@@ -355,7 +355,7 @@ async def test_a_stream_that_was_held_and_restarts_is_not_shown_as_held(scene: S
     async with hosting(scene, sink) as (manager, _, well):
         sink.is_full_of_parked = True
         scene.publish("b")
-        await sink.until(lambda: well.held_by is not None)
+        await sink.until(lambda: well.blocked_by is not None)
         (stream,) = manager.streams.values()
         group = stream.group
         scene.is_breaking, sink.is_full_of_parked = True, False
@@ -364,7 +364,7 @@ async def test_a_stream_that_was_held_and_restarts_is_not_shown_as_held(scene: S
         await sink.until(lambda: stream.group is not group)
         scene.is_breaking = False
         await sink.until(lambda: scene.broker.committed() == 2)
-        assert well.held_by is None
+        assert well.blocked_by is None
 
 
 async def test_who_held_the_stream_and_is_deleted_holds_it_no_more(scene: Scene) -> None:
@@ -373,11 +373,11 @@ async def test_who_held_the_stream_and_is_deleted_holds_it_no_more(scene: Scene)
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink) as (manager, sick, well):
         scene.publish("a")
-        await sink.until(lambda: well.held_by == "sick")
+        await sink.until(lambda: well.blocked_by == "sick")
         manager.remove(sick, on_purpose=True)
         scene.publish("b")
         await sink.until(lambda: scene.broker.committed() == 2)
-        assert well.held_by is None
+        assert well.blocked_by is None
         assert sink.derived(2) == ["a", "b"]
 
 
@@ -525,7 +525,7 @@ async def test_what_is_held_and_was_taken_meanwhile_leaves_no_row(scene: Scene) 
         await sink.until(lambda: ("sick", "b") in scene.opened)
         sink.is_full_of_parked = True
         resolve.set()
-        await sink.until(lambda: well.held_by == "sick")
+        await sink.until(lambda: well.blocked_by == "sick")
         take.set()
         await sink.until(lambda: sink.derived(1) == ["a", "b"])
         sink.is_full_of_parked = False
@@ -545,7 +545,7 @@ async def test_what_is_replayed_while_the_stream_is_held_is_given_and_makes_room
         sink.is_full_of_parked = True
         scene.fails["sick"] = lambda event: event == "e"
         scene.publish("e")
-        await sink.until(lambda: well.held_by == "sick")
+        await sink.until(lambda: well.blocked_by == "sick")
         scene.fails.clear()
         sink.keep()
         manager.replay_parked(sick, sink.stored_backlogs())

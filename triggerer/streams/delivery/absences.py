@@ -1,4 +1,4 @@
-"""For which events a watcher was not there, or has failed. Synchronous, no I/O."""
+"""The events for which a watcher was absent or that it failed. Synchronous, no I/O."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ class _Absence:
     def __init__(self, since: int) -> None:
         self.since = since
         self.until: int | None = None
-        """The first event after it; None while it lasts."""
+        """The first event after the absence; None while it lasts."""
 
 
 _since = attrgetter("since")
 
 
 class Absences:
-    """By watcher, from which event to which its trigger counts as failed, as the ledger counts it.
+    """By watcher, the ranges of events that count as failed for it.
 
-    The ledger's steps say how many there are; this says who. There are as many items as triggers have failed since the
-    oldest event that is outstanding, and nobody looks while all is well.
+    The ledger's steps count the failures; this class names the watchers. There are as many ranges as triggers have
+    failed since the oldest outstanding event, and nobody looks while all is well.
     """
 
     def __init__(self) -> None:
         self._by_watcher: dict[WatcherRef, list[_Absence]] = {}
-        """Each in order, and apart from one another."""
+        """The ranges of each watcher, in order and disjoint."""
 
     def begin(self, watchers: Iterable[WatcherRef], seq: int) -> None:
         """Count every event from `seq` on as failed for these watchers."""
         for watcher in watchers:
             absences = self._by_watcher.setdefault(watcher, [])
             since = seq
-            # One for what is adjacent: there may be thousands of events that were passed one by one.
+            # Merge adjacent ranges: a subscriber may have passed thousands of events one by one.
             while absences and (absences[-1].until is None or absences[-1].until >= seq):
                 since = min(since, absences.pop().since)
             absences.append(_Absence(since))
 
     def end(self, watchers: Iterable[WatcherRef], seq: int) -> None:
-        """Stop counting at `seq`: from there on these watchers answer for events again, or have left."""
+        """Stop counting at `seq`: these watchers answer for events again, or have left."""
         for watcher in watchers:
             absences = self._by_watcher.get(watcher)
             if absences and absences[-1].until is None:
                 absences[-1].until = seq
 
     def forget(self, watchers: Iterable[WatcherRef]) -> None:
-        """Drop what is noted of these watchers, which were deleted."""
+        """Forget these watchers, which were deleted."""
         for watcher in watchers:
             self._by_watcher.pop(watcher, None)
 
@@ -66,11 +66,11 @@ class Absences:
         return found
 
     def any_of(self, watchers: Iterable[WatcherRef]) -> bool:
-        """Whether one of them was absent for something that may be outstanding."""
+        """Return whether one of the watchers was absent for an event that may be outstanding."""
         return any(watcher in self._by_watcher for watcher in watchers)
 
     def trim(self, oldest: int) -> None:
-        """Forget what concerns only events before `oldest`, the oldest one that is outstanding."""
+        """Forget the ranges before `oldest`, the oldest outstanding event."""
         for watcher, absences in list(self._by_watcher.items()):
             kept = [one for one in absences if one.until is None or one.until > oldest]
             if kept:

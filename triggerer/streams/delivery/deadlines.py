@@ -16,8 +16,8 @@ from triggerer.streams.delivery.subscribers import Subscribers
 class Deadlines:
     """Fails every subscriber that owes an answer for longer than the ack timeout. On the fast path nobody owes one.
 
-    It sleeps until the oldest unresolved event falls due. No broadcast has to wake it: what is broadcast while it
-    sleeps falls due later. Waking up costs O(subscribers), however many events are outstanding.
+    It sleeps until the oldest unresolved event falls due. No broadcast has to wake it, because later events fall due
+    later. Waking up costs O(subscribers), for any number of outstanding events.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers, pump: Pump) -> None:
@@ -29,9 +29,9 @@ class Deadlines:
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
-        An advance has the same time, from when it is first seen here. One that takes longer ends the group: otherwise
-        its lane would stand still, and nothing would show why. If the event loop is blocked when something falls due,
-        all get as much more time: nobody could answer meanwhile.
+        An advance has the same time, from when it is first seen here. A later one ends the group; otherwise its lane
+        would stand still without a reason. If the event loop is blocked when something falls due, all get that time in
+        addition.
 
         Raises:
             BrokerUnavailable: An advance has not returned in time.
@@ -66,7 +66,7 @@ class Deadlines:
     def _fail_overdue(self, at: float) -> None:
         """Fail every subscriber that owes an answer for an event that had fallen due at `at`.
 
-        Compared as `due` is made: `at - timeout` may be rounded to less than the broadcast, and nobody would fail.
+        The comparison adds the timeout, as `due` does: `at - timeout` may be rounded to less than the broadcast's time.
         """
         ledger, subscribers = self._state.ledger, self._subscribers
         for subscriber in list(subscribers):
@@ -105,16 +105,16 @@ class Deadlines:
 
 
 class _Advances:
-    """When each awaited advance was first seen. Noting when each one starts would cost time for every event."""
+    """When each awaited advance was first seen. Recording each start would cost time for every event."""
 
     def __init__(self, pump: Pump, timeout: float) -> None:
         self._pump = pump
         self._timeout = timeout
-        # By the identity of what was handed to it, which is kept so that no other one gets the same.
+        # By the identity of the batch. The batch is stored as well, so that no other one gets the same identity.
         self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
     def mark_awaited(self, now: float) -> float:
-        """Note which are awaited; return when the oldest of them was first seen, or `now`."""
+        """Record the awaited advances; return when the oldest of them was first seen, or `now`."""
         awaited = self._pump.awaited
         self._first_seen = {
             id(batch): self._first_seen.get(id(batch), (batch, now)) for batch in awaited

@@ -1,4 +1,4 @@
-"""What a filter has derived, until the store has answered for it."""
+"""Events that a filter has derived, until the store has answered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMPLETED = _Completed.COMPLETED
 
 
 class Deriver(LedgerMember):
-    """A member whose filter derives events: what those need of it until the store has answered."""
+    """The part of a subscriber that its derived events use until the store has answered."""
 
     __slots__ = ("oldest_pending", "on_departed", "on_refused", "pending", "source", "state")
 
@@ -30,17 +30,17 @@ class Deriver(LedgerMember):
     state: GroupState
     pending: PendingLimit
     oldest_pending: DerivedEvent | None
-    """The first of its derived events that a message waits for and the store has not answered for."""
+    """The first unanswered event that belongs to a message."""
     on_refused: Callable[[Exception], None] | None
     on_departed: Callable[[Any], None]
-    """Called when it is no longer present and the store has answered for all of its events."""
+    """Called once it is absent and the store has answered all of its events."""
 
 
 class DerivedEvent:
     """A `TriggerEvent` on its way into the store, tied to the raw event that was open when the filter yielded it.
 
-    Implements `triggerer.domain.events.PendingEvent`. There may be very many of them while the store lags, so each
-    holds only what it must, 56 bytes. Those of a subscriber form a linked list in the order in which they were derived.
+    Implements `triggerer.domain.events.PendingEvent`. There may be very many while the store is slow, so each has only
+    56 bytes. The events of a subscriber form a linked list, in the order of derivation.
     """
 
     __slots__ = ("entry", "next", "subscriber")
@@ -48,7 +48,7 @@ class DerivedEvent:
     subscriber: Deriver
     entry: Entry | _Completed | None
     next: DerivedEvent | None
-    """The subscriber's next one; None once this one and all before it are complete."""
+    """The subscriber's next event; None once this one and all before it are complete."""
 
     def __init__(self, subscriber: Deriver, entry: Entry | None) -> None:
         self.subscriber = subscriber
@@ -57,7 +57,7 @@ class DerivedEvent:
 
     @property
     def overdue_since(self) -> float:
-        """When its message was broadcast; infinite if no message waits for it."""
+        """When its message was broadcast; infinite if it belongs to no message."""
         return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
 
     def complete(self, error: Exception | None) -> None:
@@ -76,7 +76,7 @@ class DerivedEvent:
         if entry is None:
             return
         if subscriber.oldest_pending is self:
-            # It leaves the list, and so do those behind it that were completed earlier.
+            # It leaves the list, with the following events that were completed earlier.
             following, self.next = self.next, None
             while following is not None and following.entry is _COMPLETED:
                 following = following.next
@@ -86,7 +86,7 @@ class DerivedEvent:
         entry.unresolved -= 1
         if not entry.unresolved:
             lane = entry.lane
-            # Those behind their lane's head are found when the head is advanced.
+            # Entries after their lane's head are found when the head is advanced.
             if lane is not None and lane.head is entry:
                 state = subscriber.state
                 state.lanes.queue(lane)
@@ -96,6 +96,6 @@ class DerivedEvent:
             subscriber.on_departed(subscriber)
 
     def abandon(self, error: Exception) -> None:
-        """Refuse it without waiting for the store's answer. Until that comes, the store still holds the event."""
+        """Refuse it without waiting for the store's answer. Until the answer comes, the event counts as pending."""
         self.subscriber.pending.count += 1
         self.complete(error)

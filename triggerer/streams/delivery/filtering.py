@@ -12,10 +12,10 @@ from triggerer.errors import PluginError
 def filtered(
     trigger: BaseEventTrigger, stream: AsyncGenerator[Any, None]
 ) -> AsyncGenerator[TriggerEvent, None]:
-    """What the trigger's filter derives from a stream.
+    """Return the trigger events that the trigger's filter derives from a stream.
 
     Raises:
-        PluginError: It is no async generator.
+        PluginError: The filter is no async generator.
     """
     events = trigger.filter_shared_stream(stream)
     if not isinstance(events, AsyncGenerator):

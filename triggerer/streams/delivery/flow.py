@@ -1,4 +1,4 @@
-"""Flow control: when the poll has to pause, and the producer's hooks when a bound is reached or there is room again."""
+"""Flow control: pauses the poll at a bound, and calls the producer's hooks."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Flow:
         self._lanes = state.lanes
         self._progress = state.progress
         self.check_at = 0
-        """The number up to which the poll may broadcast without calling `check`."""
+        """The first event number for which the poll must call `check`."""
         self._yield_at = 0
         self._free_until = 0
         self._awaits_members = False
         self._paused: set[Lane] = set()
-        """The lanes whose `pause_lane` was called last, not their `resume_lane`."""
+        """The lanes that are paused at the producer."""
         self._to_resume: deque[Lane] = deque()
         self._resume_needed = AutoResetEvent()
         self._hook_lock = anyio.Lock()
@@ -54,11 +54,14 @@ class Flow:
     # The poll
 
     async def check(self, payload: Any = None) -> None:
-        """Let other tasks run, and wait until an event may be broadcast. Its `payload` says which lane it belongs to.
+        """Let other tasks run, and wait until an event may be broadcast.
 
-        Nothing is pulled meanwhile: the broker keeps the backlog. A subscriber with a full queue that reads nothing
-        within the grace is failed, and the others go on. While the group stops, an event that was pulled is held back
-        if the broker redelivers it (ack mode), and broadcast otherwise.
+        Nothing is pulled meanwhile: the broker keeps the messages. A subscriber with a full queue that reads nothing
+        within the grace is failed, and the others continue. While the group stops, a pulled event is dropped if the
+        broker redelivers it (ack mode), and broadcast otherwise.
+
+        Args:
+            payload: Tells the lane of the event.
         """
         self._state.is_poll_waiting = True
         try:
@@ -84,20 +87,20 @@ class Flow:
             self._free_until = self._first_not_free()
             while not self._is_free(lane):
                 await self._pause_until_free(lane)
-                # Others ran while resume() was awaited, and may have reached a bound.
+                # Other tasks ran while `resume()` was awaited, and may have reached a bound.
                 self._free_until = self._first_not_free()
-        # It is free, so somebody has come.
+        # The event may be broadcast, so a member has joined.
         self._awaits_members = False
         must_check = self._lanes.full or self._state.is_stopping or self._state.blocked_by
         self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
 
     def _burst(self) -> int:
-        """How many events may be broadcast before other tasks have to run."""
+        """Return how many events may be broadcast before other tasks have to run."""
         readers = len(self._subscribers) - len(self._state.selection)
         return min(self._settings.burst, self._settings.burst_readings // max(readers, 1)) or 1
 
     def _first_not_free(self) -> int:
-        """The first number that may not be broadcast at present, whatever its lane."""
+        """Return the first event number that may not be broadcast now, in any lane."""
         head = self._ledger.head
         if (
             self._state.is_closed
@@ -115,18 +118,18 @@ class Flow:
 
     @property
     def _is_deserted(self) -> bool:
-        """Whether what is broadcast now would fail for all, again and again, until its deliveries are spent."""
+        """Whether the next event would fail for all, again and again, until its deliveries are used up."""
         return self._awaits_members and self._state.is_acknowledged and not len(self._subscribers)
 
     def _is_free(self, lane: Hashable) -> bool:
         return self._ledger.head < self._free_until and not self._must_wait(lane)
 
     def _must_wait(self, key: Hashable) -> bool:
-        """Whether an event of this lane has to wait until others of the lane are advanced."""
+        """Return whether an event of this lane must wait until others of the lane are advanced."""
         lane = self._lanes.full.get(key)
         if lane is None:
             return False
-        # A producer that has paused a lane may still yield what it had fetched, or may forget the pause in a rebalance.
+        # A producer that has paused a lane may still yield fetched messages, or may forget the pause in a rebalance.
         return lane not in self._paused or self._lanes.is_full(lane)
 
     async def _pause_until_free(self, key: Hashable) -> None:
@@ -134,19 +137,19 @@ class Flow:
         if self._state.is_closed:
             # The poll was woken before it was cancelled.
             await anyio.sleep_forever()
-        # Before the hooks, which may take long.
+        # Record it before the hooks, which may take long.
         self._slow_subscribers.mark_poll_paused(
             self._lanes.full.get(key) if self._must_wait(key) else None
         )
         if producer is not None and producer.pauses_lanes and self._must_wait(key):
-            # The producer may have forgotten the pause, for example of a lane that was reassigned and came back.
+            # The producer may have forgotten the pause, for example if the lane was reassigned and came back.
             await self._pause_lane(producer, self._lanes.full[key])
         was_full = self._is_full
         if producer is not None:
             await producer.pause()
         while True:
             self._free_until = self._first_not_free()
-            # Half of it: pausing and resuming the broker for every single event would leave no time for anything else.
+            # Resume at half of the bound: pausing the broker for every event would leave no time for anything else.
             if self._is_free(key) and not (was_full and self._is_above_half):
                 break
             await self._wait_for_room()
@@ -176,7 +179,8 @@ class Flow:
         before = [subscriber.pulled for subscriber in full]
         deadline = self._state.clock.monotonic() + self._settings.overflow_grace
         if not full:
-            # Paused for what is outstanding, not for a reader; the deadlines limit that, and who is too slow is found.
+            # The poll waits for outstanding events, not for a reader. Deadlines limit that, and slow subscribers are
+            # found.
             await self._progress.wait_for_room()
             return
         with anyio.CancelScope() as scope:
@@ -192,12 +196,12 @@ class Flow:
 
     async def _cancel_at(self, deadline: float, scope: anyio.CancelScope) -> None:
         if self._settings.overflow_grace <= 0:
-            # "At once" still means after some turns of the loop: a reader that only waits for its turn is not stuck.
+            # "At once" still means after some loop ticks: a reader that only waits for its turn is not stuck.
             for _ in range(TURNS_BEFORE_OVERFLOW):
                 await checkpoint()
         clock = self._state.clock
         await clock.sleep_until(deadline)
-        # If this is late, the event loop was blocked and nobody could read: they get the time that it is late.
+        # If this is late, the event loop was blocked and nobody could read: readers get that time in addition.
         woken = clock.monotonic()
         await clock.sleep_until(woken + (woken - deadline))
         scope.cancel()
@@ -213,7 +217,7 @@ class Flow:
     # Lanes
 
     async def handle_full_lane(self) -> None:
-        """A lane has reached its bound. Check every event from now on, or have the producer pause the lane."""
+        """Handle a lane at its bound: let the producer pause the lane, or check every event from now on."""
         lane, self._lanes.newly_full = self._lanes.newly_full, None
         self.check_at = 0
         producer = self._state.producer
@@ -234,7 +238,7 @@ class Flow:
             self._resume_needed.set()
 
     async def run(self) -> None:
-        """Resume lanes. Not done by the poll, which pauses them: it may be waiting for the broker."""
+        """Resume lanes. A task of its own, because the poll, which pauses them, may be waiting for the broker."""
         try:
             with plugin_code(f"resume_lane() of the shared stream {self._state.name}"):
                 await self._resume_lanes()
@@ -256,12 +260,12 @@ class Flow:
     # Stopping
 
     def await_members(self) -> None:
-        """Broadcast nothing more (ack mode) until a member is present: all wait to be started again."""
+        """Broadcast nothing more (ack mode) until a member is present: all members wait for their restart."""
         self._awaits_members = True
         self.check_at = 0
 
     def recheck(self) -> None:
-        """Look before the next broadcast whether the stream is held, see `GroupState.blocked_by`."""
+        """Check `GroupState.blocked_by` before the next broadcast."""
         self.check_at = 0
 
     def stop_pulling(self) -> None:

@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 
 def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
-    """Whether the class overrides `get_size`: otherwise nobody needs to ask for each event."""
+    """Return whether the class overrides `get_size`: otherwise no event needs to be asked."""
     return producer.get_size is not SharedStreamProducer.get_size
 
 
@@ -64,7 +64,7 @@ class Group:
     """One poll and its subscribers.
 
     `run` opens the stream, and lives until that fails or `run` is cancelled. Subscribers join before or while it runs;
-    none can join once it `is_ending`. Every method must be called on the event loop's thread.
+    none can join once it `is_ending`. Call every method on the event loop's thread.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Group:
 
     @property
     def is_ending(self) -> bool:
-        """Whether nobody can join any more."""
+        """Whether nobody can join."""
         return self.state.is_ending
 
     @property
@@ -145,8 +145,9 @@ class Group:
         """Poll until the stream fails or the caller cancels; never returns normally.
 
         Raises:
-            GroupEnded: With what ended the stream as its cause. Nothing past the last successful advance was told
-                to the broker; every subscriber has been ended with this error.
+            GroupEnded: Its cause is what ended the stream. The broker learned of nothing after the last successful
+                advance;
+                every subscriber has been ended with this error.
         """
         key, state = self.key, self.state
         try:
@@ -177,7 +178,7 @@ class Group:
             self._tasks = None
             if state.staging is not None:
                 state.staging.end()
-            # For those who wait for it to drain: nothing more is going to be advanced.
+            # Wake the callers that wait for the group to drain: nothing more is going to be advanced.
             state.progress.signal_room()
             await self._close_producer()
 
@@ -210,7 +211,7 @@ class Group:
         return events
 
     def _decide_for_queue(self) -> None:
-        """Where the source is a queue, what somebody misses is stored."""
+        """Decide as for a queue, if the upstream is one: the messages that a watcher misses are stored."""
         state = self.state
         if state.stores_messages and state.backlogs.is_enabled:
             assert state.parked is not None
@@ -240,12 +241,12 @@ class Group:
         try:
             await self._deadlines.run()
         except BrokerUnavailable as error:
-            # Shown at once: an advance that cannot be cancelled, in a thread for example, keeps the group from ending.
+            # Show the error at once: an advance in a thread, for example, may keep the group from ending.
             self._announce_end(error)
             raise
 
     def _announce_end(self, cause: BaseException) -> GroupEnded:
-        """End every subscriber with what `run` is going to raise."""
+        """End every subscriber with the error that `run` is going to raise."""
         self.state.is_ending = True
         ended = GroupEnded(f"The shared stream {self.state.name} ended: {cause}", key=self.key)
         ended.__cause__ = cause
@@ -253,7 +254,7 @@ class Group:
         return ended
 
     def _cancel_later(self, subscriber: Subscriber) -> None:
-        """Cancel a filter that was ended, if it is still running when the close timeout has passed."""
+        """Cancel a filter that was ended, if it still runs after the close timeout."""
         if self._tasks is not None and not self.is_ending:
             self._tasks.start_soon(self._cancel_at, subscriber, self.state.clock.monotonic())
 
@@ -283,7 +284,7 @@ class Group:
                 with plugin_code(f"aclose() of the shared stream {self.state.name}"):
                     await producer.aclose()
             except Exception:
-                # The group is over either way; the log says what could not be given back.
+                # The group is over anyway; the log says what could not be given back.
                 _log.exception("closing a producer failed", stream=self.state.name)
         if scope.cancelled_caught:
             _log.error("closing a producer timed out", stream=self.state.name, seconds=timeout)
@@ -321,7 +322,7 @@ class Group:
             if has_checked:
                 await flow.check()
             if turns.has_turned:
-                # Once for all events of one turn of the loop.
+                # Once for all events of one loop tick.
                 turns.watch()
                 if not state.may_act:
                     await self._wait_to_be_closed()
@@ -352,7 +353,7 @@ class Group:
             if ledger.head >= flow.check_at or lanes.outstanding_bytes >= max_bytes:
                 await flow.check(payload)
             if turns.has_turned:
-                # All events of one turn of the loop get the same time.
+                # All events of one loop tick get the same time.
                 turns.watch()
                 now = state.clock.monotonic()
                 if not state.may_act:
@@ -380,7 +381,7 @@ class Group:
                 await flow.handle_full_lane()
 
     async def _wait_to_be_closed(self) -> None:
-        """Never return. Whoever keeps the lease closes the group, if it is not closed already."""
+        """Never return: the owner of the lease closes the group, if it is not closed already."""
         await anyio.sleep_forever()
 
     def _wake_readers(self) -> None:
@@ -393,13 +394,13 @@ class Group:
         state = self.state
         state.selection.offer(event, state.ledger.head - 1)
         if not state.progress.is_signalled:
-            # If the event concerns nobody, nobody else notes progress.
+            # If no selector names the event, nobody else signals progress.
             state.progress.signal()
 
     # Stopping
 
     def stop_pulling(self) -> None:
-        """First stage of a shutdown: pull nothing more, and let what is outstanding resolve."""
+        """Begin a shutdown: pull nothing more, and let outstanding events resolve."""
         self._flow.stop_pulling()
 
     def await_members(self) -> None:
@@ -408,7 +409,7 @@ class Group:
             self._flow.await_members()
 
     def mark_joined(self) -> None:
-        """A member is present that was not."""
+        """Record that an absent member has joined."""
         self.state.progress.signal()
 
     def start_pulling(self) -> None:

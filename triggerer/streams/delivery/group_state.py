@@ -1,4 +1,4 @@
-"""What the parts of a group share."""
+"""The state that the parts of a group share."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from triggerer.streams.settings import RuntimeSettings
 
 _MOST_NEWEST: Final = 20
 _MOST_BYTES_OF_NEWEST: Final = 256 * 1024
-"""Of each."""
+"""The size above which a message is not remembered in `newest`."""
 
 
 class Stages(EventSink, Protocol):
-    """See `triggerer.streams.delivery.staged_events.Staging`."""
+    """The part of `triggerer.streams.delivery.staged_events.Staging` that the group uses."""
 
     is_ahead: bool
 
@@ -42,13 +42,13 @@ class Stages(EventSink, Protocol):
 
 
 class Reader(Protocol):
-    """Awaits the next event of the stream."""
+    """A subscriber that awaits the next event."""
 
     def wake(self) -> None: ...
 
 
 class Newest(NamedTuple):
-    """One of the messages of a queue that were broadcast last."""
+    """A message of a queue that was broadcast lately."""
 
     lane: Hashable
     event: Any
@@ -58,131 +58,133 @@ class Newest(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class GroupState:
-    """One group's log and lanes, its producer, and whether it is ending. Each part of the group is handed this object.
+    """One group's ledger, lanes, producer and state of life. Each part of the group receives this object.
 
-    `Group` makes the parts. Where one needs another it is handed that too.
+    `Group` makes the parts, and hands each part the others that it needs.
     """
 
     key: Hashable
     name: str
-    """What people read in place of the key."""
+    """The readable name of the key."""
     settings: RuntimeSettings
     clock: Clock
     lease: OwnLease
     lanes: Lanes
     ledger: Ledger
     backlogs: Backlogs
-    """Who is behind where; outlives the group."""
+    """The backlogs of the stream. They outlive the group."""
     source_of: Callable[[WatcherRef], EventSource | None]
-    """That of the trigger which serves a watcher, also if it could not be made; None: the watcher is no member."""
+    """Returns the source of the trigger that serves a watcher, even a trigger that could not be made; None: no member.
+"""
     now: Callable[[], datetime]
-    """For times that are shown."""
+    """The wall clock, for times that are shown or stored."""
     parked: ParkedStore | None = None
-    """Where messages are kept; outlives the group."""
+    """The store for parked messages and for a queue's backlogs. It outlives the group."""
     hands_over_at_bound: bool = False
-    """Whether the producer is handed what cannot be kept, since a bound is reached; otherwise the stream waits."""
+    """Whether the producer dead-letters a message that the store refuses at a bound; otherwise the stream waits."""
     blocked_by: dict[WatcherRef, Exception] = field(default_factory=dict)
-    """Those for whom a message cannot be kept now. The stream waits."""
+    """The watchers whose messages the store refuses at a bound. The stream waits for room."""
     standing: dict[Hashable, str] = field(default_factory=dict)
-    """By lane why it stands, as the producer says."""
+    """The standing lanes, each with the producer's reason."""
     failing: dict[Hashable, Position] = field(default_factory=dict)
-    """By lane the place of a message that has failed, while the broker is being told; of several the one furthest back.
+    """By lane the first position that has failed, while the broker is learning of the failure.
 
-    What is outstanding behind it comes again, and what is broadcast until then."""
+    The broker redelivers all later messages of the lane, and all that are broadcast until then.
+    """
     redelivered_before: dict[Hashable, int] = field(default_factory=dict)
-    """By lane the number before which what is outstanding comes again, behind a message that has failed."""
+    """By lane an event number: outstanding events before it are redelivered, after a message that failed."""
     failed_in: dict[Hashable, Position] = field(default_factory=dict)
-    """By lane the place of that message, of which the broker was told last."""
+    """By lane the position of the last failure that the broker has heard of."""
     is_poll_waiting: bool = False
-    """Whether the poll holds a message that it has pulled, until it may be broadcast."""
+    """Whether the poll has pulled a message that it may not broadcast yet."""
     on_blocked: Callable[[], None] = lambda: None
-    """Called when those have changed."""
+    """Called when `blocked_by` has changed."""
     selectors: dict[int, SharedStreamSelector | None] = field(default_factory=dict)
-    """By watcher the selector of the trigger that was made for it last."""
+    """By watcher id the selector of the trigger that was made last."""
     absences: Absences = field(default_factory=Absences)
     lane_tail: dict[Hashable, tuple[object, LaneTail]] = field(default_factory=dict)
-    """By lane those that are behind there, and what was broadcast since the first of them fell behind."""
+    """By lane its backlogs, and the tail since the first of them exists."""
     newest: deque[Newest] = field(default_factory=lambda: deque(maxlen=_MOST_NEWEST))
-    """Of a queue in which somebody is behind the messages that were broadcast last: to be tried (`probes.py`)."""
+    """The last broadcasts of a queue that has backlogs, as probes (`probes.py`)."""
     lane_ends: LaneEnds = field(default_factory=LaneEnds)
     progress: Progress = field(default_factory=Progress)
     selection: Selection = field(default_factory=Selection)
     readers: dict[Reader, None] = field(default_factory=dict)
-    """Those to be woken by the next broadcast, once."""
+    """The readers that the next broadcast wakes, once."""
     producer: SharedStreamProducer | None = None
-    """Set in ack mode, once the stream has been opened."""
+    """The producer, in ack mode, once the stream is open."""
     staging: Stages | None = None
-    """Set then too, where the state goes with the events."""
+    """The staging, if the producer's state is stored with the events."""
     is_stopping: bool = False
-    """Whether nothing more is pulled: the service stops, or the group was closed."""
+    """Whether no message is pulled any longer: the service stops, or the group was closed."""
     is_ending: bool = False
-    """Whether nobody can join any more. Set where a failure is first seen, before anything is awaited."""
+    """Whether nobody can join. Set where a failure is first seen, before any await."""
     is_closed: bool = False
-    """Whether nothing more may be broadcast or advanced.
+    """Whether nothing may be broadcast or advanced now.
 
-    Cancelling the tasks is not enough: one that was woken before runs once more.
+    Cancelling the tasks is not enough: a task that was woken before runs one more step.
     """
 
     @property
     def may_act(self) -> bool:
-        """Whether anything may be broadcast or advanced now: it is not closed, and the lease on the stream holds.
+        """Whether the group may broadcast and advance: it is not closed, and its lease holds.
 
-        To be looked at after each wait, during which the process may have been stopped or the machine suspended.
+        Check this after each wait: the process may have been stopped, or the machine suspended.
         """
         return not (self.is_closed or self.lease.is_over)
 
     @property
     def may_fall_behind(self) -> bool:
-        """Whether a watcher that fails a message falls behind alone, and that is stored."""
+        """Whether a watcher that fails a message falls behind alone."""
         return self.backlogs.may_grow and (self.reads_log or self.stores_messages)
 
     @property
     def reads_log(self) -> bool:
-        """Whether what lies behind can be read again."""
+        """Whether the upstream is a log, whose messages can be read again."""
         return self.producer is not None and is_log(type(self.producer))
 
     def is_redelivered(self, entry: Entry, lane: Hashable) -> bool:
-        """Whether this message comes again with what is behind it in its lane, since one before it has failed."""
+        """Return whether the broker redelivers this message of a queue, because an earlier one of its lane failed."""
         return lane in self.failing or entry.seq < self.redelivered_before.get(lane, 0)
 
     def is_redelivered_in_log(self, lane: Hashable, seq: int, position: Position) -> bool:
-        """Whether a message of a log, with this number, was pulled before the redelivery of one that lies before it."""
+        """Return whether a log's message was pulled before the redelivery of an earlier message that failed."""
         return lane in self.failing or self._was_pulled_before_redelivery(lane, seq, position)
 
     def _was_pulled_before_redelivery(self, lane: Hashable, seq: int, position: Position) -> bool:
-        """The same, where the broker has been told of that failure."""
+        """Return `is_redelivered_in_log` for a failure that the broker has heard of."""
         before = self.redelivered_before.get(lane)
         if before is None:
             return False
-        # The poll may have held one back, which it had pulled before.
+        # The poll may have pulled one message before the failure, and may broadcast it now.
         return seq < before or (seq == before and is_before(self.failed_in[lane], position))
 
     @property
     def awaits_redelivery(self) -> bool:
-        """Whether an event that was pulled before a message failed may still be broadcast, before the redelivery."""
+        """Whether an event that was pulled before a failure may still be broadcast, before the redelivery."""
         head = self.ledger.head
         return bool(self.failing) or any(until > head for until in self.redelivered_before.values())
 
     def awaits_redelivery_in(self, lane: Hashable) -> bool:
-        """The same, in this lane."""
+        """Return `awaits_redelivery` for one lane."""
         return lane in self.failing or self.redelivered_before.get(lane, 0) > self.ledger.head
 
     @property
     def stores_messages(self) -> bool:
-        """Whether the source is a queue, and what somebody misses is stored."""
+        """Whether the upstream is a queue whose missed messages are stored."""
         return (
             self.parked is not None and self.producer is not None and is_queue(type(self.producer))
         )
 
     def position_of(self, entry: Entry) -> Position:
-        """The position of a message in its lane; in a queue it has the message's number in this group."""
+        """Return the position of a message in its lane; for a queue, its number in this group."""
         assert self.producer is not None
         if self.reads_log:
             return self.producer.get_position(entry.payload)
         return [None, entry.seq]
 
     def append_to_lane_tail(self, event: Any, payload: Any, size_bytes: int) -> None:
-        """Keep what has just been broadcast, if somebody is behind in its lane, for who has nearly caught up."""
+        """Add the last broadcast to the tail of its lane, if the lane has backlogs."""
         assert self.producer is not None
         lane = self.producer.get_advance_lane(payload)
         if lane in self.backlogs.by_lane:
@@ -197,13 +199,13 @@ class GroupState:
             self.lane_tail_of(lane).append(Message(position, event, payload), size_bytes)
 
     def record_newest(self, entry: Entry, size_bytes: int) -> None:
-        """Keep what has just been broadcast of a queue in which somebody is behind, unless it is large."""
+        """Remember the last broadcast of a queue that has backlogs, unless it is large."""
         if size_bytes <= _MOST_BYTES_OF_NEWEST:
             assert entry.lane is not None
             self.newest.append(Newest(entry.lane.key, entry.event, entry.payload, entry.seq))
 
     def mark_advanced(self, batch: Sequence[AdvanceItem]) -> None:
-        """Forget the positions of watchers that have caught up, and to which the broker is advanced now."""
+        """Forget backlogs that have caught up and to which the broker has advanced now."""
         assert self.producer is not None
         key = self.producer.get_advance_lane(batch[-1].broker_payload)
         if self.stores_messages:
@@ -212,7 +214,7 @@ class GroupState:
             return
         if key not in self.backlogs.by_lane:
             return
-        # Where one has failed, the broker is advanced to it.
+        # The broker advances up to the first failure.
         count = next((at for at, item in enumerate(batch) if item.outcome.failed), len(batch))
         if not count:
             return
@@ -221,10 +223,10 @@ class GroupState:
         if lane is not None:
             done_to = lane.in_flight_to if count == len(batch) else lane.clean_to
             if self._was_pulled_before_redelivery(key, done_to - 1, position):
-                # The broker was told of a failure before it, and is not advanced to it.
+                # The broker learned of an earlier failure, and does not advance this far.
                 return
         if cut_before(position, self.lane_tail_of(key).incarnation) is not None:
-            # The log has lost it: the broker stands before.
+            # The log has lost the message, so the broker stands before it.
             return
         reached = following(position)
         self.backlogs.mark_advanced(key, reached)
@@ -233,9 +235,9 @@ class GroupState:
                 self._end(backlog)
 
     def lowest_outstanding(self, lane: Hashable) -> Position | None:
-        """The lowest position of what was broadcast in a lane and is not being advanced; None if there is nothing.
+        """Return the lowest position of a lane that was broadcast and is not being advanced; None if there is none.
 
-        What comes again may lie behind what had been pulled before that.
+        A redelivered message may come after messages with higher positions.
         """
         entry, place = self.head_of(lane), None
         while entry is not None and self.producer is not None:
@@ -246,18 +248,18 @@ class GroupState:
         return place
 
     def head_of(self, lane: Hashable) -> Entry | None:
-        """The entry of that message."""
+        """Return the lane's first entry that is not being advanced."""
         found = self.lanes.get(lane)
         return None if found is None else found.head
 
     def last_broadcast_from(self, entry: Entry) -> Position:
-        """The furthest position in its lane of what is outstanding, from this message on."""
+        """Return the highest outstanding position of the lane, from this message on."""
         return self.span_from(entry)[1]
 
     def span_from(self, entry: Entry) -> tuple[Position, Position]:
-        """The lowest and the furthest position in its lane of what is outstanding, from this message on.
+        """Return the lowest and the highest outstanding position of the lane, from this message on.
 
-        What comes again may lie behind what had been pulled before that.
+        A redelivered message may come after messages with higher positions.
         """
         assert self.producer is not None
         lowest = furthest = self.producer.get_position(entry.payload)
@@ -274,30 +276,30 @@ class GroupState:
         return lowest, furthest
 
     def lane_tail_of(self, lane: Hashable) -> LaneTail:
-        """What was broadcast in a lane since somebody fell behind there; nothing if nobody is."""
+        """Return the lane's tail since its first backlog exists; an empty one if the lane has no backlog."""
         backlogs = self.backlogs.by_lane.get(lane)
         if backlogs is None:
             self.lane_tail.pop(lane, None)
             return LaneTail(most=0)
         kept_for, lane_tail = self.lane_tail.get(lane, (None, None))
         if lane_tail is None or kept_for is not backlogs:
-            # What is kept of an earlier time does not adjoin what is broadcast now.
+            # The tail of earlier backlogs does not adjoin the next broadcast.
             broadcast_to = next(iter(backlogs.values())).broadcast_to
             lane_tail = LaneTail(broadcast_to, most=self.settings.most_recent)
             self.lane_tail[lane] = backlogs, lane_tail
         return lane_tail
 
     def position_since_cut(self, lane: Hashable, position: Position) -> Position:
-        """Where a watcher stands that has missed the message at `position`: at the cut, if the log has lost that."""
+        """Return the position for a watcher that missed a message: the cut, if the log has lost the message."""
         return cut_before(position, self.lane_tail_of(lane).incarnation) or position
 
     def trim_lane_tail(self) -> None:
-        """Forget what was broadcast in lanes in which nobody is behind any more, since watchers were deleted."""
+        """Forget the tails of lanes that have no backlog, because watchers were deleted."""
         for lane in [lane for lane in self.lane_tail if lane not in self.backlogs.by_lane]:
             del self.lane_tail[lane]
 
     def store_position(self, backlog: Backlog) -> None:
-        """Store the position of a watcher that is behind, and how far it is from the end, as far as that is known."""
+        """Store the position of a backlog, and how far it is from the end, as far as that is known."""
         if backlog.is_gone or backlog.stored_lane is not None:
             return
         backlog.stored_at = self.clock.monotonic()
@@ -307,9 +309,10 @@ class GroupState:
         self.backlogs.move(backlog)
 
     def end_if_advanced(self, backlog: Backlog) -> None:
-        """Forget the position of a watcher that has caught up, if the broker was advanced to it already.
+        """Forget a backlog that has caught up, if the broker has advanced to it already.
 
-        Or if it was set back and nothing was broadcast since: it has what lies before, and keys absorb a repeat.
+        A rewound backlog ends too if nothing was broadcast since: earlier messages are resolved, and keys absorb a
+        repeat.
         """
         if backlog.stored_lane is not None:
             self._end_in_queue(backlog)
@@ -324,7 +327,7 @@ class GroupState:
             self._end(backlog)
 
     def _is_advanced_to(self, backlog: Backlog) -> bool:
-        """Whether the broker was advanced to where a watcher stands, or need not be; False: it is not known."""
+        """Return whether the broker has advanced to the position, or need not; False if that is unknown."""
         end = backlog.last_end
         advanced_to = self.backlogs.advanced_to.get(backlog.lane)
         if advanced_to is not None and (advanced_to == end or is_before(end, advanced_to)):
@@ -337,12 +340,12 @@ class GroupState:
             return backlog.rewound_to is not None and backlog.reemit is None
         failed = self.failed_in.get(backlog.lane)
         if failed is not None and is_before(failed, end):
-            # It comes again: if it had passed since, it would be known that the broker was advanced so far.
+            # The failed message is redelivered. If it had passed since, `advanced_to` would lie after it.
             return False
         return not is_before(following(newest), end)
 
     def _end_in_queue(self, backlog: Backlog) -> None:
-        """Forget a lag that has caught up, if nothing that was read there is outstanding, and all of it is durable."""
+        """Drop a backlog that has caught up, once its events are durable and no message it read is outstanding."""
         head = self.head_of(backlog.lane)
         assert backlog.stored_lane is not None
         if (
@@ -364,26 +367,26 @@ class GroupState:
 
     @property
     def oldest_outstanding(self) -> int:
-        """The number of the oldest event of a lane that is not being advanced; that of the next event if none is."""
+        """The number of the oldest event that is not being advanced; if there is none, the number of the next event."""
         heads = [lane.head.seq for lane in self.lanes if lane.head is not None]
         return min(heads, default=self.ledger.head)
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether it is in ack mode; otherwise it is on the fast path."""
+        """Whether the group is in ack mode; otherwise it is on the fast path."""
         return self.ledger.lanes is not None
 
     @property
     def outstanding(self) -> int:
-        """How many events are not yet advanced; on the fast path, how many some subscriber has not read."""
+        """The number of events that are not advanced; on the fast path, of events that a subscriber has not read."""
         return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)
 
 
 def is_log(producer: type[SharedStreamProducer]) -> bool:
-    """Whether messages stay when they have been read: the class overrides `read_lane`."""
+    """Return whether the class overrides `read_lane`: its messages stay after they were read."""
     return producer.read_lane is not SharedStreamProducer.read_lane
 
 
 def is_queue(producer: type[SharedStreamProducer]) -> bool:
-    """Whether messages go when they have been read, and can be stored: the class overrides `dump_event` alone."""
+    """Return whether the class overrides `dump_event` alone: its messages are gone once read, and can be stored."""
     return producer.dump_event is not SharedStreamProducer.dump_event and not is_log(producer)

@@ -11,11 +11,11 @@ from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.domain.events import WatcherRef
 
 _EMPTY_LANES: Final = 128
-"""How many empty lanes a group keeps, at 100 bytes each: most are needed again at once."""
+"""Empty lanes that a group remembers, at 100 bytes each: most are needed again soon."""
 
 
 class OutcomeCounts:
-    """How many subscribers answer for an event, for how many it has failed, and how many of these had not pulled it."""
+    """How many subscribers ack an event, how many fail it, and how many of the latter had not pulled it."""
 
     __slots__ = ("acking", "failing", "outcome", "unread")
 
@@ -24,7 +24,7 @@ class OutcomeCounts:
         self.failing = failing
         self.unread = unread
         self.outcome = AdvanceOutcome(acking, failing, 0, unread)
-        """Of an event without nacks. Almost all outcomes are equal, and frozen: they share this object."""
+        """The outcome of an event without nacks. Outcomes are frozen and mostly equal, so events share this object."""
 
 
 class Rejection(NamedTuple):
@@ -32,12 +32,12 @@ class Rejection(NamedTuple):
 
     event: Any
     watchers: Sequence[WatcherRef]
-    """Those of its watchers that were given the event."""
+    """The watchers of the subscriber that received the event."""
     reason: str | None
 
 
 class Nacks:
-    """Which of the subscribers that have to answer for an event have rejected or failed it."""
+    """The subscribers that rejected or failed an event for which they answer."""
 
     __slots__ = ("failed", "is_set_aside", "refused_by", "rejected", "rejected_by", "unread")
 
@@ -45,20 +45,22 @@ class Nacks:
         self.rejected = 0
         self.failed = 0
         self.unread = 0
-        """What this changes of how many had not pulled it: less one who had it open, more one who is not given it."""
+        """The correction of `OutcomeCounts.unread`: minus one for an open event, plus one for an event that was not
+        given.
+        """
         self.refused_by: set[object] | None = None
-        """Those counted in `failed` because the store refused an event that they derived."""
+        """The subscribers counted in `failed` because the store refused an event that they derived."""
         self.rejected_by: dict[object, Rejection | None] | None = None
-        """Those who rejected it. They count in `rejected` until they fail it too."""
+        """The subscribers that rejected it. They count in `rejected` unless they fail it later."""
         self.is_set_aside = False
-        """Whether it is, or is being, set aside for those."""
+        """Whether the message is parked, or being parked, for those subscribers."""
 
     def has_refused(self, member: object) -> bool:
-        """Whether `member` is counted in `failed` because the store refused an event that it derived."""
+        """Return whether `member` counts in `failed` because the store refused an event that it derived."""
         return self.refused_by is not None and member in self.refused_by
 
     def mark_refused(self, member: object) -> None:
-        """Count `member` in `failed`, once."""
+        """Count `member` in `failed`, at most once."""
         if self.refused_by is None:
             self.refused_by = set()
         elif member in self.refused_by:
@@ -70,7 +72,10 @@ class Nacks:
             self.rejected -= 1
 
     def remember_rejection(self, member: object, rejection: Rejection | None) -> None:
-        """Note that `member` has rejected it: if the store refuses an event later, that replaces the rejection."""
+        """Record that `member` rejected it.
+
+        If the store refuses one of its events later, the rejection becomes a failure.
+        """
         if self.rejected_by is None:
             self.rejected_by = {}
         self.rejected_by[member] = rejection
@@ -99,16 +104,16 @@ class Entry:
 
     seq: int
     event: Any
-    """Set where the source is a queue: what somebody misses is kept when it is decided."""
+    """The event of a queue: a watcher that misses it needs a stored copy."""
     payload: Any
     lane: Lane | None
-    """None once it was taken for an advance."""
+    """None once the event is being advanced."""
     broadcast_at: float
     size_bytes: int
-    """As the producer tells it; 0: unknown."""
+    """The size that the producer tells; 0: unknown."""
     unresolved: int
     counts: OutcomeCounts
-    """Set when everybody has moved past it."""
+    """Set when every subscriber has moved past it."""
     nacks: Nacks | None
     next: Entry | None
 
@@ -125,13 +130,13 @@ class Entry:
         return self.lane is None
 
     def make_nacks(self) -> Nacks:
-        """The nacks, created if there were none."""
+        """Return the nacks, created if there were none."""
         if self.nacks is None:
             self.nacks = Nacks()
         return self.nacks
 
     def outcome(self) -> AdvanceOutcome:
-        """What `advance` is told; only once everybody has moved past it."""
+        """Return the outcome for `advance`. Call it only once every subscriber has moved past the event."""
         counts, nacks = self.counts, self.nacks
         if nacks is None:
             return counts.outcome
@@ -165,20 +170,20 @@ class Lane:
     head: Entry | None
     tail: Entry | None
     outstanding: int
-    """Broadcast and not advanced: those from `head` to `tail`, and those in flight."""
+    """The number of events from `head` to `tail`, plus the events in flight."""
     outstanding_bytes: int
-    """Their sizes, as far as they are known."""
+    """The sizes of the outstanding events, as far as they are known."""
     in_flight: int
-    """Handed to the `advance` that has not returned."""
+    """The number of events in the `advance` that has not returned."""
     in_flight_bytes: int
     in_flight_to: int
-    """The number after the last that was handed to an `advance`."""
+    """The number after the last event that was handed to an `advance`."""
     has_failed: bool
-    """Whether something of what is being advanced has failed."""
+    """Whether an event of the current `advance` has failed."""
     clean_to: int
-    """The number after the last of it that lies before that, if anything has; 0: nothing does."""
+    """The number after the last event before that failure; 0: there is none."""
     is_scheduled: bool
-    """Queued for the next advance, or being advanced."""
+    """Whether the lane is queued for the next advance, or being advanced."""
 
     def __init__(self, key: Hashable, first: Entry) -> None:
         self.key = key
@@ -193,10 +198,10 @@ class Lane:
         return self.head is not None and not self.head.unresolved
 
     def take(self, limit: int, decide: Decide, *, decides_all: bool = False) -> list[AdvanceItem]:
-        """Take the ready prefix, `limit` events at most. Empty if `decide` has the first one wait.
+        """Take the ready prefix, up to `limit` events. Empty if `decide` lets the first one wait.
 
         Args:
-            decides_all: Whether `decide` is asked of each event, not only of those that somebody failed or rejected.
+            decides_all: Whether `decide` is asked about each event, not only about failed or rejected ones.
         """
         batch: list[AdvanceItem] = []
         size_bytes = 0
@@ -213,7 +218,7 @@ class Lane:
                     self.clean_to = 0 if last is None else last.seq + 1
             batch.append(AdvanceItem(entry.payload, outcome))
             size_bytes += entry.size_bytes
-            # An event derived from it may still refer to this entry, and must not keep those behind it alive.
+            # A derived event may still refer to this entry, and must not keep the later entries alive.
             entry.lane = None
             last, entry = entry, entry.next
             last.next = None
@@ -230,7 +235,7 @@ class Lane:
 
 
 Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
-"""Says what `advance` is given of an event that somebody failed or rejected. None: it waits, being unresolved again."""
+"""Returns the outcome for `advance` of an event that somebody failed or rejected. None: it waits, unresolved again."""
 
 
 def _ignore(_: Lane) -> None:
@@ -242,45 +247,45 @@ def _as_it_is(_: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
 
 
 class Lanes:
-    """All lanes of a group, and a queue of those whose head is ready.
+    """The lanes of a group, and a queue of lanes whose head is ready.
 
-    Every method costs O(1), `take` O(number of events taken): a lane whose head is stuck is not looked at again until
-    its head resolves. Of the lanes without outstanding events only some are kept.
+    Every method costs O(1), `take` O(number of events taken): a lane with a stuck head is not looked at until the head
+    resolves. Only some of the empty lanes are remembered.
 
-    A lane is full when it has reached one of its two bounds, in events or in bytes. The caller of `append` enforces
-    them. The message that reaches the bound in bytes may exceed it, so that one which alone is larger passes too.
+    A lane is full when it has reached its bound in events or in bytes. The caller of `append` enforces the bounds. The
+    message that reaches the bound in bytes may exceed it, so that a larger message passes too.
     """
 
     def __init__(self, bound: int = sys.maxsize, bound_bytes: int = sys.maxsize) -> None:
         self.bound = bound
-        """Of the outstanding events of one lane."""
+        """The bound of one lane's outstanding events."""
         self.bound_bytes = bound_bytes
-        """Of their sizes."""
+        """The bound of their sizes."""
         self.full: dict[Hashable, Lane] = {}
         """The lanes that have been full, until they are down to half of both bounds; then `on_low_water` is called."""
         self.newly_full: Lane | None = None
-        """The lane that reached a bound last. The caller of `append` handles it, and sets this to None."""
+        """The lane that has just reached a bound. The caller of `append` handles it, and sets this to None."""
         self.outstanding = 0
         self.outstanding_bytes = 0
         self.on_low_water: Callable[[Lane], None] = _ignore
         self.on_failed: Callable[[Lane], None] = _ignore
-        """Called when an advance of something that has failed has returned."""
+        """Called when an advance with a failed event has returned."""
         self.decide: Decide = _as_it_is
         self.decided_lanes: Container[Hashable] = ()
-        """Those in which `decide` is asked of each event."""
+        """The lanes whose events are all decided by `decide`."""
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
 
     def __iter__(self) -> Iterator[Lane]:
-        """The lanes that are known, also empty ones."""
+        """Yield the known lanes, including empty ones."""
         return iter(self._lanes.values())
 
     def get(self, key: Hashable) -> Lane | None:
-        """The lane; None if it has no outstanding events, and perhaps never had."""
+        """Return the lane; None if it has no outstanding events, and perhaps never had."""
         return self._lanes.get(key)
 
     def is_full(self, lane: Lane) -> bool:
-        """Whether nothing may be added to `lane` at present."""
+        """Return whether nothing may be added to the lane now."""
         return lane.outstanding >= self.bound or lane.outstanding_bytes >= self.bound_bytes
 
     def append(
@@ -313,12 +318,12 @@ class Lanes:
         return entry
 
     def clear(self) -> None:
-        """Drop all events. An answer that still arrives queues nothing."""
+        """Drop all events. A late answer queues nothing."""
         for lane in self._lanes.values():
             entry = lane.head
             lane.head = lane.tail = None
             while entry is not None:
-                # Whoever still refers to an entry, a subscriber for example, must not keep those behind it alive.
+                # A subscriber may still refer to an entry, and must not keep the later entries alive.
                 entry.lane = None
                 following = entry.next
                 entry.next = None
@@ -345,7 +350,7 @@ class Lanes:
         return bool(ready)
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
-        """One batch after the other while a lane is ready. Asking for the next one finishes the one before."""
+        """Yield one batch after the other while a lane is ready. Asking for the next batch finishes the one before."""
         ready, finish = self._ready, self.finish
         decide, decided_lanes = self.decide, self.decided_lanes
         while ready:
@@ -360,9 +365,9 @@ class Lanes:
                 finish(lane)
 
     def take(self, limit: int = sys.maxsize) -> tuple[Lane, list[AdvanceItem]]:
-        """Take the ready prefix, `limit` events at most, of the lane that has waited longest.
+        """Take the ready prefix, up to `limit` events, of the lane that has waited longest.
 
-        It may be empty, see `decide`. `finish` it before it is queued again.
+        The prefix may be empty, see `decide`. Call `finish` before the lane is queued again.
 
         Raises:
             IndexError: No lane is ready; see `has_ready`.
@@ -374,9 +379,9 @@ class Lanes:
     def take_together(
         self, limit: int, limit_of_lane: int
     ) -> tuple[list[Lane], list[list[AdvanceItem]]]:
-        """Take the ready prefixes of those lanes that have waited longest, until they hold `limit` events or more.
+        """Take the ready prefixes of the lanes that have waited longest, until they hold `limit` events or more.
 
-        `finish` each before it is queued again.
+        Call `finish` for each before it is queued again.
         """
         lanes: list[Lane] = []
         batches: list[list[AdvanceItem]] = []
@@ -390,7 +395,7 @@ class Lanes:
                 lane.is_scheduled = False
                 continue
             if not (head.next or head.nacks or head.counts.failing or lane.key in decided_lanes):
-                # As `Lane.take` does it, without a call: where each message is a lane this runs for each.
+                # Like `Lane.take`, without a call: this runs for each message if each message is its own lane.
                 head.lane = lane.head = lane.tail = None
                 lane.in_flight, lane.in_flight_bytes, lane.in_flight_to = (
                     1,
@@ -409,7 +414,7 @@ class Lanes:
         return lanes, batches
 
     def finish(self, lane: Lane) -> None:
-        """The advance of what was taken from `lane` has returned."""
+        """Count the advance of the lane's batch as returned."""
         in_flight, in_flight_bytes = lane.in_flight, lane.in_flight_bytes
         lane.outstanding -= in_flight
         self.outstanding -= in_flight

@@ -1,13 +1,13 @@
-"""Who still owes an answer for which event. Synchronous, no I/O.
+"""Tracks which subscriber has resolved which event. Synchronous, no I/O.
 
-Events are numbered consecutively in broadcast order. A subscriber passes them in order, so its answers are one cursor,
-`done`: it has resolved everything before that number, apart from unconfirmed `TriggerEvent`s, which are counted with
-their event. All have passed an event once it lies before the lowest cursor. A heap finds that cursor; its items are
-corrected only when they reach the top. The cursor of an idle member lies beyond all numbers.
+Events are numbered consecutively in broadcast order. A subscriber resolves them in order, so its answers are one
+cursor, `done`: every earlier event is resolved, except for unconfirmed `TriggerEvent`s, which are counted with their
+event. All subscribers have passed an event once it lies before the lowest cursor. A heap finds that cursor; its items
+are corrected only when they reach the top. The cursor of an idle member lies after all numbers.
 
-How many members have to answer for an event (frozen at the broadcast), for how many it counts as failed, and how many
-of these had not pulled it, is a step function of its number: joining, failing and leaving add one step or two each,
-however many events are outstanding.
+Three counts are step functions of the event's number: how many members ack it (frozen at the broadcast), how many fail
+it, and how many of the latter had not pulled it. Joining, failing and leaving add one or two steps each, for any number
+of outstanding events.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class LedgerMember:
 
     def __init__(self) -> None:
         self.done = 0
-        """Everything before this number is resolved. May be moved forward at any time, unless it is `IDLE`."""
+        """Every event before this number is resolved. May be moved forward at any time, unless it is `IDLE`."""
         self.is_present = False
         self.failed_from: int | None = None
         self.order = 0
 
 
 class Ledger:
-    """The events that some member has not passed yet. Those that all have passed are released to the lanes.
+    """The events that a member has not passed yet. Events that all have passed are released to the lanes.
 
     `events` and `entries` are parallel lists; their first item has the number `base`. `entries` stays empty on the fast
     path, where nothing is acknowledged. Readers index by `number - base`, and read `base` again after every wait.
@@ -56,9 +56,9 @@ class Ledger:
         self.head = 0
         """The number that the next event gets."""
         self.passed = 0
-        """All have passed everything before this number, and it was released to the lanes."""
+        """Every member has passed the events before this number, and they were released to the lanes."""
         self._passed_bytes = 0
-        """The sizes of those before `passed` that are still in the lists."""
+        """The sizes of the events before `passed` that are still in the lists."""
         self._heap: list[tuple[int, int, LedgerMember]] = []
         self._joined = 0
         self._present = 0
@@ -75,7 +75,7 @@ class Ledger:
     def broadcast_in_lane(
         self, event: Any, payload: Any, lane: Hashable, now: float, size_bytes: int = 0
     ) -> None:
-        """Append an event. Those present now have to answer for it; for those counted as absent it has failed."""
+        """Append an event. Present members have to answer for it; for absent ones it has failed."""
         assert self.lanes is not None
         seq = self.head
         self.entries.append(self.lanes.append(lane, seq, payload, now, size_bytes))
@@ -87,7 +87,7 @@ class Ledger:
         return self.entries[seq - self.base]
 
     def clear(self) -> None:
-        """Drop all events: nobody reads or answers any more."""
+        """Drop all events: nobody reads or answers now."""
         self.events.clear()
         self.entries.clear()
         self.base = self.head
@@ -117,11 +117,11 @@ class Ledger:
         self._step(self.head, 0, 1)
 
     def remove_absent(self) -> None:
-        """Stop counting an absent member. What was broadcast while it was absent stays failed for it."""
+        """Stop counting an absent member. Events that were broadcast while it was absent stay failed for it."""
         self._step(self.head, 0, -1)
 
     def fail(self, member: LedgerMember, opened: Entry | None) -> None:
-        """Fail what `member` has not resolved; from now on it is absent.
+        """Fail every event that `member` has not resolved; from now on it is absent.
 
         Args:
             opened: The event that its filter has open. It fails even if the filter has rejected it.
@@ -142,7 +142,7 @@ class Ledger:
         self._remove(member)
 
     def leave(self, member: LedgerMember, opened: Entry | None) -> None:
-        """Accept (once persisted) what `member` was given, and fail what it was never given."""
+        """Accept (once persisted) the events that `member` received, and fail the others."""
         member.done = min(member.done, self.head)
         if opened is not None and opened.seq >= member.done:
             member.done = opened.seq + 1
@@ -160,7 +160,7 @@ class Ledger:
         self._compact()
 
     def _push(self, member: LedgerMember) -> None:
-        # A new order tells this item from an outdated one of the same member that the heap may still hold.
+        # A new order number tells this item from an outdated one of the same member in the heap.
         self._joined += 1
         member.order = self._joined
         heapq.heappush(self._heap, (member.done, member.order, member))
@@ -168,7 +168,7 @@ class Ledger:
 
     def _compact(self) -> None:
         if len(self._heap) > 2 * self._present + 16:
-            # Outdated items are removed when they reach the top. Behind a stuck member they never would.
+            # Outdated items are removed when they reach the top. Below a stuck member they never would.
             self._heap = [item for item in self._heap if self._is_current(item)]
             heapq.heapify(self._heap)
 
@@ -206,7 +206,7 @@ class Ledger:
         entry.make_nacks().mark_refused(member)
 
     def miss(self, member: LedgerMember, entry: Entry) -> None:
-        """As `refuse`, for one that `member` is not given."""
+        """Like `refuse`, for an event that `member` does not receive."""
         self.refuse(member, entry)
         if entry.nacks is not None and entry.nacks.has_refused(member):
             entry.nacks.unread += 1
@@ -232,7 +232,7 @@ class Ledger:
         return member.is_present and order == member.order
 
     def release_passed(self, limit: int = sys.maxsize) -> bool:
-        """Release to the lanes what all have passed since the last call; return whether more is left than `limit`.
+        """Release to the lanes the events that all have passed; return whether more than `limit` were due.
 
         Amortised O(number of events released).
         """
@@ -249,7 +249,7 @@ class Ledger:
             or 2 * behind >= len(self.events)
             or self._passed_bytes >= _TRIM_AT_BYTES
         ):
-            # So often that few events are kept needlessly, so seldom that no more are moved than removed.
+            # Trim often enough to hold few old events, and seldom enough to move fewer items than are removed.
             del self.events[:behind]
             del self.entries[:behind]
             self.base = until
@@ -263,7 +263,7 @@ class Ledger:
         at = self.passed
         passed_bytes = self._passed_bytes
         while at < until:
-            # Up to the next step the counts are the same for all events.
+            # Up to the next step all events have the same counts.
             if steps and steps[0][0] <= at:
                 self._apply_steps(at)
             end = min(until, steps[0][0]) if steps else until
@@ -274,7 +274,7 @@ class Ledger:
                 unresolved = entry.unresolved = entry.unresolved - 1
                 if not unresolved:
                     lane = entry.lane
-                    # Those behind their lane's head are found when the head is advanced.
+                    # Entries after their lane's head are found when the head is advanced.
                     if lane is not None and lane.head is entry:
                         queue(lane)
             at = end

@@ -1,4 +1,4 @@
-"""How many events were submitted to the store and are not answered yet, and the limit."""
+"""The limit of events that the store has not answered yet."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from triggerer.synchronization import Notifier
 
 
 class PendingLimit:
-    """Counts events that the store still holds: of one stream, of one trigger without a stream, or of all who catch up.
+    """Counts unanswered events: of one stream, of one trigger without a stream, or of all watchers that catch up.
 
-    It outlives groups and restarts: while the store is away, neither an ack timeout nor a redelivery makes room.
-    Whoever submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's answer
-    takes one away.
+    The count outlives groups and restarts: while the store is away, neither an ack timeout nor a redelivery makes room.
+    The code that submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's
+    answer subtracts one.
     """
 
     __slots__ = ("_changed", "count", "is_awaited", "limit")
@@ -31,7 +31,7 @@ class PendingLimit:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Make no more room: the service is stopping, and those who wait are going to be cancelled."""
+        """Make no room from now on: the service is stopping, and the waiting tasks are going to be cancelled."""
         self.limit = 0
 
     async def wait_for_room(self) -> None:

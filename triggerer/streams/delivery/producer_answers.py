@@ -1,4 +1,4 @@
-"""What a producer says of a message where that is stored: checked, since the store could not even count the rest."""
+"""Asks a producer about a message that is stored, and checks the answer before the store sees it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _log = structlog.get_logger(__name__)
 
 
 def dump_event(producer: SharedStreamProducer, event: Any) -> bytes | None:
-    """See `SharedStreamProducer.dump_event`; None: nothing is to be kept of it.
+    """See `SharedStreamProducer.dump_event`; None: the message needs no copy.
 
     Raises:
-        Exception: What the producer raised.
-        PluginError: It returned something else.
+        Exception: The producer's error.
+        PluginError: It returned another type.
     """
     what = f"dump_event() of {type(producer).__qualname__}"
     with plugin_code(what):
@@ -33,8 +33,8 @@ def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
     """See `SharedStreamProducer.get_idempotency_key`.
 
     Raises:
-        Exception: What the producer raised.
-        PluginError: It returned something else.
+        Exception: The producer's error.
+        PluginError: It returned another type.
     """
     what = f"get_idempotency_key() of {type(producer).__qualname__}"
     with plugin_code(what):
@@ -45,7 +45,7 @@ def idempotency_key(producer: SharedStreamProducer, payload: Any) -> str | None:
 
 
 def dead_letters_rejected(producer: SharedStreamProducer, payload: Any) -> bool:
-    """See `SharedStreamProducer.dead_letters_rejected`; False where the producer raises: then it is set aside."""
+    """See `SharedStreamProducer.dead_letters_rejected`; False if the producer raises, so that the message is parked."""
     what = f"dead_letters_rejected() of {type(producer).__qualname__}"
     try:
         with plugin_code(what):

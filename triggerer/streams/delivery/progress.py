@@ -1,4 +1,4 @@
-"""What wakes the pump and a paused poll."""
+"""Wakes the pump and a paused poll."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Progress:
         self._room = Notifier()
 
     def signal(self) -> None:
-        """Something moved. Wakes the pump and a paused poll."""
+        """Wake the pump and a paused poll: something has moved."""
         self.is_signalled = True
         self._moved.set()
         self._room.notify_all()
 
     def signal_room(self) -> None:
-        """Something was advanced or read. Wakes a paused poll, and whoever waits for the group to drain."""
+        """Wake a paused poll and the callers that wait for the group to drain: something was advanced or read."""
         self._room.notify_all()
 
     async def wait(self) -> None:
@@ -37,6 +37,6 @@ class Progress:
 
     async def wait_for_room(self) -> None:
         """Wait until something is read or advanced. For any number of tasks."""
-        # Have it noted again: while the pump awaits an advance it does not reset this.
+        # Ask for a new signal: while the pump awaits an advance it does not reset this.
         self.is_signalled = False
         await self._room.wait()

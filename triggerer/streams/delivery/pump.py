@@ -1,4 +1,4 @@
-"""The only caller of `advance`."""
+"""Advances the broker's position. The only caller of `advance`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from triggerer.streams.delivery.lanes import Lane
 from triggerer.streams.delivery.loop_tick import LoopTick
 
 _BURST: Final = 512
-"""How many events are handled before other tasks get to run, when very many become ready at once."""
+"""Events that are handled before other tasks run, if many become ready at once."""
 _REQUEST: Final = 2_048
 """The most events of one advance where lanes advance side by side: each advance is a request to the broker."""
 
 
 class Pump:
-    """Releases what all have passed to the lanes, and advances each lane whose head is ready.
+    """Releases the events that all have passed to the lanes, and advances each lane whose head is ready.
 
     Within a lane an advance starts only after the last one returned. At most one is awaited at a time in the group,
     unless the producer declares that its lanes advance side by side. An advance that raises ends the group.
@@ -34,15 +34,15 @@ class Pump:
         self._task_name = f"shared-stream-pump[{state.key}]"
         self._what = f"advance() of the shared stream {state.name}"
         self._awaited: Sequence[AdvanceItem] | None = None
-        # Where lanes advance side by side.
+        # The advances of lanes that advance side by side.
         self._awaited_beside: dict[Lane, Sequence[AdvanceItem]] = {}
         self._awaited_together: dict[int, Sequence[Sequence[AdvanceItem]]] = {}
-        # What a call that is still awaited has said to be advanced.
+        # The lanes that an awaited call has reported as advanced.
         self._reported: deque[tuple[Lane, Sequence[AdvanceItem]]] = deque()
 
     @property
     def awaited(self) -> list[Sequence[Any]]:
-        """What was handed to each advance that has not returned. They are told apart by identity."""
+        """The batches of the advances that have not returned. Compare them by identity."""
         one = [] if self._awaited is None else [self._awaited]
         return [*one, *self._awaited_beside.values(), *self._awaited_together.values()]
 
@@ -59,7 +59,7 @@ class Pump:
                     await checkpoint()
                 await self._advance_with_state(tasks)
                 if not state.is_acknowledged:
-                    # No advance will say so there: whoever waits for the group to drain looks again.
+                    # There are no advances on the fast path, so wake the callers that wait for the group to drain.
                     progress.signal_room()
 
     async def _advance_with_state(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -107,7 +107,7 @@ class Pump:
             if backlogs.by_lane:
                 self._state.mark_advanced(batch)
             if turns.has_turned:
-                # The plugin may have shielded this advance from a cancellation; another one must not follow. If the
+                # The plugin may have shielded this advance from a cancellation, and another must not follow. If the
                 # loop has not turned, nobody can have cancelled it.
                 await checkpoint_if_cancelled()
                 if self._state.lease.is_over:
@@ -213,7 +213,7 @@ class Pump:
         state.progress.signal()
 
     def _finish_reported(self) -> None:
-        """Let those lanes go on that were advanced while others of their call were not."""
+        """Finish the lanes that a call has reported as advanced while its other lanes were not."""
         state = self._state
         try:
             with plugin_code(self._what):
@@ -229,5 +229,5 @@ class Pump:
 
 
 def _unreported(together: Sequence[Lane], reported: set[int]) -> Sequence[Lane]:
-    """Return the lanes of one call that were not reported as advanced while others were not."""
+    """Return the lanes of a call that were not reported early."""
     return [lane for place, lane in enumerate(together) if place not in reported]

@@ -1,4 +1,4 @@
-"""Sets a message aside for each watcher that rejected it, where the broker has no place for it (contract, rule 18)."""
+"""Parks a message for each watcher that rejected it, if the broker has no place for it (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ from triggerer.streams.delivery.subscriber import Subscriber
 _log = structlog.get_logger(__name__)
 
 _MOST_AHEAD: Final = 200
-"""Messages of a lane that are set aside in one transaction."""
+"""Messages of a lane that are parked in one transaction."""
 _MOST_KNOWN: Final = 10_000
-"""Messages that are known to be set aside."""
+"""Parked messages that are remembered."""
 _NO_REASON: Final = "the watcher's filter rejected it"
 
 
 class Rejected:
-    """Decides as `decide` does, and then has what was rejected set aside before the broker is advanced past it.
+    """Decides like `decide`, and then parks rejected messages before the broker advances past them.
 
-    The producer keeps a message that it dead-letters by itself. All others would be gone: they are stored for
-    each watcher that rejected them, by their idempotency key, so a redelivery stores nothing more. Until that is
-    durable the lane waits, as it waits for events. A message that cannot be stored counts as failed for the watcher.
+    The producer keeps a message that it dead-letters. Any other rejected message would be lost, so it is stored for
+    each watcher that rejected it, by its idempotency key; a redelivery stores nothing new. The lane waits until that is
+    durable. A message that cannot be stored counts as failed for the watcher.
     """
 
     def __init__(self, state: GroupState, decide: Decide) -> None:
         self._state = state
         self._decide = decide
         self._known: dict[tuple[int, str], None] = {}
-        """By watcher and key what this group has set aside, the oldest first. Behind a message that fails it may come
-        again many times, and a person may have replayed or discarded it meanwhile."""
+        """The watcher ids and keys that this group has parked, the oldest first.
+
+        After a message that fails, the broker may redeliver a rejected one many times, and an operator may have
+        replayed or discarded it meanwhile.
+        """
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         """See `triggerer.streams.delivery.lanes.Decide`. Synchronous."""
@@ -57,7 +60,7 @@ class Rejected:
             is_set_aside = entry.nacks is not None and entry.nacks.is_set_aside
             return replace(decided, is_set_aside=True) if is_set_aside else decided
         self._look_ahead(entry)
-        # By now the store may have answered.
+        # The store may have answered already.
         return None if entry.unresolved else self.decide(entry, entry.outcome())
 
     @property
@@ -70,7 +73,7 @@ class Rejected:
         )
 
     def _look_ahead(self, entry: Entry) -> None:
-        """Set aside also what follows in the lane, or each message would wait for a transaction of its own."""
+        """Park following messages of the lane too; otherwise each would wait for its own transaction."""
         following = entry.next
         for _ in range(_MOST_AHEAD):
             if following is None or following.unresolved:
@@ -82,7 +85,7 @@ class Rejected:
             following = following.next
 
     def _begin(self, entry: Entry) -> bool:
-        """Submit a message for the watchers that rejected it; False if that is needless, or was done before."""
+        """Park a message for the watchers that rejected it; False if that is needless or was done before."""
         nacks, producer = entry.nacks, self._state.producer
         assert producer is not None
         if nacks is None or nacks.is_set_aside or dead_letters_rejected(producer, entry.payload):
@@ -95,7 +98,7 @@ class Rejected:
         if not rejections:
             return False
         nacks.is_set_aside = True
-        # First this: the store may answer at once.
+        # The store may answer at once.
         entry.unresolved += 1
         for member, rejection in rejections:
             assert isinstance(member, Subscriber)
@@ -110,7 +113,7 @@ class Rejected:
         try:
             data = dump_event(producer, rejection.event)
         except Exception as error:
-            # The plugin's. The message is not passed, and comes again.
+            # The plugin failed. The message is not advanced, and the broker redelivers it.
             self._refuse(entry, nacks, member, error)
             return
         if data is None:
@@ -140,7 +143,7 @@ class Rejected:
     ) -> Callable[[Exception | None], None]:
         def note(error: Exception | None) -> None:
             if isinstance(error, LeaseLost):
-                # Another instance owns the stream, and reads the message. This group advances nothing from now on.
+                # Another instance owns the stream and reads the message. This group advances nothing from now on.
                 return
             if error is None:
                 self._remember(watcher, what)
@@ -167,7 +170,7 @@ class Rejected:
             del self._known[next(iter(self._known))]
 
     def _refuse(self, entry: Entry, nacks: Nacks, member: Subscriber, error: Exception) -> None:
-        """It is not stored, so the watcher has failed it: it comes again, or the watcher falls behind there."""
+        """Count the message as failed for the watcher, because it is not stored."""
         nacks.is_set_aside = False
         self._state.ledger.refuse(member, entry)
         if member.on_refused is not None:
@@ -180,7 +183,7 @@ class Rejected:
     def _lane_of(self, entry: Entry) -> str:
         assert entry.lane is not None
         key = entry.lane.key
-        # A lane that cannot be stored is still shown. A replay of the message does not need the lane.
+        # A lane without a stored form is still shown. A replay of the message does not need the lane.
         return encode_lane(key) or f'"{storable_text(str(key))}"'
 
     def _key_of(self, entry: Entry, lane: str) -> str:
@@ -199,5 +202,5 @@ class Rejected:
             return key
         if state.reads_log:
             return f"{lane}@{state.position_of(entry)}"
-        # Without a key a message that comes again is another.
+        # Without an idempotency key a redelivery counts as another message.
         return f"{lane}@{state.now().isoformat()}/{entry.seq}"

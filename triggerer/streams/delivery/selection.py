@@ -1,7 +1,7 @@
-"""Which subscribers an event concerns: a selector names the values that its filter looks for, for a lookup in a table.
+"""Finds the subscribers that want an event, by the values that their selectors name.
 
-An event costs one lookup for each distinct `by`, however many subscribers there are. A subscriber is idle, and is not
-woken, until an event concerns it (`Ledger.mark_idle`).
+An event costs one lookup for each distinct `by`, for any number of subscribers. A subscriber is idle, and is not woken,
+until an event concerns it (`Ledger.mark_idle`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NOBODY: Final = ()
 
 
 class Selecting(Protocol):
-    """Says which events concern it."""
+    """A subscriber with a selector."""
 
     def offer(self, seq: int) -> None:
-        """Its selector names the event of this number, which has just been broadcast."""
+        """Offer the newest event, which the selector names."""
 
 
 class Selection:
@@ -53,14 +53,14 @@ class Selection:
             del self.tables[by]
 
     def offer(self, event: Any, seq: int) -> None:
-        """Offer an event that has just been broadcast to those whom it concerns."""
+        """Offer the newest event to the subscribers whose selectors name it."""
         for table in self.tables.values():
             for subscriber in table.find(event):
                 subscriber.offer(seq)
 
 
 class _Table:
-    """Which subscriber looks for which value, among those that read the value from events in the same way."""
+    """The subscribers by the values they look for. All of them read the value from events in the same way."""
 
     __slots__ = ("_read", "_seekers", "members")
 
@@ -82,7 +82,10 @@ class _Table:
                 del self._seekers[value]
 
     def find(self, event: Any) -> Iterable[Selecting]:
-        """Whom the event concerns. All of them if it cannot be read: only their filters know what that means."""
+        """Return the subscribers that look for the event's value.
+
+        All of them if it cannot be read: only a filter can judge that.
+        """
         try:
             return self._seekers.get(self._read(event), _NOBODY)
         except BaseException as error:
@@ -93,7 +96,7 @@ class _Table:
 
 
 def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
-    """Whether an event concerns a filter with this selector; None: any does."""
+    """Return whether a filter with this selector wants an event; None: it wants any."""
     if selector is None:
         return True
     try:
@@ -101,7 +104,7 @@ def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        # Only its filter knows what that means.
+        # Only the filter can judge that.
         return True
 
 
@@ -120,7 +123,7 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
             hint="return a SharedStreamSelector, or None",
         )
     if selector is not None:
-        # If what the poll is going to use raises, it raises here, where it harms nobody else.
+        # An error that would be raised in the poll is raised here, where it harms nobody else.
         hash(selector.by)
         if not isinstance(selector.values, frozenset):
             raise PluginError(
@@ -132,7 +135,10 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
 
 
 def is_selecting(cls: type[BaseEventTrigger]) -> bool:
-    """Whether the class's selector belongs to its filter: it is defined in the same class, or in a subclass of that."""
+    """Return whether the class's selector belongs to its filter.
+
+    They belong together if one class defines both, or a subclass defines the selector.
+    """
     for one in cls.__mro__:
         if "shared_stream_selector" in vars(one):
             return True

@@ -1,4 +1,4 @@
-"""Who is too slow: it holds up a sibling that waits for more, and falls behind alone (contract, rules 8 and 18)."""
+"""Finds the subscribers that hold up a waiting sibling; they fall behind alone (contract, rules 8 and 18)."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ from triggerer.streams.delivery.subscribers import Subscribers
 from triggerer.synchronization import AutoResetEvent
 
 TURNS_BEFORE_OVERFLOW: Final = 8
-"""Of the event loop: a reader that only waits for its turn is not slow."""
+"""Ticks of the event loop: a reader that only waits for its turn is not slow."""
 
 
 class _Filled(NamedTuple):
-    """What of a lane, or of the stream, is more than half of a bound, counted from its newest event."""
+    """The newest events of a lane, or of the stream, that fill more than half of a bound."""
 
     newest: int
-    """The number of that."""
+    """The number of the newest event."""
     first: int
-    """The number of the first event of it; -1: all that is there is less."""
+    """The number of the first of these events; -1: all events fill less than half."""
     before: int | None
-    """If that is the newest itself, the number of the one before it (-1: there is none); otherwise None."""
+    """If the newest event alone fills half, the number of the event before it (-1: none); otherwise None."""
     broadcast_at: float
-    """When the newest was broadcast."""
+    """When the newest event was broadcast."""
 
 
 class SlowSubscribers:
-    """Fails those that hold up the poll, or a paused lane, while a sibling waits for more: they fall behind alone.
+    """Fails subscribers that hold up the poll or a paused lane while a sibling waits for more: they fall behind alone.
 
-    A lane, or a poll that has reached a bound of the stream, goes on at half of the bound. So who has more than that to
-    resolve holds it up by itself, whatever store and broker do. A sibling waits for more of a lane when it has resolved
-    all of it that was broadcast, or read it while it catches up; of the stream, when it has resolved all.
+    A lane, or a poll at a bound of the stream, continues at half of the bound. A subscriber with more than half of it
+    unresolved is therefore the one that holds it up, not the store or the broker. A sibling waits for more of a lane
+    once it has resolved the lane, or read it while it catches up; for more of the stream once it has resolved
+    everything.
 
-    While the store is slow, nobody counts as slow: then all wait for it. Where a single message is more than half of a
-    bound in bytes, who resolves it last is not slow yet: it has the overflow grace, from the broadcast on.
+    While the store is slow, no subscriber counts as slow, because all wait for the store. If a single message fills
+    half of a bound in bytes, its last subscriber has the overflow grace from the broadcast on.
 
-    `run` is a task of the group. It looks when a lane has become full or the poll pauses (`look`), and then whenever
-    something moves, as long as that lasts. Otherwise it costs nothing.
+    `run` is a task of the group. It looks when a lane has become full or the poll pauses (`look`), and then at each
+    movement while that lasts. Otherwise it costs nothing.
     """
 
     def __init__(
@@ -63,17 +64,21 @@ class SlowSubscribers:
         self._needed = AutoResetEvent()
         self._filled: dict[Lane | None, _Filled] = {}
         self._again_at = math.inf
-        """When to look again although nothing moves."""
+        """When to look again without any movement."""
 
-    # What the flow control tells
+    # Called by the flow control
 
     def look(self) -> None:
-        """A lane was paused."""
+        """Look for slow subscribers: a lane was paused."""
         self._needed.set()
         self._state.progress.signal_room()
 
     def mark_poll_paused(self, full_lane: Lane | None) -> None:
-        """The poll pauses. `held`: the full lane of the message that it holds, if it pauses for that."""
+        """Record that the poll pauses.
+
+        Args:
+            full_lane: The full lane of the message that the poll holds, if the poll pauses for that lane.
+        """
         self.is_poll_paused, self._full_lane = True, full_lane
         self.look()
 
@@ -81,7 +86,7 @@ class SlowSubscribers:
         self.is_poll_paused, self._full_lane = False, None
 
     def full_subscribers(self) -> list[Subscriber]:
-        """Those whose queue is full."""
+        """Return the subscribers whose queue is full."""
         limit = self._state.ledger.head - self._state.settings.subscriber_queue_size
         return [subscriber for subscriber in self._subscribers if subscriber.pulled <= limit]
 
@@ -113,7 +118,7 @@ class SlowSubscribers:
                     await checkpoint()
                 for subscriber in self._find():
                     self.fail(subscriber, "its siblings wait for more")
-                # Much may have moved in that time, of which nobody is told once more.
+                # Movements during these ticks wake nobody again.
             elif self._is_store_slow:
                 await self._wait_for_store()
             else:
@@ -121,7 +126,7 @@ class SlowSubscribers:
         self._filled.clear()
 
     def _paused_lanes(self) -> list[Lane]:
-        """The lanes that get nothing more at present."""
+        """Return the lanes that receive nothing now."""
         state = self._state
         if state.producer is not None and state.producer.pauses_lanes:
             return list(state.lanes.full.values())
@@ -137,7 +142,7 @@ class SlowSubscribers:
         return self._sink.is_full or self._pending.count >= self._pending.limit
 
     async def _wait_for_store(self) -> None:
-        """Not for progress: what made the store slow may belong to other streams."""
+        """Do not wait for progress: the events that make the store slow may belong to other streams."""
         if self._sink.is_full:
             await self._sink.wait_for_room()
         else:
@@ -157,21 +162,21 @@ class SlowSubscribers:
         await self._state.clock.sleep_until(instant)
         scope.cancel()
 
-    # Who it is
+    # Finding them
 
     def _find(self) -> list[Subscriber]:
-        """Those who are too slow now; sets when to look again."""
+        """Return the slow subscribers, and set when to look again."""
         state, ledger, lanes = self._state, self._state.ledger, self._paused_lanes()
         self._again_at = math.inf
         if len(self._filled) > len(lanes) + 1:
-            # Some are not full any more.
+            # Some lanes have room again.
             self._filled.clear()
         if state.is_ending or state.is_stopping or state.blocked_by or self._is_store_slow:
-            # Whoever fell behind, nothing more would be broadcast.
+            # Nothing would be broadcast even if a subscriber fell behind.
             return []
         lowest = ledger.lowest()
         if lowest >= ledger.head:
-            # All have resolved all: the store or the broker is awaited. Nearly always, where all is well.
+            # Every subscriber has resolved everything: the store or the broker is slow. This is the usual case.
             return []
         found: dict[Subscriber, None] = {}
         if self.is_poll_paused and any(one.done >= ledger.head for one in self._subscribers):
@@ -195,12 +200,12 @@ class SlowSubscribers:
         slow = list(self._subscribers_filling(filled))
         if not slow or any(self._is_past(lane, tail, one) for one in self._subscribers):
             return slow
-        # Who has read all of it while it catches up waits for more, too.
+        # A watcher that has read the whole lane while it catches up waits for more, too.
         others = self._watchers_that_read(lane, tail)
         return [one for one in slow if not others.issubset(one.source.watchers)]
 
     def _is_past(self, lane: Lane, entry: Entry, subscriber: Subscriber) -> bool:
-        """Whether it has resolved all of the lane up to here, and is given what follows: it is not behind itself."""
+        """Return whether it has resolved the lane up to this entry and is live for the next message."""
         state = self._state
         if subscriber.done <= entry.seq or subscriber.waits_for(lane.key):
             return False
@@ -210,9 +215,9 @@ class SlowSubscribers:
         return state.backlogs.live_source(subscriber.source, lane.key, coming) is not None
 
     def _has_sibling_past(self, slow: Subscriber) -> bool:
-        """Whether anybody else has taken the first message that it has not resolved.
+        """Return whether a sibling has resolved the first message that the slow subscriber has not.
 
-        Where all the others are behind before that message, it would have failed for all, and lost a delivery.
+        If all siblings are behind before that message, it would fail for all and lose a delivery.
         """
         entry = self._state.ledger.entry(slow.done)
         lane = entry.lane
@@ -222,7 +227,7 @@ class SlowSubscribers:
         ) or not self._watchers_that_read(lane, entry).issubset(slow.source.watchers)
 
     def _watchers_that_read(self, lane: Lane, entry: Entry) -> set[WatcherRef]:
-        """Who is, or was, behind in the lane, and has read this message of it while it caught up."""
+        """Return the watchers with a backlog in the lane that have read this message while they caught up."""
         backlogs = self._state.backlogs.by_lane.get(lane.key)
         if not backlogs:
             return set()
@@ -246,9 +251,9 @@ class SlowSubscribers:
                 self._again_at = min(self._again_at, due)
 
     def _find_filled(self, lane: Lane | None, tail: Entry, half: int, half_bytes: int) -> _Filled:
-        """What of a lane is more than `half` or `half_bytes`; None: of the stream. Once for each newest event.
+        """Return the newest events of the lane that fill more than half of a bound; None: of the stream.
 
-        What all have passed since counts as well: nobody has it to resolve.
+        The result is remembered for each newest event. Events that all have resolved since count as well.
         """
         filled = self._filled.get(lane)
         if filled is None or filled.newest != tail.seq:

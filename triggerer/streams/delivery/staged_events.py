@@ -1,4 +1,4 @@
-"""Events of a stream whose producer keeps a state: they wait for the pump's next turn, and the state goes with them."""
+"""Stores a producer's state with the events that it covers: the events wait for the pump's next turn."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from triggerer.streams.delivery.lanes import Entry
 from triggerer.streams.supervision.stream_state import StoredState, tells_state_ahead
 
 _MOST: Final = 512
-"""Items that a state passes at once: no more than the pump advances at once."""
+"""The most items that one state covers: the pump's own bound."""
 
 
 def stage(
     state: GroupState, sink: EventSink, with_state: EventsWithState | None, stored: StreamState
 ) -> Staging | None:
-    """The group's staging, where its producer tells its state ahead; None: the state is stored after the events."""
+    """Return the group's staging if its producer tells its state ahead; None: the state is stored after the events."""
     producer = state.producer
     assert producer is not None
     if (
@@ -38,10 +38,10 @@ def stage(
 class Staging:
     """The `EventSink` of such a group's subscribers.
 
-    What filters derive is handed on in the pump's next turn. By then they have moved past the message as a rule, and
-    the state that passes it goes into the transaction of its events. Where a sibling has not, or a filter awaits
-    something between its event and its next message, the events go first, and the last ones take the state with them;
-    nobody waits for anybody else. Nothing is advanced while a state is on its way, and no other is sent.
+    Derived events are submitted in the pump's next turn. By then the subscribers have usually moved past the message,
+    and the state that covers it joins the transaction of its events. If a subscriber has not, the events go first, and
+    the last ones take the state with them; nobody waits. Nothing is advanced while a state is on its way, and no other
+    state is sent.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Staging:
         self._stored = stored
         self._staged: list[Submission] = []
         self.is_ahead = False
-        """Whether a state is on its way that passes what is not advanced."""
+        """Whether a state is on its way that covers messages which are not advanced."""
         self._is_advance_due = False
         self._is_ended = False
         stored.on_saved = state.progress.signal
@@ -77,10 +77,10 @@ class Staging:
             self._sink.submit_nowait(event, yielded, source, key, ordinal)
             return
         try:
-            # It may change afterwards, and is read later.
+            # The event may change before it is read.
             kept = deepcopy(yielded)
         except Exception:
-            # Whatever it is, a store will refuse it in its own words.
+            # A store will refuse it with its own error.
             self._hand_on()
             self._sink.submit_nowait(event, yielded, source, key, ordinal)
             return
@@ -89,9 +89,9 @@ class Staging:
             self._state.progress.signal()
 
     def flush(self) -> None:
-        """Hand on what is staged. For the pump, after it has released what all have passed."""
+        """Submit the staged events. Called by the pump after it has released the passed events."""
         if not self._staged or self.is_ahead or self._is_advance_due or self._stored.is_saving:
-            # Each of these notes progress when it ends.
+            # Each of these signals progress when it ends.
             return
         passed = self._find_passed()
         if not passed:
@@ -117,16 +117,16 @@ class Staging:
         self._state.progress.signal()
 
     def mark_advanced(self) -> None:
-        """The pump has advanced what was ready."""
+        """Record that the pump has advanced every ready lane."""
         self._is_advance_due = False
 
     def end(self) -> None:
-        """The group has ended. What is staged is stored all the same, and what is still derived, at once."""
+        """End with the group: submit the staged events, and later ones at once."""
         self._is_ended = True
         self._hand_on()
 
     def _find_passed(self) -> list[AdvanceItem]:
-        """What would be advanced next if all that is staged were durable; empty if none of that belongs to it."""
+        """Return the items to advance if all staged events were durable; empty if no staged event belongs to them."""
         lanes, passed = self._state.lanes, self._state.ledger.passed
         staged: Counter[Entry] = Counter()
         for one in self._staged:

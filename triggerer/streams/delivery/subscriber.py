@@ -1,4 +1,4 @@
-"""One trigger's place on a shared stream: what its filter reads, what it derives, and how it ends."""
+"""One member's reading end in one group: the stream that its filter reads, the events that it derives, and its end."""
 
 from __future__ import annotations
 
@@ -82,26 +82,26 @@ class Subscriber(Deriver):
         self.on_refused = on_refused
         self.on_departed = on_departed
         self.error: BaseException | None = None
-        """What ended it; set before its filter learns of it."""
+        """The error that ended it; set before its filter learns of it."""
         self.may_read = True
         """False once it has been ended, or has left."""
         self.pulled = 0
         """The number of the first event that the filter has not been given; `IDLE` while it is idle."""
         self.sent_ahead = 0
-        """The number of the first event that was not shown to its filter before it is pulled, see `known_ahead`."""
+        """The number of the first event that `known_ahead` has not shown."""
         self.joined_at = 0
         """The number of the first event that it answers for."""
         self.was_absent = False
-        """Whether its watchers may have failed something before, of which nobody has decided yet."""
+        """Whether its watchers may have failed earlier events that are not decided yet."""
         self._missed_to = 0
-        """The number after the last message that it was not given, since something before that was not decided."""
+        """The number after the last message that it missed because an earlier one was not decided."""
         self.wanted: deque[int] | None = None
-        """The numbers of the events that concern its filter and that it has not been given; None: all events do."""
+        """The numbers of the wanted events that its filter has not received; None: it wants all events."""
         self.is_open = False
         """Whether the filter has pulled an event and not yet asked for the next."""
         self.open_entry: Entry | None = None
         self.open_source: EventSource | None = None
-        """Where the events of the open message go, if not to all of its watchers: some are behind."""
+        """The source for events of the open message, if some of its watchers are behind and so receive none."""
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
@@ -111,13 +111,13 @@ class Subscriber(Deriver):
         self._loop_thread = threading.get_ident()
         self._token = current_token()
 
-    # What the group asks and tells
+    # Called by the group
 
     def start_at(self, seq: int) -> None:
         self.pulled = self.joined_at = seq
 
     def wake(self) -> None:
-        """Something can be read, or it has been ended. Does nothing unless its filter awaits the stream."""
+        """Wake the filter if it awaits the stream: something can be read, or the subscriber was ended."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -143,12 +143,12 @@ class Subscriber(Deriver):
         self._scope.cancel()
 
     def waits_for(self, key: Hashable) -> bool:
-        """Whether it reads nothing of this lane until what is outstanding from before it came back is decided."""
+        """Return whether it skips this lane until the messages from before it came back are decided."""
         lane = self.state.lanes.get(key)
         return self.was_absent and lane is not None and self._reads_nothing_of(lane)
 
     def offer(self, seq: int) -> None:
-        """Its selector names the event of this number, which has just been broadcast."""
+        """Offer the newest event, which its selector names."""
         assert self.wanted is not None
         self.wanted.append(seq)
         if self.done == IDLE:
@@ -157,14 +157,17 @@ class Subscriber(Deriver):
             self.wake()
 
     def known_ahead(self, limit: int) -> list[Any]:
-        """The next raw events that its filter has not been given, in order; resolves nothing. Empty once it ended."""
+        """Return the next raw events that its filter has not received, in order; resolves nothing.
+
+        Empty once it has ended.
+        """
         if self.error is not None or not self.is_present:
             return []
         ledger = self.state.ledger
         at = self.pulled - ledger.base
         events = ledger.events[at : at + limit]
         if self._has_lanes_to_pass:
-            # Those that it passes are not given to it; what follows them is not known to be next.
+            # The filter does not receive the events that it passes, and nobody knows yet what follows them.
             for place, entry in enumerate(ledger.entries[at : at + limit]):
                 if self._is_passed(entry):
                     events = events[:place]
@@ -172,7 +175,7 @@ class Subscriber(Deriver):
         self.sent_ahead = max(self.sent_ahead, self.pulled + len(events))
         return events
 
-    # What the filter does
+    # Called by the filter
 
     def reject_open_event(self, reason: str | None = None) -> bool:
         """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
@@ -193,7 +196,7 @@ class Subscriber(Deriver):
             self.state.progress.signal()
 
     async def stream(self) -> AsyncGenerator[Any, None]:
-        """The raw events, from the first one after joining. Asking for the next resolves the one before."""
+        """Yield the raw events from the first one after joining. Asking for the next one resolves the one before."""
         state = self.state
         ledger, progress, backlogs = state.ledger, state.progress, state.backlogs.by_lane
         events, entries, wanted = ledger.events, ledger.entries, self.wanted
@@ -204,7 +207,7 @@ class Subscriber(Deriver):
             if wanted is not None:
                 seq = wanted.popleft() if wanted else ledger.head
                 if seq > self.done:
-                    # The events in between do not concern it.
+                    # The filter does not want the events in between.
                     self.done = self.pulled = seq
                     if not progress.is_signalled:
                         progress.signal()
@@ -220,14 +223,14 @@ class Subscriber(Deriver):
                                 progress.signal()
                             continue
                     elif may_be_behind:
-                        # Nobody is behind any more.
+                        # No watcher is behind now.
                         may_be_behind = False
                         self._open_to_all()
                     self.open_entry = entry
                 self.is_open = True
                 self.pulled = seq + 1
                 yield events[at]
-                # Nobody sees this before the next one is open, or the filter waits or ends: nothing is awaited here.
+                # Nothing is awaited between here and the next open event, so nobody sees this in between.
                 self.done = seq + 1
                 if not progress.is_signalled:
                     progress.signal()
@@ -248,17 +251,17 @@ class Subscriber(Deriver):
         self.open_entry = None
         if self.error is not None:
             raise self.error
-        # It has left, so the ledger does not wait for it; its filter swallowed the cancellation.
+        # The subscriber has left, so the ledger does not wait for it. Its filter swallowed the cancellation.
 
     def _open_to_all(self) -> None:
-        """Give the events of the open message to all of its watchers."""
+        """Derive events of the open message for all of its watchers."""
         self.open_source = None
 
     def _may_open(self, entry: Entry) -> bool:
-        """Whether it is given this message; False if all of its watchers are, or may be, behind in the lane.
+        """Return whether the filter receives this message; False if its watchers are, or may be, behind in the lane.
 
-        It reads no lane that holds something from before it came back: whether its watchers are behind there is decided
-        only when that is at the lane's head. Nor one in which a message has failed that comes again.
+        It skips a lane with messages from before it came back: whether its watchers are behind there is decided only at
+        the head of the lane. It also skips a lane with a failed message that is redelivered.
         """
         state, lane = self.state, entry.lane
         assert lane is not None
@@ -274,7 +277,7 @@ class Subscriber(Deriver):
             position = state.position_of(entry)
             source = state.backlogs.live_source(self.source, lane.key, position)
             if source is None and entry.seq < self.sent_ahead:
-                # It was sent to where the filter runs before its watchers were set back.
+                # The message was sent ahead to the filter's process before its watchers were rewound.
                 self.open_source = EventSource((), self.source.fence)
                 return True
             if (
@@ -282,7 +285,7 @@ class Subscriber(Deriver):
                 and state.reads_log
                 and not state.backlogs.are_stored(self.source, lane.key)
             ):
-                # The group before ended while that was being written: this one waits for it too.
+                # The earlier group ended while the position was being stored. This group waits for it too.
                 self._miss(entry)
                 return False
             self.open_source = source if source is not self.source else None
@@ -290,7 +293,10 @@ class Subscriber(Deriver):
         return True
 
     def _miss(self, entry: Entry) -> None:
-        """Fail a message that it is not given: whether its watchers are behind is decided at the lane's head."""
+        """Fail a message that the filter does not receive.
+
+        The head of the lane decides whether its watchers are behind.
+        """
         state, seq = self.state, entry.seq
         state.absences.begin(self.source.watchers, seq)
         state.absences.end(self.source.watchers, seq + 1)
@@ -307,14 +313,14 @@ class Subscriber(Deriver):
         )
 
     def _has_missed_head(self, lane: Lane) -> bool:
-        """Whether the lane's head is a message that it was not given: its watchers are about to fall behind there."""
+        """Return whether the filter missed the lane's head, so that its watchers are about to fall behind there."""
         head = lane.head
         if head is None or head.seq >= self._missed_to:
             return False
         return head.nacks is not None and head.nacks.has_refused(self)
 
     def _is_behind_at(self, entry: Entry, lane: Lane) -> bool:
-        """Whether all of its watchers have fallen behind in the lane, and have not caught up to this message."""
+        """Return whether all of its watchers are behind in the lane, and have not caught up to this message."""
         state = self.state
         if lane.key not in state.backlogs.by_lane:
             return False
@@ -325,7 +331,7 @@ class Subscriber(Deriver):
         return self.was_absent or bool(self.state.backlogs.by_lane)
 
     def _is_passed(self, entry: Entry) -> bool:
-        """Whether it would not be given this message, as far as is known now."""
+        """Return whether the filter would not receive this message, as far as is known now."""
         state, lane = self.state, entry.lane
         assert lane is not None
         if self.was_absent and self._reads_nothing_of(lane):
@@ -336,10 +342,10 @@ class Subscriber(Deriver):
         return state.backlogs.live_source(self.source, lane.key, position) is None
 
     async def run(self) -> None:
-        """Drive the filter until it ends, and hand what it yields to the sink.
+        """Drive the filter until it ends, and submit its events to the sink.
 
         Raises:
-            Exception: What the filter raised, or what `interrupt` was given.
+            Exception: The filter's error, or the argument of `interrupt`.
         """
         current_subscriber.set(self)
         try:
@@ -361,9 +367,9 @@ class Subscriber(Deriver):
     def _select(self, selector: SharedStreamSelector | None) -> None:
         for watcher in self.source.watchers:
             self.state.selectors[watcher.watcher_id] = selector
-        # One that was ended before it started must not be added: nobody would remove it.
+        # A subscriber that was ended before it started must not be added: nobody would remove it.
         if selector is not None and self.may_read:
-            # What was broadcast since it joined has been offered to nobody.
+            # Broadcasts since it joined were offered to nobody.
             self.wanted = deque(range(self.pulled, self.state.ledger.head))
             self.state.selection.add(self, selector)
 
@@ -374,11 +380,11 @@ class Subscriber(Deriver):
         submit = sink.submit_nowait
         get_key: Callable[[Any], str | None] | None = None
         is_first = True
-        # How many events were derived from the open one before, which `pulled` tells from others.
+        # The number of events derived from the open message, which `pulled` identifies.
         open_at = ordinal = -1
         async for event in events:
             if is_first:
-                # The stream is open by now, and it is known whether its producer keeps a state.
+                # The stream is open by now, so it is known whether the producer keeps a state.
                 is_first = False
                 if state.producer is not None:
                     get_key = state.producer.get_idempotency_key
@@ -390,7 +396,7 @@ class Subscriber(Deriver):
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             if not self.may_read:
-                # The filter goes on although it was ended. Its message is redelivered, or its watcher is gone.
+                # The filter continues although it was ended. Its message is redelivered, or its watcher is gone.
                 continue
             entry = self.open_entry
             derived = DerivedEvent(self, entry)
@@ -408,7 +414,7 @@ class Subscriber(Deriver):
             try:
                 key = None
                 if entry is not None and get_key is not None:
-                    # Asked now: later the message may be gone.
+                    # Ask now: the message may be gone later.
                     key = get_key(entry.payload)
                 submit(derived, event, self.open_source or self.source, key, ordinal)
             except BaseException:
@@ -416,7 +422,7 @@ class Subscriber(Deriver):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             ordinal += 1
-            # First this: while the service stops, `pending` makes no more room.
+            # Check the sink first: while the service stops, `pending` makes no room.
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:

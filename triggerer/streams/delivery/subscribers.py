@@ -1,4 +1,4 @@
-"""Who reads a group's stream: joining, failing and leaving."""
+"""The subscribers of a group: joining, failing and leaving."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Subscribers:
     ) -> None:
         self.present: dict[Subscriber, None] = {}
         self.departed: dict[Subscriber, None] = {}
-        """Those that have left, and whose events the store has not all answered for."""
+        """Subscribers that have left, and whose events the store has not all answered."""
         self._gone: list[Subscriber] = []
-        """Those that are not present, and that may have answered for something that is outstanding."""
+        """Subscribers that have left, and that may have answered for an outstanding event."""
         self._state = state
         self._sink = sink
         self._pending = pending
         self._on_interrupted = on_interrupted
 
     def __iter__(self) -> Iterator[Subscriber]:
-        """Those that are present."""
+        """Yield the present subscribers."""
         return iter(self.present)
 
     def __len__(self) -> int:
         return len(self.present)
 
     def answered_for(self, seq: int) -> Iterator[Subscriber]:
-        """Those that have, or have had, to answer for an event, and had not failed before they were past it."""
+        """Yield the subscribers that answer, or answered, for an event and had not failed before they passed it."""
         for subscriber in self.present:
             if subscriber.joined_at <= seq:
                 yield subscriber
@@ -67,7 +67,7 @@ class Subscribers:
         """Let `trigger` answer for every event that is broadcast from now on.
 
         Args:
-            on_refused: Called with the reason when one of its events will not be durable; synchronous, must not raise.
+            on_refused: Called with the error when one of its events will not be durable; synchronous, must not raise.
         Raises:
             GroupEnded: The group is ending; wait for the next one.
         """
@@ -96,13 +96,13 @@ class Subscribers:
         return subscriber
 
     def fail(self, subscriber: Subscriber, error: BaseException) -> None:
-        """Fail what the subscriber has not resolved, and count it as absent from now on."""
+        """Fail every event that the subscriber has not resolved, and count it as absent from now on."""
         if subscriber.is_present:
             opened = subscriber.open_entry
             self._state.ledger.fail(subscriber, opened)
             since = subscriber.done
             if opened is not None and not opened.is_in_flight:
-                # Also what it had rejected: failed wins.
+                # A rejected event fails too.
                 since = min(since, opened.seq)
             self._state.absences.begin(subscriber.source.watchers, since)
             self._remove(subscriber)
@@ -110,7 +110,7 @@ class Subscribers:
                 self._on_interrupted(subscriber)
 
     def leave(self, subscriber: Subscriber, *, comes_back: bool = False) -> None:
-        """Unsubscribe on purpose: what it pulled is accepted once durable, what it never pulled fails.
+        """Unsubscribe on purpose: pulled events are accepted once durable, the others fail.
 
         Args:
             comes_back: Its filter returned, and is started again. Otherwise its watchers were deleted.
@@ -122,22 +122,22 @@ class Subscribers:
             self._remove(subscriber)
 
     def end(self, error: BaseException) -> None:
-        """End all of them with `error`; nothing is resolved."""
+        """End all subscribers with `error`; nothing is resolved."""
         for subscriber in list(self.present):
             subscriber.interrupt(error)
 
     def add_absent(self, watchers: Sequence[WatcherRef]) -> None:
-        """Count what is broadcast from now on as failed for a member that is known but cannot join yet."""
+        """Count later broadcasts as failed for a known member that cannot join yet."""
         self._state.ledger.add_absent()
         self._state.absences.begin(watchers, self._state.ledger.head)
 
     def remove_absent(self, watchers: Sequence[WatcherRef]) -> None:
-        """Stop counting a member that failed, or has never joined."""
+        """Stop counting a member that failed or never joined."""
         self._state.ledger.remove_absent()
         self._state.absences.end(watchers, self._state.ledger.head)
 
     def replace_absent(self, before: Sequence[WatcherRef], after: Sequence[WatcherRef]) -> None:
-        """A member that is absent serves other watchers from now on."""
+        """Let an absent member serve other watchers."""
         self._state.absences.end(
             [one for one in before if one not in after], self._state.ledger.head
         )
@@ -146,11 +146,11 @@ class Subscribers:
         )
 
     def forget(self, watchers: Sequence[WatcherRef]) -> None:
-        """These were deleted: what failed for them, they do not miss."""
+        """Forget these watchers, which were deleted: they miss nothing."""
         self._state.absences.forget(watchers)
 
     def _trim(self) -> None:
-        """Forget what only concerns events that are not outstanding any more."""
+        """Forget what concerns only events that are no longer outstanding."""
         oldest = self._state.oldest_outstanding
         self._state.absences.trim(oldest)
         self._gone = [

@@ -1,4 +1,4 @@
-"""Finds code that blocks the event loop, and tells whose it is."""
+"""Finds code that blocks the event loop, and names the trigger or stream to which it belongs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _JOIN_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The event loop has been blocked for `seconds`; what it was doing."""
+    """A blockage of the event loop, and the code that was running."""
 
     task: str | None
     """The name of the running task; None if a callback was running."""
@@ -44,7 +44,7 @@ class Stall:
 
 
 class StallSink(Protocol):
-    """Is told of stalls. Called from the watching thread."""
+    """Receives stalls. Called from the watching thread."""
 
     def began(self, stall: Stall) -> None: ...
 
@@ -78,9 +78,9 @@ def _blocker(stall: Stall) -> dict[str, Any]:
 class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
-    Twice per `threshold` seconds a callback is put on the loop. A stall is reported when one has not run within
-    `threshold` seconds. So a stall shorter than that is never reported, and one half as long again always is. `seconds`
-    are counted from that callback: the loop may have been blocked for up to half a threshold before.
+    Twice per `threshold` seconds it puts a callback on the loop. It reports a stall when a callback has not run within
+    `threshold` seconds. So it never reports a shorter stall, and always one that is half as long again. `seconds` count
+    from the callback: the loop may have been blocked for up to half a threshold before.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -118,7 +118,7 @@ class StallWatch:
             self._answered.clear()
             if self._stopped.is_set():
                 return
-            # If we woke late, we were waiting for the interpreter's lock, which has only just been released.
+            # If this thread woke late, it waited for the interpreter's lock, which has only just been released.
             is_late = time.monotonic() - due > self._threshold
             stall = self._look(due, before) if is_late else None
             try:
@@ -136,7 +136,7 @@ class StallWatch:
                 self._sink.ended(stall, time.monotonic() - due)
 
     def _look(self, since: float, before: Usage) -> Stall | None:
-        """What the loop is doing now; None if it runs after all, or was not given a processor."""
+        """Return the stall; None if the loop runs after all, or was not given a processor."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():
@@ -145,7 +145,7 @@ class StallWatch:
         now = self._usage()
         is_computing = _is_most(before.computing, now.computing, seconds)
         if _is_most(before.queueing, now.queueing, seconds):
-            # The machine is overloaded: this code is only what happens to run next.
+            # The machine is overloaded: this code is only the next to run.
             return None
         if seconds > 1.5 * self._threshold and not is_computing:
             # This thread was late too, and nobody held the interpreter's lock: the process was stopped.
@@ -166,7 +166,7 @@ class Usage(NamedTuple):
 
     computing: float | None
     queueing: float | None
-    """Ready to run, with no processor free."""
+    """The time while the thread was ready and no processor was free."""
 
 
 def usage_of(thread: int, native: int) -> Callable[[], Usage]:
@@ -190,7 +190,7 @@ def _is_most(before: float | None, after: float | None, seconds: float) -> bool 
 
 
 def _owner_of(task: asyncio.Task[Any] | None) -> tuple[str | None, str | None, str | None]:
-    """The task's name, and whose code it runs: the kind and the name of that."""
+    """Return the task's name, and the kind and name of the owner of the code that it runs."""
     if task is None:
         return None, None, None
     name = task.get_name()

@@ -51,7 +51,7 @@ def raised_by(what: str, error: Exception) -> PluginError:
 
 
 def _wrong(facts: DeliveryFacts | Finding, place: str = "") -> Iterator[str]:
-    """A text for each field that has not the type that its class declares."""
+    """Yield a text for each field whose type is not the declared one."""
     kind: Any = type(facts)
     for name, check in _checks(kind).items():
         value = getattr(facts, name)

@@ -24,14 +24,14 @@ def _ignore(_: Member) -> None:
 
 
 def _ignore_answer(_: Exception | None) -> None:
-    """A request whose row could not be deleted is refused by the next owner too."""
+    """Ignore the answer: if the row could not be deleted, the next owner refuses the request too."""
 
 
 class Manager:
     """Hosts triggers for as long as its `async with` block lasts.
 
-    Leaving the block cancels everything and resolves nothing: what was not advanced is redelivered to the next owner.
-    Call `drain` first for an orderly stop. No method raises because of a plugin: see `Member.error`.
+    Leaving the block cancels everything and resolves nothing: the broker redelivers to the next owner. Call `drain`
+    first for an orderly stop. No method raises because of a plugin: see `Member.error`.
 
     Args:
         on_state: Called after every change of a trigger's state; synchronous, and must not raise.
@@ -47,7 +47,7 @@ class Manager:
         self._ending: dict[Hashable, SharedStream] = {}
         """Streams that were closed and whose tasks have not ended, by key."""
         self._unmade: dict[str | None, dict[Member, None]] = {}
-        """Triggers that could not be made yet, by the id of their stream, which no other has opened."""
+        """Triggers that could not be made yet, by the id of a stream that no other trigger has opened."""
         self._standalone: dict[Member, None] = {}
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -65,7 +65,7 @@ class Manager:
         assert self._tasks is not None
         self._tasks.cancel_scope.cancel()
         if isinstance(error, Exception):
-            # The caller's own error is raised as it is, not wrapped in an exception group.
+            # The caller's own error is raised unchanged, not wrapped in an exception group.
             await self._stack.__aexit__(None, None, None)
             return None
         return await self._stack.__aexit__(kind, error, trace)
@@ -78,9 +78,9 @@ class Manager:
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         """Host these triggers, in the given order.
 
-        Those of a stream that is not open yet have all joined it, or count as absent, before its poll starts. One that
-        cannot be made is tried again; it belongs to the stream whose id the specification names once another trigger
-        has opened that.
+        Before a new stream's poll starts, all its triggers have joined or count as absent. A trigger that cannot be
+        made is tried again. It belongs to the stream whose id its spec names, once another trigger has opened that
+        stream.
         """
         assert self._tasks is not None, "enter the manager first"
         members = [Member(spec, self._context, self._on_state) for spec in specs]
@@ -90,12 +90,12 @@ class Manager:
             else:
                 self._await_making(member)
         for stream in self._streams.values():
-            # Those that were taken out before are here again, or have moved to another stream.
+            # Removed triggers are here again by now, or have moved to another stream.
             stream.behind.forget_unserved()
         return members
 
     def remove(self, member: Member, *, on_purpose: bool) -> None:
-        """Stop a trigger. `on_purpose`: its watcher was deleted. Otherwise what it has not resolved is redelivered."""
+        """Stop a trigger. `on_purpose`: its watcher was deleted. Otherwise its unresolved events are redelivered."""
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
         stream = self._stream_of(member)
         if stream is not None:
@@ -104,10 +104,10 @@ class Manager:
             member.withdraw(None, on_purpose=on_purpose)
 
     def replace_source(self, member: Member, source: EventSource, *, name: str) -> None:
-        """Send a trigger's events to other watchers from now on: those that it served before were deleted.
+        """Send a trigger's events to other watchers from now on. Watchers that it no longer serves were deleted.
 
         Args:
-            name: What it is called from now on, in logs and errors.
+            name: The trigger's new name in logs and errors.
         """
         stream = self._stream_of(member)
         if stream is not None:
@@ -116,7 +116,7 @@ class Manager:
             member.replace_source(source, name=name)
 
     def rewind(self, member: Member, requests: Iterable[ReplayRequest]) -> None:
-        """Set watchers of a trigger back, as soon as its stream is open; see `Member.replay_errors`.
+        """Rewind watchers of a trigger, as soon as its stream is open; see `Member.replay_errors`.
 
         May be called with the same requests again.
         """
@@ -139,13 +139,13 @@ class Manager:
                 )
 
     def restart(self, member: Member) -> None:
-        """Start a trigger again that has failed and is held, where nothing is restarted by itself."""
+        """Start a failed trigger again that waits for it, if nothing restarts automatically."""
         stream = self._stream_of(member)
         if stream is not None:
             stream.behind.restart(member)
 
     def replay_parked(self, member: Member, lanes: Collection[StoredBacklog]) -> None:
-        """Give its watchers what is kept for them now in these lanes, some of which was set aside before."""
+        """Give the trigger's watchers the parked messages of these lanes, which are being replayed."""
         stream = self._stream_of(member)
         if stream is not None and lanes:
             stream.behind.replay_parked(member, lanes)
@@ -169,7 +169,10 @@ class Manager:
             stream.close()
 
     def close_stream_known_as(self, stream_id: str) -> None:
-        """Like `close_stream`, by id. Also for a stream whose members have left and which resolves what they owed."""
+        """Like `close_stream`, by id.
+
+        It also closes a stream whose members have left and whose events still resolve.
+        """
         stream = self._by_id.get(stream_id)
         if stream is not None:
             self.close_stream(stream.key)
@@ -216,7 +219,7 @@ class Manager:
         stream = self._streams.get(member.key)
         if stream is None:
             stream = self._streams[member.key] = SharedStream(member.key, self._context)
-            # Its task runs only after this turn of the loop, when all triggers of this call have been added.
+            # Its task begins only after this loop tick, when all triggers of this call have been added.
             self._tasks.start_soon(self._run_stream, stream, self._ending.get(member.key))
         stream_id = member.spec.stream_id
         if stream_id is not None:

@@ -1,4 +1,4 @@
-"""A trigger that the runtime hosts: it is made, run, and restarted after growing delays when it ends."""
+"""A trigger under supervision: it is made, run, and restarted after growing delays when it ends."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ _log = structlog.get_logger(__name__)
 
 
 class Load(Protocol):
-    """What takes time, and does not hold up the event loop."""
+    """A load that takes time, beside the event loop."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody has to wait for it any more."""
+        """Whether the load has ended, or has taken too long to be waited for."""
 
     async def wait_until_settled(self) -> None:
-        """Wait until it has ended, or has taken too long."""
+        """Wait until `is_settled`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerSpec:
-    """What it takes to host a trigger."""
+    """The data that a member is made of."""
 
     name: str
-    """The watchers that it serves, for logs and errors."""
+    """The names of its watchers, for logs and errors."""
     make: Callable[[], BaseEventTrigger]
     """Called before every start. May raise anything: it runs the plugin's code."""
     kwargs: dict[str, Any]
-    """What the stream is opened with if this trigger opens it."""
+    """The arguments that open the stream, if this trigger opens it."""
     source: EventSource
     positions: tuple[LanePosition, ...] = ()
-    """Where its watchers stand that are behind, as it is stored."""
+    """The stored backlogs of its watchers, for a log."""
     stored_lanes: tuple[StoredBacklog, ...] = ()
-    """The lanes in which messages are kept for its watchers."""
+    """The lanes with stored messages for its watchers."""
     stream_id: str | None = None
-    """The digest of its stream key, as the DAG processor stored it: known before the trigger is made."""
+    """The digest of its stream key, which the DAG processor stored before the trigger is made."""
     load: Callable[[], Load] | None = None
-    """Begins to load what `make` needs, before that is called again. What goes wrong in it, `make` raises."""
+    """Begins to load the code that `make` needs, before each call of `make`. `make` raises the load's errors."""
 
 
 class MemberState(StrEnum):
-    """State of a hosted trigger. Its watchers are shown in one of the first three."""
+    """The state of a member. Its watchers are shown in one of the first three."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -87,32 +87,32 @@ class Member:
         self.subscriber: Subscriber | None = None
         self.key: Hashable | None = None
         self.stream_name = ""
-        """What people read in place of the key; empty until the key has been read."""
+        """The readable name of the key; empty until the key has been read."""
         self.is_keyed = False
         """Whether the key has been read, which happens when the trigger is first made."""
         self.is_absent = False
         """Whether its group counts it as absent."""
         self.awaits_restart = False
-        """Whether it has failed and waits for `restart`; only where nothing is restarted by itself."""
+        """Whether it has failed and waits for `restart`; only if nothing restarts automatically."""
         self._restarted = anyio.Event()
         self.stream_key: Hashable | None = None
-        """The key of the shared stream that it is a member of, if any."""
+        """The key of its shared stream, if any."""
         self.pending = PendingLimit(context.settings.max_pending)
-        """Counts its events on their way into the store, if it has no stream."""
+        """The limit of its unanswered events, if it has no stream."""
         self.catching_up: dict[int, BaseException | None] = {}
-        """Its watchers that are behind somewhere, by id, and why the last attempt to catch up failed."""
-        self.held_by: str | None = None
-        """Names the watchers for whom its stream is held: no message can be kept for them now."""
+        """By id its watchers that are behind, with the error of the last attempt to catch up."""
+        self.blocked_by: str | None = None
+        """The names of the watchers for which its stream waits, because the store has no room for their messages."""
         self.standing: str | None = None
-        """Says which lane of its stream stands, and why."""
+        """The first standing lane of its stream, with the reason."""
         self.replays: tuple[ReplayRequest, ...] = ()
-        """What is asked of its watchers."""
+        """The open replays of its watchers."""
         self.replay_errors: dict[int, Exception] = {}
-        """By watcher why the last replay that was asked of it could not be done."""
+        """By watcher id why its last replay was impossible."""
         self.name = spec.name
-        """For logs and errors: its watchers, as they are now."""
+        """The names of its current watchers, for logs and errors."""
         self.refusals = RefusedEvents(spec.name, context.clock, context.now, lambda: on_state(self))
-        """Events of it that the store has refused. They do not end it."""
+        """The events that the store has refused. They do not end the member."""
         self._runner = Runner(
             spec.name,
             spec.source,
@@ -128,7 +128,7 @@ class Member:
 
     @property
     def task_name(self) -> str:
-        """The name of the tasks that run its code, by which `stalls.py` tells what blocks the event loop."""
+        """The name of the tasks that run its code. `blocked_loop.py` finds the member by it."""
         return f"watcher[{self.name}]"
 
     def replace_source(self, source: EventSource, *, name: str, group: Group | None = None) -> None:
@@ -136,7 +136,7 @@ class Member:
 
         Args:
             name: As `TriggerSpec.name`.
-            group: The one that it is a member of, if any.
+            group: The member's group, if any.
         """
         if group is not None and (self.is_absent or self._has_failed):
             group.subscribers.replace_absent(self.source.watchers, source.watchers)
@@ -147,7 +147,7 @@ class Member:
 
     @property
     def _has_failed(self) -> bool:
-        """Whether its subscriber was failed from outside, and its task has had no turn to set `is_absent`."""
+        """Whether its subscriber was failed from outside, before its task could set `is_absent`."""
         return self.subscriber is not None and not self.subscriber.is_present
 
     # Making
@@ -161,13 +161,13 @@ class Member:
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 stream_name = name_of_stream(trigger.describe_stream(), key)
-                # If what the runtime is going to use raises, it raises here, where it harms nobody else.
+                # An error that would be raised in the runtime is raised here, where it harms nobody else.
                 hash(key)
                 repr(key)
                 str(key)
                 is_another = self.is_keyed and bool(key != self.key)
         except Exception as error:
-            # A plugin's error concerns only this trigger: it is shown, the trigger is retried, and the others go on.
+            # A plugin's error concerns only this trigger: it is shown, the trigger is retried, and the others continue.
             self.record_failure(error)
             return False
         if is_another:
@@ -185,7 +185,7 @@ class Member:
         return True
 
     def mark_catching_up(self) -> None:
-        """What is to be shown of its watchers has changed: one has fallen behind, fails there, or has caught up."""
+        """Show a change of its watchers: one has fallen behind, failed there, or caught up."""
         self._on_state(self)
 
     def record_replay_failure(self, watcher_id: int, error: Exception) -> None:
@@ -201,7 +201,7 @@ class Member:
         self._on_state(self)
 
     async def wait_for_retry(self) -> None:
-        """Wait until it is time to try again to make it, or until it is stopped."""
+        """Wait for the next attempt to make it, or until it is stopped."""
         with anyio.CancelScope() as self._scope:
             if not self._is_stopped:
                 now = self._context.clock.monotonic()
@@ -209,14 +209,14 @@ class Member:
                 await self._load()
 
     def begin_load(self) -> Load | None:
-        """Begin to load what `make` needs; None if there is nothing to wait for."""
+        """Begin to load the code that `make` needs; None if there is nothing to wait for."""
         if self.trigger is not None or self.spec.load is None:
             return None
         load = self.spec.load()
         return None if load.is_settled else load
 
     async def _load(self) -> None:
-        """The caller looks afterwards whether it is still to be made."""
+        """Wait for the load. The caller checks afterwards whether the member still exists."""
         load = self.begin_load()
         if load is not None:
             await load.wait_until_settled()
@@ -228,14 +228,14 @@ class Member:
             await self.clean_up(trigger)
 
     async def clean_up(self, trigger: BaseEventTrigger) -> None:
-        """Call the `cleanup()` of a trigger that was made; never raises for what it does."""
+        """Call the trigger's `cleanup()`; never raises for its errors."""
         await take_back_stray_cancellations()
         with anyio.move_on_after(self._context.settings.close_timeout, shield=True) as scope:
             try:
                 with plugin_code(f"cleanup() of {self.name}"):
                     await trigger.cleanup()
             except Exception:
-                # The trigger is dropped either way; the log says what it could not give back.
+                # The trigger is dropped anyway; the log says what it could not give back.
                 _log.exception("cleanup of a trigger failed", trigger=self.name)
         if scope.cancelled_caught:
             _log.error("cleanup of a trigger timed out", trigger=self.name)
@@ -244,7 +244,7 @@ class Member:
     # In a group
 
     def join(self, group: Group) -> bool:
-        """Subscribe. If it could not be made, have it counted as absent and return False.
+        """Subscribe. If the trigger could not be made, count the member as absent and return False.
 
         Raises:
             GroupEnded: The group is ending.
@@ -268,7 +268,7 @@ class Member:
         return True
 
     async def serve(self, group: Group) -> None:
-        """Run in the group, and restart whenever it ends; returns when the group is ending."""
+        """Run in the group, and restart whenever the filter ends; returns when the group is ending."""
         with anyio.CancelScope() as self._scope:
             while True:
                 started = self._context.clock.monotonic()
@@ -286,7 +286,7 @@ class Member:
                             return
                         continue
                     if self.is_absent:
-                        # It does not come back: only what it had not resolved counts as failed.
+                        # It does not come back: only its unresolved events count as failed.
                         group.subscribers.remove_absent(self.source.watchers)
                         self.is_absent = False
                     return
@@ -307,11 +307,11 @@ class Member:
                 self._fail_in(group, subscriber, error)
                 if self._context.restarts:
                     group.await_members()
-            # From now on it may be told to start again: also while it is still being cleaned up.
+            # From now on `restart` is valid, even while the trigger is being cleaned up.
             self._restarted = anyio.Event()
             self.record_failure(error)
             return
-        # The filter returned. It is started again; what is broadcast meanwhile counts as failed, and is redelivered.
+        # The filter returned, and is started again. Broadcasts in between count as failed, and are redelivered.
         if not group.is_ending:
             group.subscribers.leave(subscriber, comes_back=self._context.restarts)
             if self._context.restarts:
@@ -321,12 +321,12 @@ class Member:
         self._enter(MemberState.WAITING if self._context.restarts else MemberState.ENDED)
 
     def _fail_in(self, group: Group, subscriber: Subscriber, error: Exception) -> None:
-        """Fail what its filter has not resolved. Until it joins again it counts as absent."""
+        """Fail its unresolved events. Until it joins again it counts as absent."""
         group.subscribers.fail(subscriber, error)
         self.is_absent = True
 
     def restart(self) -> None:
-        """Start it again, if it is held."""
+        """Start it again if it waits for a restart."""
         self.awaits_restart = False
         self._restarted.set()
 
@@ -334,7 +334,7 @@ class Member:
         if not self._restarted.is_set():
             self.awaits_restart = True
             if not len(group.subscribers):
-                # Nobody is left to read: what would be pulled now would only be redelivered, again and again.
+                # Nobody reads now: each pulled message would only be redelivered.
                 group.stop_pulling()
             await self._restarted.wait()
         group.start_pulling()
@@ -348,7 +348,7 @@ class Member:
             await self._load()
             started = self._context.clock.monotonic()
             if group.is_ending or self._is_stopped:
-                # Stopped after it was woken: the cancellation comes at its next wait only.
+                # It was stopped after it woke: the cancellation comes only at its next wait.
                 return False
             try:
                 if self.make() and self.join(group):
@@ -357,7 +357,7 @@ class Member:
                 return False
 
     def withdraw(self, group: Group | None, *, on_purpose: bool) -> None:
-        """Leave the group and stop. `on_purpose`: the watcher was deleted, and what it pulled counts as accepted."""
+        """Leave the group and stop. `on_purpose`: the watcher was deleted, and pulled events count as accepted."""
         if group is not None and not group.is_ending:
             if self.subscriber is not None and self.subscriber.is_present:
                 if on_purpose:
@@ -368,7 +368,7 @@ class Member:
                     )
                     group.subscribers.remove_absent(self.source.watchers)
             elif self.is_absent or self.subscriber is not None:
-                # If its subscriber was failed from outside, its task had no turn to set `is_absent`.
+                # If its subscriber was failed from outside, its task could not set `is_absent` yet.
                 group.subscribers.remove_absent(self.source.watchers)
             if on_purpose:
                 group.subscribers.forget(self.source.watchers)
@@ -382,7 +382,7 @@ class Member:
         self.stop()
 
     def stop(self) -> None:
-        """Cancel what it is doing, or is about to do."""
+        """Cancel its task, now or before it begins."""
         self._is_stopped = True
         if self._scope is not None:
             self._scope.cancel()

@@ -1,4 +1,4 @@
-"""Asks a trigger what its source does, and computes what its watchers promise."""
+"""Asks a trigger about its source, and computes the guarantee that its watchers promise."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ async def promise_of(
     ack_timeout: timedelta,
     deadline: timedelta = ASKING_TIMEOUT,
 ) -> Promise:
-    """What the watchers of a trigger promise.
+    """Return the promise of a trigger's watchers.
 
     Args:
         ask: Whether its source may be asked.
     Raises:
         BrokerUnavailable: The source did not answer in time.
-        TriggererError: What the trigger raised of its settings and its source.
-        PluginError: It raised another error, or its answer has wrong types.
+        TriggererError: The trigger's error about its settings or its source.
+        PluginError: The trigger raised another error, or its answer has wrong types.
     """
     seconds = deadline.total_seconds()
     with anyio.move_on_after(seconds) as scope:
@@ -45,7 +45,7 @@ async def promise_of(
 
 
 def too_weak(promised: Promise, wanted: Guarantee) -> DagError:
-    """The error of a watcher whose trigger promises less than it asks for."""
+    """Return the error of a watcher that asks for more than its trigger promises."""
     return DagError(
         f"it asks for {wanted}, and its trigger promises {promised}",
         hint="change what the reason names, or ask for less: docs/explanation/guarantees.md",

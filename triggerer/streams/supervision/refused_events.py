@@ -20,12 +20,12 @@ _QUIET_S: Final = 1.0
 
 
 class RefusedEvents:
-    """Counts them, and reports at most one per second.
+    """Counts refused events, and reports at most one per second.
 
     Args:
-        name: The trigger's, for the log.
+        name: The trigger's name, for the log.
         now: The time in UTC, shown by `latest`.
-        on_report: Called when one is reported.
+        on_report: Called when an event is reported.
     """
 
     __slots__ = ("_at", "_clock", "_latest", "_now", "_on_report", "_reported_at", "count", "name")
@@ -48,7 +48,7 @@ class RefusedEvents:
 
     @property
     def latest(self) -> str | None:
-        """How many there were, when one was last reported, and the last reason; None if there was none."""
+        """The number of refused events, when one was last reported, and the last reason; None if there was none."""
         if self._latest is None:
             return None
         if isinstance(self._latest, NotSetAside):
@@ -57,9 +57,9 @@ class RefusedEvents:
         return f"{events} refused, at {self._at}: {self._latest}"
 
     def note(self, error: Exception) -> None:
-        """An event, or a message that was rejected, was not stored.
+        """Count an event, or a rejected message, that was not stored.
 
-        Ignored if the reason is that another instance owns the stream by now.
+        An error that says that another instance owns the stream is ignored.
         """
         if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
             return

@@ -1,4 +1,4 @@
-"""Triggers that run on their own, outside any shared stream."""
+"""Runs triggers that have no shared stream."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from triggerer.streams.delivery.pending_limit import PendingLimit
 
 
 class Runner:
-    """Runs one trigger without a stream, and hands what it yields to the sink. The trigger is made anew for each run.
+    """Runs one trigger without a stream, and submits its events to the sink. Each run needs a new trigger.
 
     Args:
-        on_refused: Called with the reason when an event will not be durable; synchronous, must not raise.
+        on_refused: Called with the error when an event will not be durable; synchronous, must not raise.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Runner:
         self._sink = sink
 
     async def run(self, trigger: BaseEventTrigger) -> None:
-        """Hand what `trigger.run()` yields to the sink, until it returns.
+        """Submit the events of `trigger.run()` until it returns.
 
         Raises:
-            Exception: What `run()` raised.
+            Exception: The error of `run()`.
         """
         events = trigger.run()
         if not isinstance(events, AsyncGenerator):

@@ -38,10 +38,10 @@ class SharedStream:
         self.group: Group | None = None
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
-        """Set when its last producer has been closed and none of its tasks is running."""
+        """Set when its last producer is closed and none of its tasks runs."""
         self.pending = PendingLimit(context.settings.max_pending)
         self.behind = CatchUpTasks(key, self.members.keys(), context)
-        """Which of the members' watchers are behind."""
+        """The catch-up tasks of its members' watchers."""
         self._context = context
         self._backoff = context.restart_backoff()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -50,13 +50,13 @@ class SharedStream:
         self._is_emptied = False
         self._is_draining = False
         self._warned_of = ""
-        """The error with which it was restarted last."""
+        """The error of the last restart."""
         self._is_restarting = False
-        """Whether it has failed, and has not lasted since."""
+        """Whether it has failed and has not lasted since."""
 
     @property
     def name(self) -> str:
-        """What people read in place of the key."""
+        """The readable name of the key."""
         named = (member.stream_name for member in self.members if member.stream_name)
         return next(named, "") or readable_key(self.key)
 
@@ -86,14 +86,14 @@ class SharedStream:
         self.behind.backlogs.close()
 
     def remove(self, member: Member, *, on_purpose: bool) -> None:
-        """Take `member` out. A group without members resolves what is outstanding, and is then closed."""
+        """Remove `member`. A group without members resolves its outstanding events, and is then closed."""
         if member in self.members:
             del self.members[member]
             member.stream_key = None
             member.withdraw(self.group, on_purpose=on_purpose)
             self.behind.withdraw(member)
             if self.group is not None:
-                # Those of its successor are asked once that can be made.
+                # A successor's selector is asked once the successor can be made.
                 for watcher in member.source.watchers:
                     self.group.state.selectors.pop(watcher.watcher_id, None)
             if on_purpose:
@@ -128,7 +128,7 @@ class SharedStream:
             if not self.members:
                 return
             if self._is_draining or self._context.lease.is_over:
-                # It is about to be closed. Another group would only pull events that are then given up.
+                # It is about to be closed. Another group would only pull messages and give them up again.
                 await anyio.sleep_forever()
             started = self._context.clock.monotonic()
             error = await self._run_group()
@@ -142,14 +142,14 @@ class SharedStream:
             await self._context.clock.sleep_until(self._context.clock.monotonic() + delay)
 
     def _log_restart(self, error: str, delay: float) -> None:
-        """Warn of another error at once, and of one that stays at growing distances."""
+        """Warn of a new error at once, and of a repeated one at growing intervals."""
         is_news = error != self._warned_of or is_worth_a_line(self._backoff.failures)
         self._warned_of, self._is_restarting = error, True
         log = _log.warning if is_news else _log.debug
         log("shared stream restarts", stream=self.name, delay_s=round(delay, 2), error=error)
 
     async def _log_recovery(self) -> None:
-        """Tell that a stream which had failed is read again, once it has lasted."""
+        """Log that a stream which had failed is read again, once it has lasted."""
         clock = self._context.clock
         await clock.sleep_until(clock.monotonic() + _LASTS_S)
         self._warned_of, self._is_restarting = "", False
@@ -167,16 +167,16 @@ class SharedStream:
         await self.pending.wait_until_empty()
 
     async def _load_members(self) -> None:
-        """Load what those who are not made yet need, all at the same time."""
+        """Load the code of all members that are not made yet, at the same time."""
         loads = [load for member in self.members if (load := member.begin_load()) is not None]
         for load in loads:
             await load.wait_until_settled()
 
     async def _run_group(self) -> GroupEnded | None:
-        """Serve the members with one group. None: all have left, and what they owed is resolved."""
+        """Serve the members with one group. None: all have left, and their events are resolved."""
         made = [member for member in self.members if member.make()]
         if not made:
-            # Nobody can open the stream, so nothing is pulled and nothing is missed.
+            # No member can open the stream, so nothing is pulled and nothing is missed.
             if not self._context.restarts:
                 self._forget_members()
             return GroupEnded("no trigger of the stream can be made", key=self.key)
@@ -258,13 +258,16 @@ class SharedStream:
         return ended
 
     async def _drain_emptied(self, group: Group) -> None:
-        """Pull nothing more until all is advanced, or somebody has joined again."""
+        """Pull nothing more until all is advanced, or a member has joined again."""
         while not self.members and group.outstanding:
             group.stop_pulling()
             await group.wait_until_drained()
 
     async def _end_members(self, ended: GroupEnded) -> None:
-        """Wait until each filter has ended with the error. Those in back-off, or that do not end, are cancelled."""
+        """Wait until each filter has ended with the error.
+
+        Filters that do not end, and members in back-off, are cancelled.
+        """
         for member in self.members:
             if member.subscriber is None:
                 member.record_failure(ended)
@@ -274,6 +277,6 @@ class SharedStream:
         for member in [one for one in self.members if one.subscriber is not None]:
             member.record_failure(ended)
             if not self._context.restarts:
-                # It is about to be cancelled, so it cannot take itself out.
+                # It is about to be cancelled, so it cannot remove itself.
                 del self.members[member]
                 member.stream_key = None

@@ -1,4 +1,4 @@
-"""The state of a stream, as its producer is handed it."""
+"""The stored state of a stream, which its producer receives."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from triggerer.errors import PluginError, RowRefused
 
 
 def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
-    """Whether the class overrides `state_after`, too."""
+    """Return whether the class overrides `use_state` and `state_after`."""
     return has_state(producer) and producer.state_after is not SharedStreamProducer.state_after
 
 
 def has_state(producer: type[SharedStreamProducer]) -> bool:
-    """Whether the class overrides `use_state`."""
+    """Return whether the class overrides `use_state`."""
     return producer.use_state is not SharedStreamProducer.use_state
 
 
 async def load_state(store: StateStore | None, fence: Fence | None, key: Hashable) -> StreamState:
-    """Read what was stored last of a stream.
+    """Read the state that was stored last.
 
     Raises:
         PluginError: There is no store for it.
-        StoreError: It cannot be read now.
+        StoreError: The store cannot be read now.
     """
     if store is None or fence is None:
         return await no_state()
@@ -37,7 +37,7 @@ async def load_state(store: StateStore | None, fence: Fence | None, key: Hashabl
 
 
 async def no_state() -> StreamState:
-    """For streams that nobody owns.
+    """Refuse a state: nobody owns the stream.
 
     Raises:
         PluginError: Always.
@@ -54,18 +54,18 @@ class StoredState(StreamState):
         self._store = store
         self._fence = fence
         self._stored: bytes | None = None
-        """What is durable, if it was stored here."""
+        """The durable state, if it was stored here."""
         self._saving = 0
         self._ahead: anyio.Event | None = None
         self.on_saved: Callable[[], None] = lambda: None
-        """Called when something was saved, or could not be."""
+        """Called when a state was saved, or refused."""
 
     @property
     def is_saving(self) -> bool:
         return self._saving > 0
 
     def change_ahead(self, value: Any, on_done: Callable[[], None]) -> StateChange:
-        """The change that stores `value` with the events that it passes. What is saved meanwhile waits for it.
+        """Return the change that stores `value` with the events that it covers. Later saves wait for it.
 
         Raises:
             PluginError: As `save`.
@@ -104,7 +104,7 @@ class StoredState(StreamState):
             if error is not None:
                 failures.append(error)
             done.set()
-            # Also where nobody waits any more, since the waiter was cancelled.
+            # Even if the waiter was cancelled.
             self._saving -= 1
             self.on_saved()
 
@@ -120,7 +120,7 @@ def encode_state(value: Any) -> bytes:
     """Write a state as JSON.
 
     Raises:
-        PluginError: It is none, or is too large.
+        PluginError: The value is no JSON, or too large.
     """
     try:
         encoded = dump_json(value, "the state of a stream")

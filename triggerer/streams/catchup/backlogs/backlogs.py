@@ -346,8 +346,9 @@ class Backlogs:
     def live_source(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
-        """Return the source's watchers that are not behind: they receive the live filter's events; None: no such
-        watcher.
+        """Return the source's watchers that are not behind; they receive the live filter's events.
+
+        None: all are behind.
         """
         from_lane = self.by_lane.get(lane)
         if from_lane is None:

@@ -163,7 +163,7 @@ class Replays:
         for lane in lanes:
             Rewind(state, watcher, fence, lane, request, starts[lane], ends[lane], note).begin()
         _log.info(
-            "a watcher is set back",
+            "a watcher is rewound",
             watcher=watcher.watcher_id,
             start=None if request.start is None else request.start.isoformat(),
             reemit=request.reemit,

@@ -172,7 +172,7 @@ class FallingBehindInQueues(FallingBehind):
         except Exception as error:
             # The plugin failed. The message is redelivered to all, and the stream continues.
             _log.error(
-                "a message cannot be kept for a watcher that is behind, and comes again for all",
+                "a message cannot be stored for a watcher that is behind, and is redelivered to all",
                 lane=stored_as,
                 error=error_text(error),
             )
@@ -237,7 +237,7 @@ class FallingBehindInQueues(FallingBehind):
         except Exception as error:
             # The plugin failed. The message is stored anyway: a redelivery to all would fail for ever.
             _log.warning(
-                "the key of a message that is kept cannot be told",
+                "the key of a stored message is unknown",
                 lane=stored_as,
                 error=error_text(error),
             )
@@ -321,7 +321,7 @@ class FallingBehindInQueues(FallingBehind):
         self._blocked[decision] = None
         if decision.backlog.watcher not in self._state.blocked_by:
             _log.error(
-                "the stream is held: a message cannot be kept for a watcher that is behind",
+                "the stream waits: the store has no room for a message of a watcher that is behind",
                 watcher=decision.backlog.watcher.watcher_id,
                 error=str(error),
             )
@@ -370,7 +370,7 @@ class FallingBehindInQueues(FallingBehind):
             or not self._state.may_act
         ):
             return False
-        reason = f"no more messages can be kept for the watcher {change.watcher_id}"
+        reason = f"the store has no room for messages of the watcher {change.watcher_id}"
         try:
             with plugin_code(f"dead_letter() of {type(producer).__qualname__}"):
                 await producer.dead_letter(decision.entry.event, reason)

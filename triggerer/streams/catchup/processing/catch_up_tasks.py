@@ -149,9 +149,9 @@ class CatchUpTasks:
         for member in self._members:
             names = {self._member_of[one].name for one in blocked_by if one in self._member_of}
             others = ", ".join(sorted(names.difference((member.name,))))
-            before = member.held_by, member.standing
-            member.held_by, member.standing = others or None, standing
-            if (member.held_by, member.standing) != before:
+            before = member.blocked_by, member.standing
+            member.blocked_by, member.standing = others or None, standing
+            if (member.blocked_by, member.standing) != before:
                 member.mark_catching_up()
 
     def source_of(self, watcher: WatcherRef) -> EventSource | None:

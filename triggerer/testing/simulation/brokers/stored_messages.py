@@ -29,7 +29,7 @@ class StoresMessages(SimulatedProducer):
         if len(watchers) > 1:
             # The reason names all watchers that share a trigger.
             watchers = [one for one in watchers if catching_up.is_standing_before(one, message)]
-        if reason.startswith("no more messages can be kept"):
+        if reason.startswith("the store has no room for messages"):
             catching_up.check_not_parked(watchers[0], message)
         await self._simulate_io()
         for watcher in watchers:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.delivery import Delivery, LaneOfBroker, Message, Owner
 
 
-_HELD = "its stream is held"
-"""The beginning of a watcher's error while its stream waits for room in another watcher's parked messages."""
+_HELD = "its stream waits"
+"""So begins what is shown of a watcher whose stream waits for room for another."""
 
 
 class RestChecker:
