@@ -137,10 +137,10 @@ class TriggerHost:
         subscription = self._database.wakeups.subscribe(Signal.STREAMS_CHANGED)
         with subscription:
             async with anyio.create_task_group() as tasks:
-                kept = anyio.Event()
-                tasks.start_soon(self._keep_streams, kept)
+                is_ready = anyio.Event()
+                tasks.start_soon(self._run_streams, is_ready)
                 try:
-                    await kept.wait()
+                    await is_ready.wait()
                     await self._start()
                     with self._watch_for_stalls():
                         await self._tick_or_try_again()
@@ -155,8 +155,8 @@ class TriggerHost:
                     finally:
                         self._is_stopped.set()
 
-    async def _keep_streams(self, kept: anyio.Event) -> None:
-        """Run the streams until they have been drained and stopped; sets `kept` once streams can be added.
+    async def _run_streams(self, is_ready: anyio.Event) -> None:
+        """Run the streams until they have been drained and stopped; sets `is_ready` once streams can be added.
 
         Shielded: a cancellation of this host must not cancel the streams that it is about to drain. `_stop` has
         deadlines.
@@ -165,7 +165,7 @@ class TriggerHost:
             async with self._factory, self._manager, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._states.run)
                 tasks.start_soon(self._watch_lease)
-                kept.set()
+                is_ready.set()
                 await self._is_stopped.wait()
                 tasks.cancel_scope.cancel()
 
@@ -271,12 +271,12 @@ class TriggerHost:
 
     def _adopt(self, fences: Iterable[Fence]) -> None:
         """Own exactly these leases from now on."""
-        held = {fence.stream_digest: fence for fence in fences}
+        owned = {fence.stream_digest: fence for fence in fences}
         for digest, fence in list(self._owned.items()):
-            if held.get(digest) != fence:
+            if owned.get(digest) != fence:
                 _log.warning("lease of a stream lost", stream=digest)
                 self._forget(digest)
-        self._owned = held
+        self._owned = owned
 
     async def _give_back(self, digests: Sequence[str]) -> None:
         """Give these streams to other instances: drain, stop, release."""
@@ -408,7 +408,7 @@ class TriggerHost:
             _log.warning("leases not given back", error=str(error))
 
 
-def _with(row: TriggerRow, kept: Mapping[int, Iterable[StoredBacklog]]) -> TriggerRow:
+def _with(row: TriggerRow, stored: Mapping[int, Iterable[StoredBacklog]]) -> TriggerRow:
     """Return the row of a new trigger with all stored messages of its watchers."""
-    lanes = [lane for one in row.watchers for lane in kept.get(one.watcher_id, ())]
-    return replace(row, kept=tuple(lanes))
+    lanes = [lane for one in row.watchers for lane in stored.get(one.watcher_id, ())]
+    return replace(row, stored_lanes=tuple(lanes))
