@@ -1,1 +1,1 @@
-"""The commands: parsing and printing; what they do stands below."""
+"""The commands: they parse options and print results. `triggerer.operations` does the work."""

@@ -1,4 +1,4 @@
-"""The commands, as Typer knows them: each is imported when it is chosen."""
+"""The list of commands. A command's module is imported only when the user chooses that command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMANDS: Final = {
     ),
     "triggerer": (
         "triggerer.cli.services:triggerer",
-        "Host the watchers' streams. Needs PostgreSQL; several share the streams.",
+        "Host the watchers' streams. Needs PostgreSQL; several instances divide the streams among them.",
     ),
     "scheduler": (
         "triggerer.cli.services:scheduler",
@@ -36,7 +36,7 @@ COMMANDS: Final = {
     ),
     "demo": (
         "triggerer.cli.demo:demo",
-        "Run the whole service on real data: flights and weather, from messages to an answer.",
+        "Run the whole service on real data: flights and weather, from messages to a report.",
     ),
     "check": (
         "triggerer.cli.check:check",
@@ -44,7 +44,7 @@ COMMANDS: Final = {
     ),
     "simulate": (
         "triggerer.cli.simulate:simulate",
-        "Run your watchers' filters and your DAGs' expressions against a broker and a store that fail.",
+        "Test your watchers' filters and your DAGs' expressions with a simulated broker and store that fail.",
     ),
     "dags": (
         "triggerer.cli.dags.commands:app",
@@ -52,44 +52,44 @@ COMMANDS: Final = {
     ),
     "assets": (
         "triggerer.cli.assets:app",
-        "Assets and their events: list, events, emit; what is queued.",
+        "Assets: list, events, emit, delete, and the events that wait for DAGs (queued).",
     ),
     "why": (
         "triggerer.cli.why:why",
-        "Show what made a run: its events, and the messages behind them.",
+        "Show why a run exists: its asset events, and the broker messages that they came from.",
     ),
     "why-not": (
         "triggerer.cli.why:why_not",
-        "Show what a DAG waits for, and what holds it back.",
+        "Show what a DAG waits for, and what holds its runs back.",
     ),
     "runs": ("triggerer.cli.runs.commands:app", "Runs: list, show, logs, cancel, retry, clear."),
     "watchers": (
         "triggerer.cli.watchers.commands:app",
-        "Watchers: list, show, replay; what is parked.",
+        "Watchers: list, show, replay, and their parked messages (parked).",
     ),
     "plan": (
         "triggerer.cli.plan:plan",
-        "Show which runs other DAG files would have made, and what they change for what is queued now.",
+        "Show what other DAG files would change: DAGs, watchers, assets that nothing updates, and runs.",
     ),
     "db": ("triggerer.cli.database:app", "The database: migrate, check, clean."),
-    "config": ("triggerer.cli.config:app", "The configuration in force."),
+    "config": ("triggerer.cli.config:app", "The configuration: show every setting and its origin."),
     "completion": (
         "triggerer.cli.completion:completion",
-        "Print a script that makes a shell complete commands, DAG ids, run ids, assets and watchers.",
+        "Print a script that makes your shell complete commands, DAG ids, run ids, assets and watchers.",
     ),
 }
-"""By name: where a function, or a Typer with a group of commands, is found, and its line in `triggerer --help`."""
+"""Command name -> (module:attribute of its function or Typer group, its line in `triggerer --help`)."""
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command, or a group of them, until its arguments are parsed."""
+    """A command, or a group of commands, whose module is imported when its arguments are parsed."""
 
     def __init__(self, name: str, target: str, help_: str) -> None:
         super().__init__(name, help=help_, short_help=help_)
         self._target = target
 
     def load(self) -> Any:
-        """Import the command and return it as Typer has made it."""
+        """Import the module and return the real Typer command."""
         module, _, attribute = self._target.partition(":")
         target = getattr(import_module(module), attribute)
         if isinstance(target, typer.Typer):
@@ -106,7 +106,7 @@ class LazyCommand(TyperCommand):
 
 
 def _show_whole_lines(group: Any) -> None:
-    """Have a list of commands show the first paragraph of each; otherwise it cuts that off after some words."""
+    """Show the whole first paragraph of each command in a list of commands. Typer would cut it off."""
     for command in group.commands.values():
         command.short_help = (command.help or "").partition("\n\n")[0]
         if hasattr(command, "commands"):
@@ -125,11 +125,11 @@ app = typer.Typer(
     cls=_LazyGroup,
     help="Turns broker messages into durable asset events, and asset events into Spark runs.",
     no_args_is_help=True,
-    # A TriggererError is one line on standard error; any other error is ours, with its traceback.
+    # A TriggererError is printed as one line. Any other error is a bug of ours and keeps its traceback.
     pretty_exceptions_enable=False,
-    # Typer makes its classes for shells known by this. Only a shell that asks for completions needs them.
+    # This registers Typer's shell classes. Only a shell that asks for completions needs them.
     add_completion=VARIABLE in os.environ,
-    # Typer's boxes cost more to import than all the rest of `triggerer --help`.
+    # Rich takes longer to import than everything else that `triggerer --help` needs.
     rich_markup_mode=None,
 )
 
@@ -151,12 +151,12 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    # All is done by the option's own callback.
+    # The callback of --version does the work.
     pass
 
 
 def print_error(error: BaseException) -> None:
-    """Print what went wrong in one line, and what to do in the next."""
+    """Print a TriggererError's message as one line, and its hint as the next; print nothing for other errors."""
     if isinstance(error, TriggererError):
         typer.echo(f"triggerer: {redact_text(error.message)}", err=True)
         if error.hint:

@@ -1,4 +1,4 @@
-"""`triggerer assets`: what exists, what happened to it, and making something happen."""
+"""`triggerer assets`: lists assets and their events, and emits events by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EVENT_STATES = ("queued", "consumed", "unused")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command("delete")(delete_asset)
-app.add_typer(queued.app, name="queued", help="Events that wait for DAGs.")
+app.add_typer(queued.app, name="queued", help="Asset events that wait for DAGs: list, delete.")
 
 
 @app.command("list")
@@ -35,9 +35,9 @@ def list_(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List assets; --dag leaves those that the DAG waits for.
+    """List assets; with --dag, only the assets that the DAG waits for.
 
-    States: declared (by a DAG file), undeclared (an event made it, or its file has gone).
+    States: declared (a DAG file declares the asset), undeclared (an event created it, or its DAG file is gone).
     """
     check_state(state, _ASSET_STATES)
 
@@ -72,10 +72,10 @@ def events(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List asset events, newest first; --dag leaves those that the DAG's runs emitted.
+    """List asset events, newest first; with --dag, only the events that runs of the DAG emitted.
 
-    States: queued (a DAG still waits to take it into a run), consumed (every DAG that waited has taken it), unused
-    (none waited).
+    States: queued (the event still waits for the run of a DAG), consumed (every DAG that waits for the asset has a run
+    with the event), unused (no DAG waited for the asset).
     """
     check_state(state, _EVENT_STATES)
 
@@ -100,23 +100,31 @@ def emit(
     asset: Annotated[
         str,
         typer.Argument(
-            metavar="ASSET", help="Its name or its URI.", autocompletion=completing.asset_names
+            metavar="ASSET", help="Name or URI of the asset.", autocompletion=completing.asset_names
         ),
     ],
     extra: Annotated[
-        str | None, typer.Option("--extra", metavar="JSON", help="What the event carries.")
+        str | None,
+        typer.Option(
+            "--extra", metavar="JSON", help='The event\'s extra data, for example {"rows": 12}.'
+        ),
     ] = None,
     partition_key: Annotated[
-        str | None, typer.Option("--partition-key", metavar="KEY", help="Of which partition it is.")
+        str | None,
+        typer.Option(
+            "--partition-key",
+            metavar="KEY",
+            help="Partition key of the event, for example 2026-03-10.",
+        ),
     ] = None,
     create: Annotated[
         bool,
-        typer.Option("--create", help="Also of an asset that no DAG declares; it is created."),
+        typer.Option("--create", help="Create the asset if no DAG declares it."),
     ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Emit an event of an asset that a DAG declares."""
+    """Emit an event for an asset, as if a task or a watcher had updated it."""
     values = {} if extra is None else options.parse_extra(extra, "--extra")
 
     async def change(session: AsyncSession) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`triggerer check`: imports every DAG file, asks the brokers, and says what is wrong where."""
+"""`triggerer check`: imports every DAG file, asks the brokers, and prints each problem with its place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from triggerer.dag_processing import CheckedPromises, CheckedSources, ParsedFolder
     from triggerer.dag_processing.promises import CheckedPromise
 
-Offline = Annotated[bool, typer.Option("--offline", help="Ask no broker.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Do not connect to any broker.")]
 
 
 def check(
@@ -28,14 +28,15 @@ def check(
 ) -> None:
     """Check the settings, the DAG files and the brokers, without a database; exit code 1 if something is wrong.
 
-    Says of each watcher what it promises from the message to the asset event. A watcher that asks for more is an
-    error. A broker that does not answer is a warning: it may be reachable from where the service runs.
+    Prints the delivery guarantee of each watcher, from the message to the asset event. A watcher that requires a
+    stronger guarantee than it has is an error. A broker that does not answer is a warning, because the service may
+    run on a machine that reaches it.
     """
     settings = settings_for(config, dags_folder=dags_folder)
     _check_settings(settings)
     folder = folder_of(settings)
-    parsed, sources, promises = _find_out(settings, folder, offline=offline)
-    # A source that cannot be used is found twice.
+    parsed, sources, promises = _inspect(settings, folder, offline=offline)
+    # Both the sources and the promises report a source that cannot be used. Print it once.
     errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *promises.errors)))
     warnings = (*parsed.warnings, *sources.unavailable, *promises.warnings)
     dags = [dag.dag_id for file in parsed.files for dag in file.dags]
@@ -68,10 +69,10 @@ def check(
         raise typer.Exit(1)
 
 
-def _find_out(
+def _inspect(
     settings: Settings, folder: Path, *, offline: bool
 ) -> tuple[ParsedFolder, CheckedSources, CheckedPromises]:
-    """Parse the folder, and ask the sources of its watchers."""
+    """Parse the folder, and unless `offline` ask the broker of each watcher."""
     import logging
 
     import anyio
@@ -101,7 +102,7 @@ def _find_out(
         return parsed, sources, promises
 
     share_connections(settings)
-    # Clients of brokers log each attempt; what came of it is in the answer.
+    # The broker clients log each attempt. The command prints only the outcome.
     logging.disable()
     try:
         return anyio.run(look)
@@ -122,7 +123,7 @@ def _promise_to_json(one: CheckedPromise) -> dict[str, Any]:
 
 
 def _check_settings(settings: Settings) -> None:
-    """Refuse what a service would refuse when it starts, as far as that is seen without starting one."""
+    """Raise the errors about settings that a service raises when it starts: Spark's mode and the database's URL."""
     from triggerer.worker.spark.settings import mode_of
 
     mode_of(settings.spark)

@@ -1,4 +1,4 @@
-"""`triggerer completion` prints scripts by which shells complete commands, ids and names."""
+"""`triggerer completion`: prints the script that makes a shell complete commands, ids and names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import wrong_use
 from triggerer.nearest import ending
 
-_BASH: Final = r"""# Typer's own script takes the words as bash divides them, also at the colons of run ids and URIs.
+_BASH: Final = r"""# Typer's own script uses bash's words. Bash also splits at the colons of run ids and URIs.
 _triggerer_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" word before
     local -a words
@@ -45,22 +45,26 @@ complete --command triggerer --no-files --arguments "(__triggerer_completion get
     --condition "__triggerer_completion is-args"
 """
 _SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""They ask by the variables that Typer's own scripts set."""
+"""The scripts set the variables that Typer's own scripts set."""
 
 
 def completion(
     shell: Annotated[
         str | None,
-        typer.Argument(metavar="SHELL", help="bash, zsh or fish; default: from $SHELL."),
+        typer.Argument(metavar="SHELL", help="bash, zsh or fish. Default: the name in $SHELL."),
     ] = None,
     config: options.Config = None,
 ) -> None:
-    """Print a script that makes a shell complete commands, DAG ids, run ids, assets and watchers.
+    """Print a script that makes your shell complete commands, DAG ids, run ids, assets and watchers.
 
-    For bash: source <(triggerer completion bash), in ~/.bashrc. For zsh: the same with zsh, in ~/.zshrc, behind
-    compinit. For fish: triggerer completion fish > ~/.config/fish/completions/triggerer.fish
+    For bash, add to ~/.bashrc: source <(triggerer completion bash)
 
-    With --config, names come from the database of that file. Without, the typed command's own configuration counts.
+    For zsh, add to ~/.zshrc, after compinit: source <(triggerer completion zsh)
+
+    For fish: triggerer completion fish > ~/.config/fish/completions/triggerer.fish
+
+    With --config, names come from the database of that file. Without it, they come from the database that the typed
+    command would use.
     """
     chosen = shell or Path(os.environ.get("SHELL", "")).name
     if chosen not in _SCRIPTS:

@@ -1,4 +1,4 @@
-"""`triggerer config show`: what is in force, and where each value came from."""
+"""`triggerer config show`: the settings in force, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @app.command()
 def show(json: options.Json = False, config: options.Config = None) -> None:
-    """Print every setting and its origin; secrets are hidden, references to them are not."""
+    """Print every setting and its origin. Secrets are hidden; references such as env:NAME are shown."""
     from triggerer.config import SECTIONS
 
     settings = settings_for(config)
@@ -56,7 +56,7 @@ def show(json: options.Json = False, config: options.Config = None) -> None:
 
 
 def _brief(source: str, file: Path | None) -> str:
-    # Where the file lies is said once, below the table.
+    # The folder of the file is printed once, below the table.
     return source if file is None else source.removeprefix(f"{file.parent}/")
 
 

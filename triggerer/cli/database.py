@@ -1,4 +1,4 @@
-"""`triggerer db`: the schema, and what is old."""
+"""`triggerer db`: migrates and checks the schema, and deletes old rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @app.command()
 def migrate(json: options.Json = False, config: options.Config = None) -> None:
-    """Bring the schema to this release; does nothing where it is there already."""
+    """Upgrade the schema to this release; do nothing if it is up to date."""
 
     async def work(database: Database) -> tuple[bool, str]:
         from triggerer.store.schema.migrate import upgrade
@@ -36,7 +36,7 @@ def migrate(json: options.Json = False, config: options.Config = None) -> None:
 
 @app.command()
 def check(json: options.Json = False, config: options.Config = None) -> None:
-    """Say whether the database answers and has this release's schema; exit code 1 if not."""
+    """Check that the database answers and has this release's schema; exit code 1 if not."""
 
     async def work(database: Database) -> str:
         from triggerer.store.schema.migrate import check
@@ -56,16 +56,19 @@ def clean(
             "--before",
             "--clean-before-timestamp",
             metavar="TIME",
-            help="What is older goes: 2026-11-24T12:00:00Z, or an age: 90d, PT12H.",
+            help="Delete what is older than a time (2026-11-24T12:00:00Z) or an age (90d, PT12H).",
         ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")
+    ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete runs that ended long ago, their logs, and old asset events that nothing needs any more.
+    """Delete old runs, their logs, and old asset events that nothing needs.
 
-    Events stay that wait for a DAG, that a run has which stays, and whose messages the broker may deliver again.
+    An asset event stays while it waits for a DAG, belongs to a run that stays, or guards against a repeat of its
+    message, which the broker may redeliver.
     """
     instant = options.parse_instant_or_age(before, "--before")
     ack_timeout = settings_for(config).triggerer.shared_stream_ack_timeout
@@ -76,11 +79,11 @@ def clean(
         return await delete_old(database, instant, ack_timeout=ack_timeout, dry_run=dry_run)
 
     cleaned = with_database(config, work)
-    print_answer(cleaned, _told(cleaned), json=json)
+    print_answer(cleaned, _summary(cleaned), json=json)
 
 
-def _told(cleaned: Cleaned) -> str:
-    """Say what has gone, and why the rest has not."""
+def _summary(cleaned: Cleaned) -> str:
+    """Return the counts of deleted rows, and the counts of kept rows with the reasons."""
     verb = "would be deleted" if cleaned.dry_run else "deleted"
     gone = (
         counted(cleaned.runs, "run"),

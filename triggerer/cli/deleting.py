@@ -1,4 +1,4 @@
-"""`triggerer assets delete` and `triggerer dags delete`: what nobody declares any longer."""
+"""`triggerer assets delete` and `triggerer dags delete`: for assets and DAGs that no DAG file declares."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ def delete_asset(
     asset: Annotated[
         str,
         typer.Argument(
-            metavar="ASSET", help="Its name or its URI.", autocompletion=completing.asset_names
+            metavar="ASSET", help="Name or URI of the asset.", autocompletion=completing.asset_names
         ),
     ],
     with_queued: Annotated[
-        bool, typer.Option("--with-queued", help="Also where events of it still wait for DAGs.")
+        bool,
+        typer.Option(
+            "--with-queued", help="Delete the asset even if its events still wait for DAGs."
+        ),
     ] = False,
     json: options.Json = False,
     config: options.Config = None,
@@ -52,11 +55,11 @@ def delete_asset(
 
 def delete_dag(
     dag_id: options.DagId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete a stale DAG, with its runs and their logs. The events of its tasks stay."""
+    """Delete a stale DAG, its runs and their logs. The asset events that its tasks emitted stay."""
     if not yes:
 
         async def ask(session: AsyncSession) -> int:

@@ -13,16 +13,25 @@ from triggerer.errors import ConfigurationError
 
 def demo(
     everything: Annotated[
-        bool, typer.Option("--all", help="The whole year, not two months: some minutes.")
+        bool,
+        typer.Option(
+            "--all", help="Use the whole year of data instead of two months. Takes some minutes."
+        ),
     ] = False,
     home: Annotated[
         Path | None,
-        typer.Option("--home", metavar="DIR", help="A new folder; default: .triggerer-demo/<time>"),
+        typer.Option(
+            "--home",
+            metavar="DIR",
+            help="A new folder for the demo's files. Default: .triggerer-demo/<time>.",
+        ),
     ] = None,
     broker: Annotated[
         str,
         typer.Option(
-            "--broker", metavar="NAME", help="kafka (embedded), sqs, pubsub or servicebus."
+            "--broker",
+            metavar="NAME",
+            help="kafka (embedded, the default), sqs, pubsub or servicebus.",
         ),
     ] = "kafka",
     endpoint: Annotated[
@@ -30,18 +39,20 @@ def demo(
         typer.Option(
             "--endpoint",
             metavar="WHERE",
-            help="The broker, other than kafka: a URL (sqs), host:port (pubsub), an emulator's host or a connection"
-            " string (servicebus). Default: embedded, where that is installed.",
+            help="Address of a broker other than kafka: a URL (sqs), host:port (pubsub), an emulator's host or a"
+            " connection string (servicebus). Default: an embedded broker, if one is installed.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="Refused: the demo writes its own."),
+        typer.Option(
+            "--config", metavar="FILE", help="Refused: the demo writes its own configuration."
+        ),
     ] = None,
 ) -> None:
-    """Run the whole service on real data: flights and weather, from messages to an answer.
+    """Run the whole service on real data: flights and weather, from messages to a report.
 
-    With another broker than kafka: a thousand orders, counted.
+    With another broker than kafka, the demo sends a thousand orders and counts the asset events.
     """
     if config is not None:
         raise ConfigurationError(

@@ -1,7 +1,7 @@
 """The `triggerer` command. Exit codes: 0 done, 1 refused or failed, 2 wrong use.
 
-To import the commands, and what they need, takes up to a second. Who is told to stop meanwhile does so as later:
-nothing of that is imported before signals are heard.
+Importing the commands takes up to a second. The signal handlers are installed before that import, so that SIGTERM
+and Ctrl-C work during it as well.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from triggerer.errors import TriggererError
 from triggerer.processes.signals import STOPPING, Interrupted, leave_when_told
 
 SERVICES: Final = frozenset({"standalone", "triggerer", "scheduler", "dag-processor", "executor"})
-"""The commands that run until they are told to stop, which is success."""
+"""The commands that run until a signal stops them. Being stopped is success: exit code 0."""
 INTERRUPTED: Final = 130
 _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-"""What a full or broken disk answers to what is printed into a file there."""
+"""The errors of writing to a file on a full or broken disk."""
 
 
 def main() -> None:
     """Run the command line; does not return."""
     _open_standard_streams()
-    # Else nobody is to interrupt us: we were started by `nohup`, or by a script, in the background.
+    # `nohup`, or a script that starts us in the background, ignores SIGINT for us. Respect that.
     is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     is_service = not SERVICES.isdisjoint(sys.argv[1:2])
     if is_service:
@@ -42,32 +42,32 @@ def main() -> None:
         from triggerer.cli import app as commands
 
     if is_interruptible and not is_service:
-        # From here on there is something to be closed.
+        # From here on a command may have resources to close, so Ctrl-C raises instead of exiting.
         signal.signal(signal.SIGINT, _interrupt)
     for argument in sys.argv[1:]:
         try:
             argument.encode()
         except UnicodeEncodeError:
-            # What the terminal sent: neither a database nor JSON takes it.
+            # A terminal can send bytes that are not UTF-8. Neither a database nor JSON can store them.
             commands.print_error(TriggererError(f"the argument {argument!r} is not UTF-8"))
             sys.exit(2)
     try:
         commands.app()
     except SystemExit as ended:
-        # Click takes it for a failure; see below.
+        # Click exits with 1 after a broken pipe. For us a broken pipe is success, see below.
         sys.exit(0 if isinstance(ended.__context__, BrokenPipeError) else ended.code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except RuntimeError as error:
-        # Until Python 3.12, a class that is being made says this of what its descriptors raise.
+        # Before Python 3.12, an error raised by a descriptor while a class is created becomes a RuntimeError.
         if not isinstance(error.__cause__, Interrupted):
             raise
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # `triggerer runs list | head`: the reader has what it wants.
+        # `triggerer runs list | head`: the reader has read enough.
         sys.exit(0)
     except OSError as error:
-        # A file would be named.
+        # An error about a file that the command opened names that file; an error of printing does not.
         if is_service or error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _print_unwritable(error)
@@ -83,32 +83,32 @@ def main() -> None:
             commands.print_error(leaf)
         sys.exit(1)
     finally:
-        _print_the_rest()
-        # Before it ends, Python looks for cycles in all that was ever imported: a fifth of a command's time.
+        _flush_output()
+        # At exit, Python searches every imported module for cycles: a fifth of a command's time. Skip it.
         gc.freeze()
 
 
 def _open_standard_streams() -> None:
-    """Have what was closed by whoever started us (`>&-`) lead nowhere.
+    """Open the null device for each standard stream that our parent closed (`>&-`).
 
-    Otherwise the next files to be opened would get these numbers, and what is printed would go there.
+    Otherwise the next file that we open would get the stream's number, and our output would go into that file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free.
+            # `os.open` returns the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):
-        # As standard error: a name that the terminal's encoding lacks is to be shown in some way.
+        # As on standard error: show a character that the terminal's encoding lacks as an escape.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _print_the_rest() -> None:
-    """Print what is left. Python would do it when it exits, and print a traceback if it cannot."""
+def _flush_output() -> None:
+    """Flush standard output. Python would flush it at exit, and print a traceback if the flush fails."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -122,7 +122,7 @@ def _print_the_rest() -> None:
 def _print_unwritable(error: OSError) -> None:
     from triggerer.cli import app as commands
 
-    # What it still holds is lost. Python would try once more when it exits.
+    # The buffered output is lost. Without this line Python would try to write it again at exit.
     sys.stdout = None
     commands.print_error(TriggererError(f"the output cannot be written: {error.strerror}"))
 

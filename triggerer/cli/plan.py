@@ -1,4 +1,4 @@
-"""`triggerer plan`: what other DAG files would change, before they are put in place."""
+"""`triggerer plan`: shows what new DAG files would change before you deploy them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,29 @@ if TYPE_CHECKING:
 
 def plan(
     dags_folder: Annotated[
-        Path, typer.Option("--dags-folder", metavar="DIR", help="The new files.")
+        Path, typer.Option("--dags-folder", metavar="DIR", help="Folder with the new DAG files.")
     ],
     dag: options.Dag = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Where the history begins; ISO 8601."),
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Replay asset events from this time on, for example 2026-11-01. Default: all stored events.",
+        ),
     ] = None,
     events: Annotated[
-        int, typer.Option("--events", min=1, help="At most this number of events, the newest.")
+        int,
+        typer.Option("--events", min=1, help="Replay at most this number of events, the newest."),
     ] = 10_000,
     limit: options.Limit = 100,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show what other DAG files change: DAGs, watchers, assets that nothing feeds, and which runs differ.
+    """Show what other DAG files would change: DAGs, watchers, assets that nothing updates, and runs.
 
-    Nothing is changed. Exit code 1 if a file of the folder cannot be read.
+    The command replays the stored asset events against the new files and compares the runs. It changes nothing. Exit
+    code 1 if a file of the folder cannot be read.
     """
     begin = options.parse_instant(since, "--since")
     parsed = _parse(config, dags_folder)
@@ -76,7 +82,7 @@ def _parse(config: Path | None, dags_folder: Path) -> ParsedFolder:
 
     async def parse() -> ParsedFolder:
         async with anyio.create_task_group() as tasks:
-            # Another process reads the files. The next step takes half a second to import.
+            # Another process parses the files. Meanwhile this one imports the next step, which takes half a second.
             importing = partial(import_module, "triggerer.operations.planning.plan")
             tasks.start_soon(anyio.to_thread.run_sync, importing)
             parsed = await parse_once(

@@ -1,4 +1,4 @@
-"""The report of `triggerer plan` for people: DAGs, watchers, assets, and the runs that differ."""
+"""Prints the report of `triggerer plan`: the DAGs, watchers, assets and runs that differ."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from triggerer.scheduler.replay import Replayed
 
 _LABEL: Final = 9
-"""The width of the column that says `new`, `changed` or `gone`."""
+"""The width of the column with `new`, `changed` or `gone`."""
 _UNCHANGED: Final = ("same", "kept")
 
 
 def print_plan(plan: FolderPlan, dag: str | None, limit: int) -> None:
-    """Print the plan; `limit` bounds each of the four lists (0: none is bounded)."""
+    """Print the plan, with at most `limit` entries in each of its four lists; 0 prints all."""
     changed = [one for one in plan.dags if one.change not in _UNCHANGED]
     kept = [one for one in plan.dags if one.change == "kept"]
     _head("DAGs", len(changed), f"{len(plan.dags) - len(changed)} as now")
@@ -56,7 +56,11 @@ def _first(found: Sequence[Any], limit: int) -> Sequence[Any]:
 
 
 def _print_dag(one: DagPlan) -> None:
-    why = "  its file cannot be read: what is in force stays" if one.change == "kept" else ""
+    why = (
+        "  its file cannot be read: the present version stays in force"
+        if one.change == "kept"
+        else ""
+    )
     typer.echo(f"  {one.change:<{_LABEL}}{one.dag_id}{why}")
     for difference in one.differences:
         _print_difference(difference)
@@ -100,7 +104,7 @@ def _print_difference(one: Difference) -> None:
     elif one.is_hidden:
         _print_beneath(one.name, f"{after} (what is hidden in it changes)")
     elif before == after:
-        # A schedule's short form leaves out its time zone, say.
+        # The short forms are equal: a schedule's short form has no time zone, for example.
         _print_change(one.name, text(one.before), text(one.after))
     else:
         _print_change(one.name, before, after)
@@ -117,7 +121,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _print_change(name: str, before: str, after: str) -> None:
-    """Print the old and the new value side by side, or one below the other where the line has no room for both."""
+    """Print the old and the new value on one line, or on two lines if one line is too short."""
     line = f"{before} → {after}"
     if len(_indent()) + len(name) + 2 + len(line) <= _room():
         _print_beneath(name, line)
@@ -187,7 +191,7 @@ def _print_runs(plan: FolderPlan, dag: str | None, limit: int) -> None:
 
 
 def _differs(one: DagPlan) -> bool:
-    """Return whether the DAG has other runs, in the past, now or next, or none that can be told."""
+    """Return whether the DAG's past, due or next runs differ, or cannot be determined."""
     return (
         one.error is not None
         or one.before != one.after

@@ -1,4 +1,4 @@
-"""`triggerer assets queued`: events that wait for DAGs."""
+"""`triggerer assets queued`: lists and deletes asset events that wait for DAGs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def list_(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List the events that wait, by DAG, oldest first.
+    """List the asset events that wait for a DAG, by DAG, oldest first.
 
-    States are those of the DAG: active, paused, stale.
+    --state selects by the state of the DAG: active, paused or stale.
     """
     check_state(state, options.DAG_STATES)
 
@@ -71,9 +71,12 @@ def delete(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete what waits for a DAG, of an asset, or both: no run will get it. The events stay."""
+    """Delete the queue entries of a DAG, of an asset, or of both: no run will receive these events.
+
+    The asset events stay.
+    """
     if dag is None and asset is None:
-        wrong_use("--dag, --asset or both have to be given")
+        wrong_use("give --dag, --asset or both")
 
     async def change(session: AsyncSession) -> int:
         from triggerer.operations.queued_events import delete_queued_events

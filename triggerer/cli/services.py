@@ -1,4 +1,4 @@
-"""`triggerer standalone`, and one command for each part that may run on its own."""
+"""`triggerer standalone`, and one command for each part that can run as a process of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from triggerer.service import Part
 
 _LEAVE_AFTER_S: Final = 5.0
-"""A service that has ended needs a fraction of a second to leave, on a busy machine some of them."""
+"""How long the process may take to exit after the service has ended. Usually it takes well under a second."""
 
 
 def standalone(dags_folder: options.DagsFolder = None, config: options.Config = None) -> None:
@@ -28,7 +28,7 @@ def standalone(dags_folder: options.DagsFolder = None, config: options.Config = 
 
 
 def triggerer(dags_folder: options.DagsFolder = None, config: options.Config = None) -> None:
-    """Host the watchers' streams. Needs PostgreSQL; several share the streams."""
+    """Host the watchers' streams. Needs PostgreSQL; several instances divide the streams among them."""
     from triggerer.service import Part
 
     _serve(frozenset({Part.TRIGGERER}), config, dags_folder)
@@ -61,17 +61,17 @@ def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None
 
     settings = settings_for(config, dags_folder=dags_folder)
     set_up_logging(settings.core)
-    run(settings, parts, on_end=_leave_before_long)
+    run(settings, parts, on_end=_exit_before_long)
 
 
-def _leave_before_long() -> None:
-    """Have the process end though a thread of users' code does not; called when the service has ended.
+def _exit_before_long() -> None:
+    """Start a timer that ends the process; called when the service has ended.
 
-    asyncio and Python wait for such a thread, whatever it waits for itself.
+    Without it, asyncio and Python wait for a thread of a plugin that never returns.
     """
-    # A cancellation, as of one that is told to stop while it starts, is none.
+    # A cancellation is not an error: the user stopped a service that was still starting.
     exit_code = 1 if isinstance(sys.exception(), Exception) else 0
-    with suppress(RuntimeError):  # no thread can be had
+    with suppress(RuntimeError):  # the system has no thread left
         threading.Thread(target=_leave, args=(exit_code,), name="leave", daemon=True).start()
 
 
@@ -80,7 +80,7 @@ def _leave(exit_code: int) -> None:
 
     time.sleep(_LEAVE_AFTER_S)
     structlog.get_logger(__name__).warning(
-        "threads of watchers have not ended; the process ends without them",
+        "threads of watchers are still running; the process exits without waiting for them",
         threads=[thread.name for thread in threading.enumerate() if thread.name != "leave"],
     )
     os._exit(exit_code)

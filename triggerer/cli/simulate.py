@@ -1,4 +1,4 @@
-"""`triggerer simulate`: a folder's filters and expressions, on virtual time, with everything that can go wrong."""
+"""`triggerer simulate`: runs a DAGs folder's filters and expressions on virtual time, with injected faults."""
 
 from __future__ import annotations
 
@@ -16,19 +16,35 @@ from triggerer.errors import ConfigurationError
 if TYPE_CHECKING:
     from triggerer.dag_processing import ParsedFolder
 
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many to try.")]
+Seeds = Annotated[
+    int,
+    typer.Option(
+        "--seeds",
+        min=1,
+        help="Number of seeds to try. A seed fixes one course of events and faults.",
+    ),
+]
 Start = Annotated[int, typer.Option("--start", min=0, help="The first seed.")]
 Steps = Annotated[
-    int, typer.Option("--steps", min=1, help="With faults; then the seed runs to its end.")
+    int,
+    typer.Option(
+        "--steps",
+        min=1,
+        help="Number of steps with faults. After them, the seed runs to its end without faults.",
+    ),
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", min=1, help="Processes, side by side.", show_default="one for each CPU"),
+    typer.Option("--jobs", min=1, help="Number of processes.", show_default="one for each CPU"),
 ]
-Replay = Annotated[int | None, typer.Option("--replay", help="Show the trace of this seed.")]
+Replay = Annotated[
+    int | None, typer.Option("--replay", help="Run this one seed and print its trace.")
+]
 Messages = Annotated[
     Path | None,
-    typer.Option("--messages", metavar="FILE", help="Values of messages, one in each line."),
+    typer.Option(
+        "--messages", metavar="FILE", help="File with sample message values, one per line."
+    ),
 ]
 
 
@@ -42,7 +58,7 @@ def simulate(
     messages: Messages = None,
     config: options.Config = None,
 ) -> None:
-    """Run your watchers' filters and your DAGs' expressions against a broker and a store that fail."""
+    """Test your watchers' filters and your DAGs' expressions with a simulated broker and store that fail."""
     import anyio
 
     from triggerer.dag_processing import parse_once

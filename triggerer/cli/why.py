@@ -1,4 +1,4 @@
-"""`triggerer why` and `triggerer why-not`: what made a run, and what keeps a DAG from one."""
+"""`triggerer why` and `triggerer why-not`: why a run exists, and why a DAG has no run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def why(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show what made a run: its events, and the messages behind them."""
+    """Show why a run exists: its asset events, and the broker messages that they came from."""
     check_choice(run_id, last)
 
     async def ask(session: AsyncSession) -> Why:
@@ -95,9 +95,9 @@ def why(
 
 
 def readable_message(event: AssetEventView) -> str | None:
-    """Return the place of the message by the topic's name; without it in the event, the message's key.
+    """Return the message's topic, partition and offset if the event has them, else its idempotency key.
 
-    Kafka's key has the topic's id, which tells a recreated topic from its predecessor and says nothing to people.
+    A Kafka message's idempotency key names the topic by its id, which people do not know.
     """
     match event.extra:
         case {"topic": str(topic), "partition": int(partition), "offset": int(offset)}:
@@ -106,7 +106,7 @@ def readable_message(event: AssetEventView) -> str | None:
 
 
 def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
-    """Show what a DAG waits for, and what holds it back."""
+    """Show what a DAG waits for, and what holds its runs back."""
 
     async def ask(session: AsyncSession) -> WhyNot:
         from triggerer.scheduler.explaining import why_not as explain
@@ -139,7 +139,7 @@ def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = 
 
 
 def readable_state(state: dict[str, Any], *, nested: bool = False) -> str:
-    """Return the expression, with what is missing in brackets."""
+    """Return the expression, with brackets around the assets that have no event yet."""
     for kind, sign in (("all", " & "), ("any", " | ")):
         if kind in state:
             joined = sign.join(readable_state(part, nested=True) for part in state[kind])

@@ -125,7 +125,7 @@ def test_what_matters_less_is_left_out_with_a_note(
     print_table(COLUMNS, [["abc", "failed", "noon", None]], empty="")
     shown = capsys.readouterr()
     assert "noon" not in shown.out
-    assert shown.err == "Left out, for want of width: at; --json has all.\n"
+    assert shown.err == "These columns do not fit and are left out: at. --json shows all.\n"
 
 
 def test_an_id_that_finds_no_room_goes_beneath_its_row(terminal: Terminal) -> None:

@@ -1,1 +1,1 @@
-"""`triggerer dags`: the DAGs, their backfills, and a run in the foreground."""
+"""`triggerer dags`: lists and pauses DAGs, queues runs and backfills, and tests a DAG in the foreground."""

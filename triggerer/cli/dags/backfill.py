@@ -1,4 +1,4 @@
-"""`triggerer dags backfill`: the runs of a DAG's timetable for a range of time."""
+"""`triggerer dags backfill`: runs a DAG for the past intervals of its timetable."""
 
 from __future__ import annotations
 
@@ -31,35 +31,51 @@ def backfill(
     ] = None,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="The first logical date; ISO 8601."),
+        typer.Option(
+            "--from", metavar="TIME", help="First logical date, ISO 8601, for example 2026-03-01."
+        ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="The last one, included.")
+        str | None, typer.Option("--to", metavar="TIME", help="Last logical date, inclusive.")
     ] = None,
     partition_key: Annotated[
         list[str] | None,
-        typer.Option("--partition-key", metavar="KEY", help="Instead of a range; may be repeated."),
+        typer.Option(
+            "--partition-key",
+            metavar="KEY",
+            help="Run for this partition key instead of a range. May be repeated.",
+        ),
     ] = None,
     reprocess: Annotated[
         str,
         typer.Option(
             "--reprocess",
             metavar="WHICH",
-            help="Of the intervals, or keys, that have a run, these are run again: none, failed or all.",
+            help="Which intervals or keys that already have a run are run again: none, failed or all.",
         ),
     ] = "none",
     max_active: Annotated[
         int,
-        typer.Option("--max-active", min=1, help="At most so many of its runs at a time."),
+        typer.Option(
+            "--max-active", min=1, help="At most this number of the backfill's runs at a time."
+        ),
     ] = 10,
     params: Annotated[
         str | None,
         typer.Option(
-            "--params", "--conf", metavar="JSON", help="An object; wins over the runs' own."
+            "--params",
+            "--conf",
+            metavar="JSON",
+            help='JSON object that overrides params of the runs, for example {"full": true}.',
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List backfills.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the backfill would do, and start nothing.")
+    ] = False,
+    list_: Annotated[
+        bool,
+        typer.Option("--list", help="List backfills. Takes --dag, --asset and --state as filters."),
+    ] = False,
     cancel: Annotated[
         int | None, typer.Option("--cancel", metavar="ID", help="Cancel this backfill.")
     ] = None,
@@ -72,10 +88,10 @@ def backfill(
 ) -> None:
     """Run a DAG for the intervals of its timetable between two times, or for partition keys; list or cancel backfills.
 
-    A DAG that is scheduled by partition keys is run for those of the periods that start between the two. An interval,
-    or a key, that has a run is left as it is, unless --reprocess says otherwise.
+    A DAG that is scheduled by partition keys runs for the keys of the periods that start between the two times. An
+    interval or a key that already has a run is skipped, unless --reprocess says otherwise.
 
-    --dag, --asset (DAGs that wait for it) and --state (running, done, cancelled) go with --list.
+    With --list: --asset selects the DAGs that wait for the asset; the states are running, done and cancelled.
     """
     if reprocess not in _REPROCESS:
         meant = ending(reprocess, _REPROCESS)
@@ -86,7 +102,7 @@ def backfill(
     if list_:
         check_state(state, _STATES)
         if None not in (dag_id, dag) and dag_id != dag:
-            wrong_use(f"DAG_ID and --dag are two: {dag_id!r} and {dag!r}")
+            wrong_use(f"DAG_ID and --dag differ: {dag_id!r} and {dag!r}; give one of them")
         _list(config, dag_id or dag, asset, state, limit, json=json)
         return
     if (dag, asset, state) != (None, None, None):
@@ -166,13 +182,13 @@ def _show(found: list[BackfillView], *, json: bool) -> None:
         print_json(found[0])
         return
     for one in found:
-        typer.echo(f"{one.dag_id}: backfill {one.id} is {one.state}, {_what(one)}")
+        typer.echo(f"{one.dag_id}: backfill {one.id} is {one.state}, {_progress(one)}")
 
 
-def _what(one: BackfillView) -> str:
+def _progress(one: BackfillView) -> str:
     noun = "partition key" if one.partition_keys else "interval"
     counts = one.partition_keys or one.intervals
-    return f"{counted(sum(counts.values()), noun)} ({_told(counts)})"
+    return f"{counted(sum(counts.values()), noun)} ({_listed(counts)})"
 
 
 def _list(
@@ -213,8 +229,8 @@ def _list(
             row.to_date,
             row.reprocess,
             row.max_active,
-            _told(row.partition_keys or row.intervals),
-            _told(row.runs),
+            _listed(row.partition_keys or row.intervals),
+            _listed(row.runs),
             *([row.params] if have_params else []),
         ),
         json=json,
@@ -264,5 +280,5 @@ def _plan(
     )
 
 
-def _told(counts: dict[str, int]) -> str | None:
+def _listed(counts: dict[str, int]) -> str | None:
     return ", ".join(f"{text(n)} {state}" for state, n in sorted(counts.items())) or None

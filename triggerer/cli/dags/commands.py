@@ -1,4 +1,4 @@
-"""`triggerer dags`: what was found in the files, and whether it may run."""
+"""The commands of `triggerer dags`, except `backfill`, `test` and `delete`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app.command()(backfill)
 app.command("delete")(delete_dag)
 DagId = options.DagId
 _MOST_NEXT_RUNS: Final = 10_000
-"""As a rule a timetable asks for runs without an end."""
+"""The limit for `--limit 0`: most timetables ask for runs without an end."""
 
 
 @app.command("list")
@@ -47,7 +47,10 @@ def list_(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List DAGs, and the files that could not be read. States: active, paused, stale."""
+    """List DAGs, and the DAG files that could not be read.
+
+    States: active, paused, stale (no file declares the DAG).
+    """
     check_state(state, options.DAG_STATES)
 
     async def ask(
@@ -106,7 +109,7 @@ def list_(
 
 @app.command()
 def show(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
-    """Show one DAG with its tasks."""
+    """Show one DAG with its settings and tasks."""
 
     async def ask(session: AsyncSession) -> list[DagView]:
         from triggerer.store.dags.listing import list_dags
@@ -157,12 +160,17 @@ def next_(
     dag_id: DagId,
     limit: Annotated[
         int,
-        typer.Option("--limit", "--count", min=0, help="At most so many; 0: all, 10000 at most."),
+        typer.Option(
+            "--limit",
+            "--count",
+            min=0,
+            help="Show at most this number of runs; 0 shows all, up to 10000.",
+        ),
     ] = 100,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show the next runs that the DAG's timetable asks for. Those that are due already come first."""
+    """Show the next runs that the DAG's timetable asks for. Runs that are already due come first."""
 
     async def ask(session: AsyncSession) -> list[NextRun]:
         from triggerer.scheduler.explaining import next_runs
@@ -175,7 +183,7 @@ def next_(
         found,
         (
             "run after",
-            # As a rule that is where the interval starts.
+            # Usually equal to the start of the interval.
             Column("logical date", Kind.MINOR),
             "interval starts",
             "interval ends",
@@ -197,19 +205,32 @@ def next_(
 @app.command()
 def trigger(
     dag_id: DagId,
-    run_id: Annotated[str | None, typer.Option("--run-id", help="Default: from the time.")] = None,
+    run_id: Annotated[
+        str | None,
+        typer.Option("--run-id", help="Id of the new run. Default: made from the current time."),
+    ] = None,
     params: Annotated[
         str | None,
-        typer.Option("--params", "--conf", metavar="JSON", help="An object; wins over the DAG's."),
+        typer.Option(
+            "--params",
+            "--conf",
+            metavar="JSON",
+            help='JSON object that overrides params of the DAG, for example {"full": true}.',
+        ),
     ] = None,
     logical_date: options.LogicalDate = None,
     partition_key: Annotated[
-        str | None, typer.Option("--partition-key", metavar="KEY", help="The run's own.")
+        str | None,
+        typer.Option(
+            "--partition-key",
+            metavar="KEY",
+            help="Partition key of the run, for example 2026-03-10.",
+        ),
     ] = None,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Queue a run by hand; it takes no queued events."""
+    """Queue a run by hand. The DAG's queued events stay queued."""
     values = options.parse_object(params, "--params")
     date = options.parse_instant(logical_date, "--logical-date")
 
@@ -235,13 +256,13 @@ def trigger(
 
 @app.command()
 def pause(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
-    """Hold new runs back. Events go on queueing and wait."""
+    """Pause a DAG: no new run starts, and asset events wait in its queue."""
     _set_paused(config, dag_id, True, json=json)
 
 
 @app.command()
 def unpause(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
-    """Let runs start again, with the events that have queued meanwhile."""
+    """Unpause a DAG: new runs start, with the asset events that queued in the meantime."""
     _set_paused(config, dag_id, False, json=json)
 
 
@@ -254,7 +275,7 @@ def readable_state(dag: DagView) -> str:
 
 
 def readable_queue(dag: DagView) -> str:
-    """Return how many events wait for the DAG, with a `+` where there may be more."""
+    """Return the number of events that wait for the DAG, with a `+` if it is a lower bound."""
     return f"{dag.queued_events}{'+' if dag.is_counted_short else ''}"
 
 
@@ -287,7 +308,7 @@ def _readable_timetable(stored: dict[str, Any]) -> str:
     try:
         return timetable_from_json(stored).summary
     except TriggererError:
-        # A timetable that is not installed where the command runs.
+        # The timetable's plugin is not installed on this machine.
         return str(stored.get("type"))
 
 

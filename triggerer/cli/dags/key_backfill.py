@@ -1,4 +1,4 @@
-"""`triggerer dags backfill` of partition keys."""
+"""`triggerer dags backfill` for partition keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def keys_in_range(
     config: Path | None, dag_id: str, start: datetime, end: datetime
 ) -> list[str] | None:
-    """Return the keys of a range; None: the DAG is not scheduled by partition keys."""
+    """Return the partition keys of a range of time; None if the DAG is not scheduled by partition keys."""
 
     async def ask(session: AsyncSession) -> list[str] | None:
         from triggerer.operations.key_backfills import is_partitioned, keys_of_periods
@@ -41,7 +41,7 @@ def start_keys(
     max_active: int,
     params: dict[str, Any] | None,
 ) -> BackfillView:
-    """Begin the backfill."""
+    """Start the backfill and return its first state."""
 
     async def change(session: AsyncSession) -> BackfillView:
         from triggerer.domain.backfills import Reprocess
@@ -62,7 +62,7 @@ def start_keys(
 def show_plan(
     config: Path | None, dag_id: str, keys: Sequence[str], reprocess: str, limit: int, *, json: bool
 ) -> None:
-    """Print what it would do."""
+    """Print what the backfill would do for each key."""
 
     async def ask(session: AsyncSession) -> list[PlannedKey]:
         from triggerer.domain.backfills import Reprocess

@@ -1,4 +1,4 @@
-"""`triggerer dags test`: one run of a DAG in the foreground, of which nothing is kept."""
+"""`triggerer dags test`: runs a DAG once in the foreground, and stores nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Events = Annotated[
     typer.Option(
         "--event",
         metavar="ASSET[=JSON]",
-        help="An event of this asset (name or URI) for the run; may be repeated.",
+        help='Give the run an event of this asset (name or URI), for example orders={"rows": 12}. May be repeated.',
     ),
 ]
 
@@ -33,20 +33,25 @@ def try_(
     partition_key: Annotated[
         str | None,
         typer.Option(
-            "--partition-key", metavar="KEY", help="The run's own, and that of its events."
+            "--partition-key", metavar="KEY", help="Partition key of the run and of its events."
         ),
     ] = None,
     params: Annotated[
-        str | None, typer.Option("--params", metavar="JSON", help="An object; wins over the DAG's.")
+        str | None,
+        typer.Option(
+            "--params",
+            metavar="JSON",
+            help='JSON object that overrides params of the DAG, for example {"full": true}.',
+        ),
     ] = None,
     dags_folder: options.DagsFolder = None,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Run a DAG once, here and now, in a store that is thrown away; exit code 1 if the run fails.
+    """Run a DAG once in the foreground, with a temporary store; exit code 1 if the run fails.
 
-    It prints the run's log as it comes, and then what came of it. The service, if one runs, knows nothing of it. What
-    the tasks do elsewhere, they do.
+    The command prints the run's log as it grows, and then the result of each task. A running service does not notice
+    the run. Side effects of the tasks are real: a task that writes to a table writes to it.
     """
     events = [_parse_event(one) for one in event or ()]
     values = options.parse_object(params, "--params")
@@ -81,9 +86,9 @@ def try_(
 
     result = anyio.run(run)
     if json:
-        told = b"".join(log).decode("utf-8", "replace")
+        whole = b"".join(log).decode("utf-8", "replace")
         print_json(
-            asdict(result.run) | {"tasks": result.tasks, "emitted": result.emitted, "log": told}
+            asdict(result.run) | {"tasks": result.tasks, "emitted": result.emitted, "log": whole}
         )
     else:
         _print(result)
@@ -96,7 +101,7 @@ def _parse_event(given: str) -> GivenEvent:
 
     from triggerer.operations.trial import GivenEvent
 
-    # A URI may hold a "=": the JSON is what stands after the first one behind which there is JSON.
+    # A URI may contain a "=". Split at the first "=" that JSON follows.
     for at, sign in enumerate(given):
         if sign != "=":
             continue
@@ -106,7 +111,7 @@ def _parse_event(given: str) -> GivenEvent:
             continue
         return GivenEvent(given[:at], options.parse_extra(given[at + 1 :], "--event"))
     if given.endswith("}"):
-        wrong_use(f"--event {given}: what stands after the = is not JSON")
+        wrong_use(f"--event {given}: the text after the = is not JSON")
     return GivenEvent(given, {})
 
 

@@ -1,1 +1,1 @@
-"""`triggerer runs`: what ran, what it logged, and what a person can do about it."""
+"""`triggerer runs`: lists runs, prints their logs, and cancels or repeats them."""

@@ -1,4 +1,4 @@
-"""Which run a command is about: the run with RUN_ID, or with `--last` the newest run of the DAG."""
+"""Finds the run that a command is about: the run RUN_ID, or with `--last` the DAG's newest run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ RunId = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN_ID",
-        help="Required, unless --last takes its place.",
+        help="Id of the run. Required unless --last is given.",
         autocompletion=completing.run_ids,
     ),
 ]
-Last = Annotated[bool, typer.Option("--last", help="The newest run of the DAG, without RUN_ID.")]
+Last = Annotated[
+    bool, typer.Option("--last", help="Use the newest run of the DAG; leave RUN_ID out.")
+]
 
 
 def check_choice(run_id: str | None, last: bool) -> None:
@@ -31,7 +33,7 @@ def check_choice(run_id: str | None, last: bool) -> None:
     if run_id is None and not last:
         wrong_use("RUN_ID is missing; --last takes the newest run of the DAG")
     if run_id is not None and last:
-        wrong_use(f"--last takes the place of RUN_ID: give one of them, not {run_id!r} and --last")
+        wrong_use(f"give RUN_ID or --last, not both: {run_id!r} and --last")
 
 
 async def chosen_run(session: AsyncSession, dag_id: str, run_id: str | None) -> str:

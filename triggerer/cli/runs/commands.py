@@ -1,4 +1,4 @@
-"""`triggerer runs`: what ran, what it said, and stopping it."""
+"""The commands of `triggerer runs`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def list_(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List runs, newest first; --asset leaves those that were given an event of it."""
+    """List runs, newest first; with --asset, only runs that received an event of the asset."""
     from triggerer.domain.runs import RunState
 
     check_state(state, RunState)
@@ -157,7 +157,7 @@ def cancel(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Cancel a run: at once while it is queued; a running one is stopped by its executor."""
+    """Cancel a run. A queued run is cancelled at once; the executor of a running run stops it."""
     check_choice(run_id, last)
 
     async def change(session: AsyncSession) -> tuple[str, str]:
@@ -170,7 +170,7 @@ def cancel(
     if json:
         print_json({"dag_id": dag_id, "run_id": chosen, "state": state})
     elif state == "running":
-        typer.echo(f"{dag_id} {chosen}: its executor was told to stop it")
+        typer.echo(f"{dag_id} {chosen}: its executor will stop it")
     else:
         typer.echo(f"{dag_id} {chosen}: cancelled")
 
@@ -180,5 +180,5 @@ app.command()(clear)
 
 
 def _state(row: RunView) -> str:
-    # A queued run always waits: only what for is worth a word.
+    # A queued run always waits, so the word would say nothing.
     return f"{row.state} (waiting)" if row.waiting_for and row.state == "running" else row.state

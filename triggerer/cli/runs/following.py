@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from triggerer.store.listing.views import RunView
 
 _LOOK_S: Final = 0.2
-"""How often the file is read on."""
+"""Seconds between two reads of the log file."""
 _ASK_EVERY: Final = 5
-"""After this number of looks the store is asked for the run's state."""
+"""Number of reads of the log file between two reads of the run's state."""
 _SHARED_FOLDER_S: Final = 5.0
-"""How long a log may be missing that another machine writes: a shared folder shows a new file late."""
+"""How long another machine's log may be missing: a shared folder shows a new file late."""
 
 
 async def follow_log(database: Database, dag_id: str, run_id: str | None, out: BinaryIO) -> None:
     """Print the log of a run from its beginning and as it grows; return once the run has ended.
 
-    A run that is queued again, because its executor died, is followed through its next attempt. The changes of
-    state that no log shows go to standard error. A connection to the database is used only while it is asked.
+    A run that is queued again because its executor died is followed through its next attempt. Changes of the run's
+    state go to standard error. The function uses a database connection only during a query.
 
     Args:
         run_id: None: the newest run of the DAG.
-        out: What the log is printed to, as it is: tasks may print any bytes.
+        out: Receives the log byte for byte, because tasks may print any bytes.
     Raises:
         UnknownRun: The DAG has no such run, or somebody has deleted it.
         TriggererError: The log cannot be read, or another machine has it.
@@ -58,7 +58,7 @@ async def follow_log(database: Database, dag_id: str, run_id: str | None, out: B
 
 
 class _Follower:
-    """What one run's followed log needs to remember between two looks."""
+    """The state of following one run's log, between two reads."""
 
     def __init__(self, log: _GrowingLog, now: Callable[[], float]) -> None:
         self._log = log
@@ -67,16 +67,16 @@ class _Follower:
         self._missing_since: float | None = None
 
     def see(self, row: RunView) -> bool:
-        """Print what is new in the log, given the run's present state; return whether the run has ended.
+        """Print what is new in the log, given the run's current state; return whether the run has ended.
 
-        The executor ends the log before the store shows the end, so nothing comes after what is printed then.
+        The executor finishes the log before it stores the run's end, so the log of an ended run is complete.
         """
         is_there = self.read_on(row)
         if RunState(row.state).is_final:
             if not is_there:
                 raise no_log(row)
             return True
-        self._note(row)
+        self._print_state(row)
         if is_there or row.executor is None or is_on_this_host(row.executor):
             self._missing_since = None
         elif row.state == RunState.RUNNING:
@@ -96,15 +96,15 @@ class _Follower:
         except OSError as error:
             raise unreadable(row, error) from error
 
-    def _note(self, row: RunView) -> None:
-        """Say that the run is queued, or begins; a log that is there already shows that it runs."""
+    def _print_state(self, row: RunView) -> None:
+        """Print a change of the run's state, or that it is queued. An existing log shows that the run started."""
         known, self._state = self._state, row.state
         if row.state != known and (known is not None or row.state == RunState.QUEUED):
             print_note(f"triggerer: the run {row.run_id!r} is {row.state}")
 
 
 class _GrowingLog:
-    """Copies what is new in a file to a stream. The file may not be there yet."""
+    """Copies what is new in a file to a stream. The file may not exist yet."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -112,9 +112,9 @@ class _GrowingLog:
         self._position = 0
 
     def copy(self, path: Path) -> bool:
-        """Copy the bytes that were not copied yet; return whether the file is there.
+        """Copy the bytes that were not copied yet; return whether the file exists.
 
-        Another path, which an executor with another home gives the run, is read from its beginning.
+        A new path is read from its beginning. An executor with another home gives the run a new path.
         """
         if path != self._path:
             self._path, self._position = path, 0
@@ -124,7 +124,7 @@ class _GrowingLog:
             return False
         with file:
             if file.seek(0, 2) < self._position:
-                # Somebody has cut the file off, or put another in its place.
+                # The file was truncated or replaced.
                 self._position = 0
             file.seek(self._position)
             shutil.copyfileobj(file, self._out)

@@ -1,4 +1,4 @@
-"""`triggerer runs logs`: the log of a run, as it is or as it grows."""
+"""`triggerer runs logs`: prints the log of a run, as it is or as it grows."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ def logs(
     run_id: RunId = None,
     last: Last = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print what comes, until the run has ended.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Keep printing as the log grows, until the run has ended."
+        ),
     ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Print the log of a run: what its tasks printed and logged."""
+    """Print the log of a run, with the output of its tasks."""
     check_choice(run_id, last)
     if follow:
         if json:
@@ -49,7 +52,7 @@ def logs(
     try:
         with Path(row.log_path).open("rb") as log:
             if json:
-                # One object, as of all commands: so the whole is in memory. Tasks may print any bytes.
+                # --json prints one object, so the whole log is in memory. Tasks may print any bytes.
                 print_json(
                     {
                         "dag_id": row.dag_id,

@@ -1,4 +1,4 @@
-"""Says why the log of a run cannot be printed here."""
+"""Explains why the log of a run cannot be printed on this machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def unreadable(row: RunView, error: OSError) -> TriggererError:
-    """Return the error for a log that is there and cannot be read."""
+    """Return the error for a log that exists and cannot be read."""
     return TriggererError(f"the log of {row.run_id!r} cannot be read: {error}")
 
 
 def no_log(row: RunView) -> TriggererError:
-    """Return why a run has no log here: no worker began the run, the log is on another machine, or it is gone."""
+    """Return the error for a missing log: the run has not started, the log is on another machine, or it is gone."""
     from triggerer.domain.runs import RunState
     from triggerer.processes.instance_ids import is_on_this_host
 
@@ -25,16 +25,16 @@ def no_log(row: RunView) -> TriggererError:
         return TriggererError(
             f"{run} is queued: nothing is logged yet", hint="--follow waits for its log"
         )
-    # Claimed and not begun: the executor holds it until one of its workers is free.
-    waits = TriggererError(f"{run} waits for its worker: nothing is logged yet")
+    # An executor claimed the run and has no free worker yet.
+    no_worker_yet = TriggererError(f"{run} waits for its worker: nothing is logged yet")
     if row.state == RunState.RUNNING and row.started_at is None:
-        return waits
+        return no_worker_yet
     if row.executor is not None and not is_on_this_host(row.executor):
         may_wait = ", unless the run still waits for its worker" * (row.state == RunState.RUNNING)
         return TriggererError(
             f"there is no log of {run} on this machine: no file {row.log_path}",
-            hint=f"it lies on the machine of the executor {row.executor}{may_wait}",
+            hint=f"it is on the machine of the executor {row.executor}{may_wait}",
         )
     if row.state == RunState.RUNNING:
-        return waits
+        return no_worker_yet
     return TriggererError(f"{run} is {row.state} and has no log")

@@ -1,4 +1,4 @@
-"""`triggerer runs retry` and `triggerer runs clear`: runs that have ended are queued again."""
+"""`triggerer runs retry` and `triggerer runs clear`: queue runs again that have ended."""
 
 from __future__ import annotations
 
@@ -19,28 +19,40 @@ if TYPE_CHECKING:
 
 DagId = Annotated[str | None, typer.Argument(metavar="DAG_ID", autocompletion=completing.dag_ids)]
 State = Annotated[
-    str | None, typer.Option("--state", help="Many runs: those that ended in this state.")
+    str | None, typer.Option("--state", help="Choose many runs: runs that ended in this state.")
 ]
 Dag = Annotated[
     str | None,
     typer.Option(
         "--dag",
         metavar="DAG_ID",
-        help="Many runs: those of this DAG.",
+        help="Choose many runs: runs of this DAG.",
         autocompletion=completing.dag_ids,
     ),
 ]
 From = Annotated[
     str | None,
-    typer.Option("--from", metavar="TIME", help="Many runs: from this time in their ids on."),
+    typer.Option(
+        "--from",
+        metavar="TIME",
+        help="Choose many runs: the time in the run id is this time or later, for example 2026-03-01.",
+    ),
 ]
 To = Annotated[
     str | None,
-    typer.Option("--to", metavar="TIME", help="Many runs: up to this time in their ids, included."),
+    typer.Option(
+        "--to",
+        metavar="TIME",
+        help="Choose many runs: the time in the run id is this time or earlier.",
+    ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Many runs: only show what would be done.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="For many runs: show what would be queued, and queue nothing."),
+]
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Many runs: do not ask, also on a terminal.")
+    bool,
+    typer.Option("--yes", "-y", help="For many runs: do not ask for confirmation on a terminal."),
 ]
 
 
@@ -57,9 +69,9 @@ def retry(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Queue a run that failed or was cancelled again, or many runs; tasks that have succeeded are left as they are.
+    """Queue a failed or cancelled run again, or many runs. Tasks that succeeded are not repeated.
 
-    --dag, --state, --from and --to choose many runs.
+    Choose one run by DAG_ID and RUN_ID or --last; choose many runs by --dag, --state, --from and --to.
     """
     many = ManyRuns(dag=dag, state=state, from_=from_, to=to, dry_run=dry_run, yes=yes, json=json)
     if many.are_chosen(run_id, last):
@@ -82,7 +94,7 @@ def clear(
         typer.Option(
             "--task",
             metavar="TASK_ID",
-            help="Only this one, and what waits for it; may be repeated.",
+            help="Repeat only this task and the tasks after it. May be repeated.",
         ),
     ] = None,
     dag: Dag = None,
@@ -94,9 +106,10 @@ def clear(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Queue a run that has ended again, or many runs, as if it had not run; its tasks emit their events again.
+    """Queue an ended run again from the start, or many runs. The tasks emit their asset events again.
 
-    With --task only this task and what waits for it. --dag, --state, --from and --to choose many runs.
+    With --task, only this task and the tasks after it are repeated. Choose one run by DAG_ID and RUN_ID or --last;
+    choose many runs by --dag, --state, --from and --to.
     """
     many = ManyRuns(dag=dag, state=state, from_=from_, to=to, dry_run=dry_run, yes=yes, json=json)
     if many.are_chosen(run_id, last):

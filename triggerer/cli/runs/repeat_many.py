@@ -1,4 +1,4 @@
-"""Many runs at once for `runs retry` and `runs clear`: which runs, the question before, and what is printed."""
+"""`runs retry` and `runs clear` for many runs: chooses the runs, asks the user, and prints the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManyRuns:
-    """The options of a command about many runs, as the user gave them."""
+    """The options that choose many runs, as the user gave them."""
 
     dag: str | None
     state: str | None
@@ -55,11 +55,11 @@ def repeat_many(
     clear: bool = False,
     tasks: Collection[str] = (),
 ) -> None:
-    """Queue the runs again that the user chose, after a question; print each; exit code 1 if a run was refused.
+    """Ask the user, queue the chosen runs again and print each; exit code 1 if a run was refused.
 
     Args:
-        dag_id: What was given as an argument, in place of `--dag`.
-        states: Those that the command takes, all of them where `--state` is not given.
+        dag_id: The argument DAG_ID, in place of `--dag`.
+        states: The states that `--state` may name. Without `--state`, runs in any of them are chosen.
     """
     choice = _choice(many, dag_id, states)
 
@@ -94,7 +94,7 @@ def repeat_many(
 
 def _choice(many: ManyRuns, dag_id: str | None, states: Sequence[str]) -> EndedRuns:
     if None not in (dag_id, many.dag) and dag_id != many.dag:
-        wrong_use(f"DAG_ID and --dag are two: {dag_id!r} and {many.dag!r}")
+        wrong_use(f"DAG_ID and --dag differ: {dag_id!r} and {many.dag!r}; give one of them")
     if many.state is not None and many.state not in states:
         wrong_use(f"--state is one of {', '.join(states)} here, not {many.state!r}")
     start = options.parse_instant(many.from_, "--from")
@@ -104,12 +104,12 @@ def _choice(many: ManyRuns, dag_id: str | None, states: Sequence[str]) -> EndedR
     from triggerer.domain.runs import RunState
     from triggerer.store.runs.ended import EndedRuns
 
-    taken = states if many.state is None else [many.state]
-    return EndedRuns([RunState(state) for state in taken], dag_id or many.dag, start, end)
+    wanted = states if many.state is None else [many.state]
+    return EndedRuns([RunState(state) for state in wanted], dag_id or many.dag, start, end)
 
 
 def _may_queue(chosen: Chosen) -> bool:
-    """Ask the user, if there is one at a terminal; otherwise a script wants it."""
+    """Ask the user at the terminal. Without a terminal a script runs the command, and the answer is yes."""
     if not sys.stdin.isatty():
         return True
     runs = f"{counted(chosen.runs, 'run')} of {counted(chosen.dags, 'DAG')}"
@@ -117,12 +117,12 @@ def _may_queue(chosen: Chosen) -> bool:
 
 
 class _Printer:
-    """Prints runs as they are queued again, a plan as a table, and either as one JSON object."""
+    """Prints runs as they are queued again, a plan as a table, and both as one JSON object with `--json`."""
 
     def __init__(self, many: ManyRuns) -> None:
         self._many = many
-        self._kept: list[RepeatedRun] = []
-        """What can be printed only as a whole."""
+        self._unprinted: list[RepeatedRun] = []
+        """The runs of a table or a JSON object, which is printed at the end."""
         self.queued = 0
         self.refused = 0
 
@@ -131,7 +131,7 @@ class _Printer:
         self.refused += refused
         self.queued += len(batch) - refused
         if self._many.json or self._many.dry_run:
-            self._kept += batch
+            self._unprinted += batch
             return
         for run in batch:
             if run.refused is None:
@@ -148,11 +148,11 @@ class _Printer:
                     "dry_run": self._many.dry_run,
                     "queued": self.queued,
                     "refused": self.refused,
-                    "runs": [asdict(run) for run in self._kept],
+                    "runs": [asdict(run) for run in self._unprinted],
                 }
             )
             return
-        if self._many.dry_run and self._kept:
+        if self._many.dry_run and self._unprinted:
             self._print_plan()
         would = "would be queued" if self._many.dry_run else "queued"
         left = f"; refused: {counted(self.refused, 'run')}" if self.refused else ""
@@ -164,6 +164,6 @@ class _Printer:
             columns.append(Column("refused", Kind.TEXT))
         rows = (
             (run.dag_id, run.run_id, run.former_state, one_line(run.refused))[: len(columns)]
-            for run in self._kept
+            for run in self._unprinted
         )
         print_table(columns, rows, empty="")

@@ -1,4 +1,4 @@
-"""Completes ids and names from the database, for a shell. If anything goes wrong, nothing is completed."""
+"""Completes ids and names from the database for a shell. After any error the completion is empty."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
 VARIABLE: Final = "_TRIGGERER_COMPLETE"
-"""Typer's own name for the variable by which the shell asks for completions instead of running a command."""
+"""A shell sets this variable to ask for completions instead of running a command. Typer chose the name."""
 _PATIENCE_S: Final = 2.0
-"""A user who presses the tabulator key waits no longer."""
+"""How long a user who presses the Tab key may have to wait."""
 
 
 def dag_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of DAGs that begin so."""
+    """Return the DAG ids that begin with the typed text."""
     from triggerer.store.listing import unknown
 
     return _beginning(incomplete, context, unknown.dag_ids)
 
 
 def run_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of runs that begin so, of the DAG that was named before, newest first."""
+    """Return the run ids of the DAG named earlier on the line that begin with the typed text, newest first."""
     from triggerer.store.listing import unknown
 
     dag_id = context.params.get("dag_id") or ""
@@ -32,14 +32,14 @@ def run_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def asset_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the names and URIs of assets that begin so."""
+    """Return the asset names and URIs that begin with the typed text."""
     from triggerer.store.listing import unknown
 
     return _beginning(incomplete, context, unknown.asset_names)
 
 
 def watcher_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the watchers, as ASSET/NAME, that begin so."""
+    """Return the watchers, as ASSET/NAME, that begin with the typed text."""
     from triggerer.store.listing import unknown
 
     return _beginning(incomplete, context, unknown.watcher_names)
@@ -59,5 +59,5 @@ def _read(config: Any, ask: Callable[[AsyncSession], Awaitable[list[str]]]) -> l
 
     try:
         return read(config, ask, patience_s=_PATIENCE_S)
-    except Exception:  # noqa: BLE001  (the boundary to the shell, which would show an error amid the line that is typed)
+    except Exception:  # noqa: BLE001  (the shell would print an error into the line that the user types)
         return []

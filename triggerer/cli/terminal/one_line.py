@@ -1,4 +1,4 @@
-"""One line of an error, for tables; `show` and `--json` have all of it."""
+"""Shortens an error to one line for tables. `show` and `--json` print the whole error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 _LEAD: Final = re.compile(r"(?:task .+? failed|\S+ could not be loaded): ")
-"""What a run's error says before an exception, see `triggerer.worker.attempt`."""
+"""The text that `triggerer.worker.attempt` puts before an exception in a run's error."""
 _NEXT_FAILURE: Final = re.compile(r"\n\n(?=task .+ failed: )")
 _CHAINED: Final = re.compile(
     r"^(?:The above exception was the direct cause of the following exception"
@@ -15,33 +15,33 @@ _CHAINED: Final = re.compile(
     re.MULTILINE,
 )
 _EXCEPTION: Final = re.compile(r"[\w.]+(?:: |$)", re.MULTILINE)
-"""An exception of which no frame is shown: none was in the DAGs folder."""
+"""The first line of an exception without a traceback: no frame was in the DAGs folder."""
 _HEADER: Final = "Traceback (most recent call last):"
 _GROUP: Final = ("+ ", "| ")
 _GROUP_MARGIN: Final = re.compile(r" *[|+] ")
 _CUT: Final = "… "
-"""How the line begins that stands for the middle of a very long text."""
+"""Start of the line that replaces the middle of a very long text."""
 
 
 def one_line(error: str | None) -> str | None:
-    """Return what happened: a traceback's exception, with what is said before it, or the first line; None if empty.
+    """Return the exception line of a traceback, with its lead, or the text's first line; None if it is empty.
 
-    A run's error has a paragraph for each task that failed: the first is told, and how many more there are.
+    A run's error has one paragraph per failed task. The result describes the first, and counts the others.
     """
     first, *others = _NEXT_FAILURE.split((error or "").strip())
     if not first:
         return None
     lead = said.group() if (said := _LEAD.match(first)) else ""
     more = f" (and {len(others)} more)" if others else ""
-    return f"{lead}{_happened(first.removeprefix(lead))}{more}"
+    return f"{lead}{_exception_line(first.removeprefix(lead))}{more}"
 
 
-def _happened(text: str) -> str:
+def _exception_line(text: str) -> str:
     lines = text.splitlines()
     if not (_HEADER in lines[0] or text.startswith(_GROUP) or _EXCEPTION.match(text)):
-        # Told in words; what follows, a worker's last output, may hold tracebacks of whatever it was.
+        # The first line describes the error. Any tracebacks below are a worker's last output.
         return lines[0]
-    # The last of a chain is what was raised in the end.
+    # In a chain, the last exception is the one that was raised in the end.
     lines = _CHAINED.split(text)[-1].strip().splitlines()
     if lines[0].startswith(_GROUP):
         lines = [_GROUP_MARGIN.sub("", line, count=1) for line in lines]
@@ -49,7 +49,7 @@ def _happened(text: str) -> str:
         return lines[0]
     # Frames are indented; the exception's own text may have more lines.
     for before, line in pairwise(lines):
-        # Behind a cut stands what is left of a line.
+        # The line after a cut is the rest of a broken line.
         if line[:1].strip() and not line.startswith(_CUT) and not before.startswith(_CUT):
             return line
     return lines[-1].strip()

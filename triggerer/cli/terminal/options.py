@@ -1,4 +1,4 @@
-"""The options that several commands share (contract, §8). In help texts `[…]` is markup, and vanishes."""
+"""The options that several commands share. Help texts must not contain `[…]`: Typer takes it for markup."""
 
 from __future__ import annotations
 
@@ -20,16 +20,21 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="TOML file; default: $TRIGGERER_CONFIG, else ./triggerer.toml, if any.",
+        help="Configuration file (TOML). Default: $TRIGGERER_CONFIG, else ./triggerer.toml if it exists.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Limit = Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Limit = Annotated[
+    int, typer.Option("--limit", min=0, help="Show at most this number of rows; 0 shows all.")
+]
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID", autocompletion=completing.dag_ids)]
 Dag = Annotated[
     str | None,
     typer.Option(
-        "--dag", metavar="DAG_ID", help="Only of this DAG.", autocompletion=completing.dag_ids
+        "--dag",
+        metavar="DAG_ID",
+        help="Show only what belongs to this DAG.",
+        autocompletion=completing.dag_ids,
     ),
 ]
 Asset = Annotated[
@@ -37,15 +42,19 @@ Asset = Annotated[
     typer.Option(
         "--asset",
         metavar="ASSET",
-        help="Only of this asset (name or URI).",
+        help="Show only what belongs to this asset (name or URI).",
         autocompletion=completing.asset_names,
     ),
 ]
-State = Annotated[str | None, typer.Option("--state", help="Only in this state.")]
+State = Annotated[str | None, typer.Option("--state", help="Show only what is in this state.")]
 DAG_STATES = ("active", "paused", "stale")
 DagsFolder = Annotated[
     Path | None,
-    typer.Option("--dags-folder", metavar="DIR", help="Wins over the configured folder."),
+    typer.Option(
+        "--dags-folder",
+        metavar="DIR",
+        help="Folder with the DAG files, in place of the configured one.",
+    ),
 ]
 
 LogicalDate = Annotated[
@@ -53,17 +62,18 @@ LogicalDate = Annotated[
     typer.Option(
         "--logical-date",
         metavar="TIME",
-        help="ISO 8601; default: none. A timetable with intervals gives the run the last interval that ended by then:"
-        " with CronDataIntervalTimetable('@daily'), 2026-03-10 stands for the data of 2026-03-09.",
+        help="Logical date of the run, ISO 8601. Default: none. If the timetable has intervals, the run covers the last"
+        " interval that ended by then: with CronDataIntervalTimetable('@daily'), 2026-03-10 means the data of"
+        " 2026-03-09.",
     ),
 ]
 
 
 def parse_instant(text: str | None, option: str, *, also: str = "") -> datetime | None:
-    """Return an instant in UTC, which is also meant where no offset is given; ends with exit code 2 if it is none.
+    """Return the instant in UTC, which is also the default offset; end with exit code 2 if the text is no instant.
 
     Args:
-        also: What the option takes beside, for the message: "earliest or ".
+        also: Other values of the option, for the message: "earliest or ".
     """
     if text is None:
         return None
@@ -74,7 +84,7 @@ def parse_instant(text: str | None, option: str, *, also: str = "") -> datetime 
 
 
 def parse_instant_or_age(text: str, option: str) -> datetime:
-    """Return an instant, or that of so long ago, in UTC; ends with exit code 2 if it is neither."""
+    """Return the instant, or now minus the age, in UTC; end with exit code 2 if the text is neither."""
     from datetime import UTC, datetime, timedelta
 
     from pydantic import TypeAdapter, ValidationError
@@ -90,11 +100,11 @@ def parse_instant_or_age(text: str, option: str) -> datetime:
 
 
 def _instant(text: str) -> datetime:
-    """Return it in UTC.
+    """Return the instant in UTC.
 
     Raises:
-        ValueError: It is none.
-        OverflowError: In UTC it lies before the first year, or after the last.
+        ValueError: The text is no instant.
+        OverflowError: In UTC the instant lies before the first year, or after the last.
     """
     from datetime import UTC, datetime
 
@@ -103,12 +113,12 @@ def _instant(text: str) -> datetime:
 
 
 def parse_json(text: str, option: str, *, what: str = "JSON") -> Any:
-    """Return a JSON value with all digits of its numbers; ends with exit code 2 if the text is not JSON.
+    """Return the JSON value with all digits of its numbers; end with exit code 2 if the text is not JSON.
 
-    The store refuses an integer of more than 64 bits. A faster parser would make another number of it, silently.
+    The store refuses an integer of more than 64 bits. A faster parser would silently change such an integer.
 
     Args:
-        what: The name of such a value, for the message.
+        what: How the message names the expected value.
     """
     import json
     from math import isinf
@@ -125,7 +135,7 @@ def parse_json(text: str, option: str, *, what: str = "JSON") -> Any:
     try:
         return json.loads(text, parse_constant=refuse, parse_float=number)
     except (ValueError, RecursionError) as error:
-        # Where somebody has tried to write JSON, the parser knows what is wrong with it; else it does not help.
+        # The parser's message helps only if the text looks like JSON.
         detail = (
             f": {error}" if text.lstrip()[:1] in {"{", "[", '"', "-", "N", "I", *digits} else ""
         )
@@ -133,13 +143,13 @@ def parse_json(text: str, option: str, *, what: str = "JSON") -> Any:
 
 
 def parse_extra(text: str, option: str) -> dict[str, Any]:
-    """Return what an event carries: the JSON object, or `{"payload": value}`, as of a trigger (contract, §2)."""
+    """Return the event's extra data: the JSON object, or `{"payload": value}` for a value of another type."""
     value = parse_json(text, option)
     return value if isinstance(value, dict) else {"payload": value}
 
 
 def parse_object(text: str | None, option: str) -> dict[str, Any] | None:
-    """Return a JSON object; ends with exit code 2 if it is none."""
+    """Return the JSON object; end with exit code 2 if the text is no JSON object."""
     if text is None:
         return None
     value = parse_json(text, option, what="a JSON object")
@@ -149,7 +159,7 @@ def parse_object(text: str | None, option: str) -> dict[str, Any] | None:
 
 
 def _example(text: str) -> str:
-    """Return the object that is meant by `a=1` or `a=1,b=x`, quoted for a shell; for another text, any object."""
+    """Return `a=1` or `a=1,b=x` as a JSON object, quoted for a shell; for any other text, a sample object."""
     from json import dumps, loads
 
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What people and programs read: fields, cells and JSON; for tables see `triggerer.cli.terminal.tables`."""
+"""Prints fields, notes and JSON, and formats cells. `triggerer.cli.terminal.tables` prints tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.nearest import ending
 
 
 def print_json(value: Any) -> None:
-    """Print one array or object; dataclasses become objects, instants ISO 8601 in UTC."""
+    """Print a value as JSON; dataclasses become objects, instants become ISO 8601 in UTC."""
     import orjson
 
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
@@ -22,16 +22,16 @@ def print_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def print_answer(value: Any, told: str, *, json: bool) -> None:
-    """Print what a command has done: the value for programs, or the sentence for people."""
+def print_answer(value: Any, sentence: str, *, json: bool) -> None:
+    """Print the result of a command: the value as JSON, or the sentence for people."""
     if json:
         print_json(value)
     else:
-        typer.echo(told)
+        typer.echo(sentence)
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
-    """Print a thing as `name  value` lines; what is None is left out."""
+    """Print one `name  value` line per field. A field that is None is left out."""
     shown = [(name, value) for name, value in fields if value is not None]
     width = max(len(name) for name, _ in shown)
     for name, value in shown:
@@ -42,12 +42,12 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
 
 
 def print_note(message: str) -> None:
-    """Print what does not belong to the answer: on standard error."""
+    """Print a remark on standard error, so that it is not part of the answer."""
     typer.echo(message, err=True)
 
 
 def text(value: Any) -> str:
-    """Return a cell as people read it; instants in UTC, to the second, see `triggerer.domain.instants`."""
+    """Return the text of a table cell. An instant is in UTC, to the second."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -62,7 +62,7 @@ def text(value: Any) -> str:
 
 
 def readable_lane(lane: str) -> str:
-    """Return a lane, stored as JSON, as people write it: `["orders",3]` is `orders[3]`."""
+    """Return a lane, which is stored as JSON, in a short form: `["orders",3]` is `orders[3]`."""
     import orjson
 
     try:
@@ -83,20 +83,20 @@ def counted(number: int, noun: str) -> str:
 
 
 def elapsed(start: datetime | None, end: datetime | None) -> str | None:
-    """Return how long it took, or has taken so far; None where it has not begun."""
+    """Return the time from start to end, or to now if there is no end; None if there is no start."""
     if start is None:
         return None
     return f"{((end or datetime.now(UTC)) - start).total_seconds():.1f} s"
 
 
 def wrong_use(message: str) -> NoReturn:
-    """End with exit code 2."""
+    """Print the message on standard error and end with exit code 2."""
     print_note(f"triggerer: {message}")
     raise typer.Exit(2)
 
 
 def check_state(state: str | None, known: Iterable[str]) -> None:
-    """End with exit code 2 where `--state` names none of these."""
+    """End with exit code 2 if `--state` is given and is none of the known states."""
     if state is not None and state not in (states := [str(one) for one in known]):
         meant = ending(state, states)
         wrong_use(f"--state is one of {', '.join(states)}, not {state!r}{meant}")

@@ -1,4 +1,4 @@
-"""From the command line to the database and back."""
+"""Opens the configured database for one command, and runs the command's query or change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from triggerer.cli.terminal.gc_pause import gc_paused
 from triggerer.errors import UnknownName
 
-# What a command imports is the greater part of its time: what reads the settings and the database is imported
-# where that is done, so that help and wrong use wait for neither.
+# Imports are most of a command's time. The settings and the database are imported inside the functions that use
+# them, so that `--help` and wrong use do not wait for them.
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 def settings_for(
     config: Path | None, *, dags_folder: Path | None = None, home: Path | None = None
 ) -> Settings:
-    """Read the settings as the command's options change them."""
+    """Return the settings; the command's options override the file and the environment."""
     from triggerer.config import RawValue, load_settings
 
     overrides = {
@@ -42,7 +42,7 @@ def folder_of(settings: Settings) -> Path:
     """Return the DAGs folder.
 
     Raises:
-        ConfigurationError: There is none, or it cannot be read.
+        ConfigurationError: The folder does not exist, or cannot be read.
     """
     return settings.get_dags_folder()
 
@@ -53,7 +53,7 @@ def read(
     *,
     patience_s: float | None = None,
 ) -> _T:
-    """Ask the database one thing. Takes no lock that a running service would notice.
+    """Run one query. It takes no lock that would block a running service.
 
     Raises:
         TimeoutError: No answer came within `patience_s`.
@@ -74,10 +74,10 @@ def read_list(
     asset: str | None = None,
     watcher: str | None = None,
 ) -> list[_T]:
-    """Ask the database for a list. If it is empty because a filter names nothing that exists, that is an error.
+    """Run a query for a list. An empty list whose filter names an unknown object is an error.
 
     Raises:
-        UnknownDag, UnknownAsset, UnknownWatcher: The hint suggests the nearest name.
+        UnknownDag, UnknownAsset, UnknownWatcher: The filter names no such object; the hint has the nearest name.
     """
 
     async def asking(session: AsyncSession) -> list[_T]:
@@ -92,7 +92,7 @@ def read_list(
 
 
 def write(config: Path | None, change: Callable[[AsyncSession], Awaitable[_T]]) -> _T:
-    """Change the database in one transaction; what it announces wakes a service that runs."""
+    """Change the database in one transaction. The commit wakes a running service."""
 
     async def changing(database: Database) -> _T:
         async with database.transaction() as session:
@@ -109,10 +109,10 @@ def with_database(
     create: bool = False,
     patience_s: float | None = None,
 ) -> _T:
-    """Open the configured database for one piece of work; `create` makes SQLite's file where it is missing.
+    """Open the configured database and do the work. With `create`, a missing SQLite file is created.
 
     Raises:
-        TimeoutError: The database was not opened, or the work not done, within `patience_s`.
+        TimeoutError: Opening the database and the work took longer than `patience_s`.
     """
     import anyio
 
@@ -133,13 +133,15 @@ def with_database(
                 commit_timeout=settings.database.commit_timeout,
             ) as database:
                 database.availability.is_silent = True
-                return await _suggest(work, database)
+                return await _work_with_suggestions(work, database)
 
     return anyio.run(run)
 
 
-async def _suggest(work: Callable[[Database], Awaitable[_T]], database: Database) -> _T:
-    """Do the work. Its error about an unknown name gets the nearest name, found after the transaction has ended."""
+async def _work_with_suggestions(
+    work: Callable[[Database], Awaitable[_T]], database: Database
+) -> _T:
+    """Do the work. Add the nearest known name to an error about an unknown name."""
     try:
         return await work(database)
     except UnknownName as error:

@@ -1,8 +1,8 @@
-"""Tables that keep whole what one copies: at any width, no cell is broken inside a word.
+"""Prints tables whose cells can be copied: at any width, no cell is broken inside a word.
 
-A column that finds no room on a terminal gives way as its kind says. Elsewhere there is room for all of them, and a row
-is a line for grep. Rich prints, and measures wide characters; its own tables would break or cut cells that find no
-room, whatever is asked of the other columns.
+On a terminal, a column that does not fit moves beneath its row or is left out, depending on its `Kind`. In a file or
+a pipe every column fits, and each row is one line for grep. Rich prints and measures wide characters. Its own tables
+are not used, because they break or cut cells that do not fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GAP: Final = 2
 _INDENT: Final = 4
 _BREAKS: Final = re.compile(r"\s*[\t\n\r\v\f]\s*")
 _Line = list[tuple[str, str]]
-"""What is printed side by side, each with its style."""
+"""One printed line: pairs of text and style."""
 _STYLES: Final = {
     "success": "green",
     "running": "cyan",
@@ -42,19 +42,19 @@ _STYLES: Final = {
 
 
 class Kind(Enum):
-    """What becomes of a column that finds no room."""
+    """Says what happens to a column that does not fit on the terminal."""
 
     WHOLE = auto()
-    """It goes beneath each row."""
+    """The column's cells move beneath their rows, one line each."""
     TEXT = auto()
-    """So do its long cells alone, or all where most are long."""
+    """Only long cells move beneath their rows; if most cells are long, all of them move."""
     MINOR = auto()
-    """It is left out, with a note."""
+    """The column is left out, and a note says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's head, and its kind."""
+    """A column's header and its kind."""
 
     name: str
     kind: Kind = Kind.WHOLE
@@ -63,10 +63,10 @@ class Column:
 def print_table(
     columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], *, empty: str, limit: int = 0
 ) -> None:
-    """Print rows under a header, or the sentence `empty`; says so where `limit` may have cut.
+    """Print rows under a header, or the sentence `empty`. A note follows if `limit` may have cut the list.
 
     Args:
-        columns: A plain string is the name of a column that is kept whole.
+        columns: A plain string is the name of a column of kind WHOLE.
     """
     shown = [[_BREAKS.sub(" ", text(cell)) for cell in row] for row in rows]
     if not shown:
@@ -84,7 +84,9 @@ def print_table(
         head.name for at, head in enumerate(heads) if head.kind is Kind.MINOR and at not in widths
     ]
     if left_out:
-        print_note(f"Left out, for want of width: {', '.join(left_out)}; --json has all.")
+        print_note(
+            f"These columns do not fit and are left out: {', '.join(left_out)}. --json shows all."
+        )
     if limit and len(shown) == limit:
         print_note(f"The first {limit}; --limit 0 shows all.")
 
@@ -98,7 +100,7 @@ def print_list(
     empty: str,
     limit: int,
 ) -> None:
-    """Print what was found as JSON, or as a table with a row of `cells` for each; see `print_table`."""
+    """Print a list as JSON, or as a table whose rows are `cells(item)`; see `print_table`."""
     if json:
         print_json(found)
     else:
@@ -108,7 +110,7 @@ def print_list(
 def _without_empty_columns(
     columns: list[Column], rows: list[list[str]]
 ) -> tuple[list[Column], list[list[str]]]:
-    """Leave out the columns that say nothing in any row; elsewhere than on a terminal a script may count them."""
+    """Leave out the columns that are empty in every row. Only for a terminal: a script may count columns."""
     kept = [
         at
         for at in range(len(columns))
@@ -118,7 +120,7 @@ def _without_empty_columns(
 
 
 def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> dict[int, int]:
-    # Imported here: where nothing is coloured, a command has no use for it.
+    # Imported here, because only a terminal has colours.
     from rich.console import Console
     from rich.text import Text
 
@@ -127,7 +129,7 @@ def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]])
     for line in _lines(columns, rows, widths, console.width):
         shown = Text.assemble(*line)
         shown.rstrip()
-        # Rich would break what is wider than the terminal, which then could not be copied.
+        # Without soft_wrap, Rich would break a line that is wider than the terminal.
         console.print(shown, soft_wrap=True)
     return widths
 
@@ -135,14 +137,14 @@ def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]])
 def fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None
 ) -> dict[int, int]:
-    """Return the widths of the columns that stand side by side, by their positions, in order.
+    """Return the widths of the columns that are printed side by side, by column number, in order.
 
-    The first column is one of them, whatever its width; then the others that are whole, from the narrowest, then texts
-    and minor ones, from the left. A text has to have room for most of its cells.
+    The first column always is. Then the WHOLE columns get room, the narrowest first, and after them the others from
+    left to right. A TEXT column needs room for most of its cells.
 
     Args:
         rows: At least one.
-        room: Of the terminal; None: boundless.
+        room: The width of the terminal; None if there is no limit.
     """
     cells = [[_width(row[at]) for row in rows] for at in range(len(columns))]
     natural = [max(_width(head.name), *cells[at]) for at, head in enumerate(columns)]
@@ -162,7 +164,7 @@ def fit(
         if least[at] + _GAP <= left:
             widths[at] = least[at]
             left -= least[at] + _GAP
-    # What is left goes to those who need least of it.
+    # The remaining room goes first to the columns that miss the least.
     for at in sorted(widths, key=lambda at: natural[at] - widths[at]):
         more = min(natural[at] - widths[at], max(left, 0))
         widths[at] += more
@@ -171,7 +173,7 @@ def fit(
 
 
 def _usual(cells: Iterable[str]) -> int:
-    """Return how much is room enough for most cells, not counting those that are empty."""
+    """Return the median width of the cells that are not empty."""
     return median_high([_width(cell) for cell in cells if cell != _EMPTY] or [0])
 
 

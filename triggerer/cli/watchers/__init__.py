@@ -1,1 +1,1 @@
-"""`triggerer watchers`: how watchers fare, their parked messages, and the consumer lag of their sources."""
+"""`triggerer watchers`: shows watchers, their parked messages, and the consumer lag of their sources."""

@@ -1,4 +1,4 @@
-"""`triggerer watchers`: which triggers watch which assets, and how they fare."""
+"""`triggerer watchers`: lists and shows watchers, and replays their logs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from triggerer.store.watchers.replays import ReplayView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(parked.app, name="parked", help="Messages that watchers could not take.")
+app.add_typer(
+    parked.app,
+    name="parked",
+    help="Parked messages, which a watcher could not process: list, show, replay, discard.",
+)
 Lag = Annotated[
     bool,
     typer.Option(
-        "--lag", help="Ask each source how much waits there, once for each stream (5 s at most)."
+        "--lag", help="Ask each stream's source for its consumer lag. Takes up to 5 seconds."
     ),
 ]
 _STATES = ("waiting", "running", "failing", "catching_up")
@@ -45,7 +49,8 @@ def list_(
 ) -> None:
     """List watchers.
 
-    States: waiting (nobody hosts it yet), running, failing (see its error), catching_up (it gets what it has missed).
+    States: waiting (no instance hosts the watcher yet), running, failing (see its error), catching_up (it receives the
+    messages that it missed).
     """
     check_state(state, _STATES)
 
@@ -105,16 +110,18 @@ def show(
         str,
         typer.Argument(
             metavar="ASSET",
-            help="Its name or its URI; or ASSET/WATCHER.",
+            help="Name or URI of the asset, followed by WATCHER; or ASSET/WATCHER in one word.",
             autocompletion=completing.watcher_names,
         ),
     ],
-    name: Annotated[str | None, typer.Argument(metavar="WATCHER")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="WATCHER", help="Name of the watcher.")
+    ] = None,
     lag: Lag = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show one watcher with its trigger's arguments and its error."""
+    """Show one watcher with its trigger's arguments, its backlog and its error."""
     if name is None:
         asset, name = split_watcher(asset)
 
@@ -150,7 +157,7 @@ def show(
             ("behind", row.behind if row.positions else None),
             ("behind since", row.behind_since),
             ("set aside", row.set_aside or None),
-            *((f"behind in {readable_lane(one.lane)}", _place(one)) for one in row.positions),
+            *((f"behind in {readable_lane(one.lane)}", _backlog(one)) for one in row.positions),
             ("traceback", row.traceback),
         ]
     )
@@ -162,7 +169,7 @@ def replay(
         str,
         typer.Argument(
             metavar="ASSET/NAME",
-            help="Split at the last slash.",
+            help="The watcher. The text after the last slash is its name.",
             autocompletion=completing.watcher_names,
         ),
     ],
@@ -171,20 +178,23 @@ def replay(
         typer.Option(
             "--from",
             metavar="earliest|TIME",
-            help="The earliest message, or the first that was published at this time (ISO 8601; UTC if it has no"
-            " offset) or later.",
+            help="Where to start: earliest, or a time in ISO 8601, for example 2026-11-24T12:00:00Z. A time means the"
+            " first message published then or later. Without an offset it is UTC.",
         ),
     ],
     again: Annotated[
-        bool, typer.Option("--again", help="Make events that exist once more.")
+        bool,
+        typer.Option(
+            "--again", help="Create asset events again for messages that already have events."
+        ),
     ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Have one watcher read its log again from an earlier place on. Its siblings notice nothing.
+    """Make one watcher read its log again from an earlier position. Other watchers are not affected.
 
-    Events that exist are not made once more, unless --again says so. The owner of the stream does it, at once or when
-    it starts; if it cannot, the watcher's error says why.
+    Messages that already have asset events create none, unless --again is given. The instance that owns the stream
+    starts the replay, now or when the instance starts. If it cannot, the watcher's error says why.
     """
     asset, name = split_watcher(watcher)
     instant = (
@@ -200,17 +210,17 @@ def replay(
     if json:
         print_json(asked)
         return
-    place = "the earliest message" if asked.start is None else text(asked.start)
-    typer.echo(f"{asked.asset_name}/{asked.watcher}: asked to read again from {place} on")
+    start_shown = "the earliest message" if asked.start is None else text(asked.start)
+    typer.echo(f"{asked.asset_name}/{asked.watcher}: will read again from {start_shown} on")
 
 
 def _state(row: WatcherView) -> str:
-    """Return the state, and whether its owner may be dead."""
+    """Return the state, with a remark if the watcher's owner may be dead."""
     return f"{row.state} (owner silent)" if row.reason and row.state != "waiting" else row.state
 
 
-def _place(one: PositionView) -> str:
+def _backlog(one: PositionView) -> str:
     left = "an unknown number of" if one.behind is None else one.behind
     if one.position is None:
-        return f"{left} messages kept, since {text(one.since)}"
+        return f"{left} messages stored, since {text(one.since)}"
     return f"at {one.position[1]}, {left} messages left, since {text(one.since)}"

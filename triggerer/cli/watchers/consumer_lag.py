@@ -1,4 +1,4 @@
-"""`--lag` of `triggerer watchers`: what the sources say of how much waits there."""
+"""`triggerer watchers … --lag`: asks the sources for their consumer lag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, SourceLag]:
-    """Ask the sources of these watchers, from this machine and with its settings; by the id of the stream."""
+    """Return the consumer lag by stream id. This machine asks the sources, with its own settings."""
     import logging
 
     import anyio
@@ -34,7 +34,7 @@ def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, So
         )
 
     share_connections(settings)
-    # Clients of brokers log each attempt; what came of it is in the answer.
+    # The broker clients log each attempt. The command prints only the outcome.
     logging.disable()
     try:
         return anyio.run(ask)
@@ -43,12 +43,12 @@ def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, So
 
 
 def shown_lag(lag: SourceLag) -> Any:
-    """Return the cell of a table."""
+    """Return the lag as a table cell."""
     return "unknown" if lag.messages is None else lag.messages
 
 
 def print_notes(rows: Sequence[WatcherView], lags: Mapping[str, SourceLag]) -> None:
-    """Say why figures are unknown, and what they are worth."""
+    """Print why a lag is unknown or how exact it is."""
     names = {row.stream_id: row.stream for row in rows}
     for stream_id, lag in lags.items():
         if lag.note is not None:
@@ -56,7 +56,7 @@ def print_notes(rows: Sequence[WatcherView], lags: Mapping[str, SourceLag]) -> N
 
 
 def fields_of(lag: SourceLag) -> Iterator[tuple[str, Any]]:
-    """For `watchers show`."""
+    """Yield the fields of a lag for `watchers show`."""
     note = "" if lag.note is None else f" ({lag.note})"
     yield "lag", f"{shown_lag(lag)}{note}"
     for part, count in lag.by_part.items():
@@ -64,7 +64,7 @@ def fields_of(lag: SourceLag) -> Iterator[tuple[str, Any]]:
 
 
 def with_lag(row: WatcherView, lags: Mapping[str, SourceLag]) -> dict[str, Any]:
-    """The row as JSON has it, with `lag`, `lag_by_part` and `lag_note`."""
+    """Return the watcher's JSON fields, with `lag`, `lag_by_part` and `lag_note`."""
     lag = lags[row.stream_id]
     fields = {name: getattr(row, name) for name in row.__dataclass_fields__}
     return fields | {"lag": lag.messages, "lag_by_part": dict(lag.by_part), "lag_note": lag.note}

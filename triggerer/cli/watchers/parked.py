@@ -1,4 +1,4 @@
-"""`triggerer watchers parked`: messages that watchers could not take."""
+"""`triggerer watchers parked`: lists, shows, replays and discards parked messages."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Their numbers.")]
+Ids = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="ID...", help="Ids of parked messages, as `parked list` shows them."),
+]
 OfWatcher = Annotated[
     str | None,
     typer.Option(
         "--watcher",
         metavar="ASSET/NAME",
-        help="All of this watcher.",
+        help="All messages of this watcher.",
         autocompletion=completing.watcher_names,
     ),
 ]
-OfAll = Annotated[bool, typer.Option("--all", help="All of all watchers.")]
+OfAll = Annotated[bool, typer.Option("--all", help="All messages of all watchers.")]
 
 
 @app.command("list")
@@ -53,9 +56,10 @@ def list_(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List messages that were set aside, in that order; --dag leaves those of assets that the DAG waits for.
+    """List parked messages, oldest first; with --dag, only messages for assets that the DAG waits for.
 
-    States: set_aside (until it is replayed or discarded), kept (its watcher is about to be given it).
+    States: set_aside (parked until you replay or discard the message), kept (stored for its watcher, which will receive
+    it).
     """
     from triggerer.domain.watchers.parked import ParkedState
 
@@ -108,7 +112,7 @@ def show(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show one message: what it holds, and why its watcher could not take it."""
+    """Show one parked message: its content, and the error of its watcher."""
 
     async def ask(session: AsyncSession) -> ParkedMessageView | None:
         from triggerer.store.watchers.parked_listing import find_parked
@@ -149,7 +153,7 @@ def replay(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Give messages to their watchers once more. One that fails again is set aside again."""
+    """Deliver parked messages to their watchers again. A message that fails again is parked again."""
 
     async def change(session: AsyncSession, chosen: list[int]) -> int:
         from triggerer.store.watchers.parked_listing import replay_parked
@@ -159,7 +163,7 @@ def replay(
     number = _change(config, ids, watcher, all_, change)
     print_answer(
         {"replayed": number},
-        f"given to their watchers once more: {counted(number, 'message')}",
+        f"replayed: {counted(number, 'message')}",
         json=json,
     )
 
@@ -172,7 +176,7 @@ def discard(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Delete messages for good, also those that are kept for a watcher that is behind. Nobody gets them any more."""
+    """Delete messages for good, parked messages and messages stored for a watcher that catches up."""
 
     async def change(session: AsyncSession, chosen: list[int]) -> int:
         from triggerer.store.watchers.parked_listing import discard_parked
@@ -184,7 +188,7 @@ def discard(
 
 
 def split_watcher(text: str) -> tuple[str, str]:
-    """Return asset and name of `ASSET/NAME`; the asset, a URI perhaps, may have slashes of its own.
+    """Split `ASSET/NAME` at the last slash, because the asset may be a URI.
 
     Raises:
         typer.BadParameter: There is no slash.
@@ -203,7 +207,7 @@ def _change(
     change: Callable[[AsyncSession, list[int]], Awaitable[int]],
 ) -> int:
     if sum((bool(ids), watcher is not None, is_all)) != 1:
-        raise typer.BadParameter("name messages by their numbers, or give --watcher, or --all")
+        raise typer.BadParameter("give the ids of messages, or --watcher, or --all")
     asset, name = (None, None) if watcher is None else split_watcher(watcher)
 
     async def choose_and_change(session: AsyncSession) -> int:
