@@ -1,6 +1,6 @@
-"""What plugin authors implement or receive: triggers, producers, events and outcomes.
+"""The interfaces for plugin authors: triggers, producers, events and outcomes.
 
-The guarantees that the runtime gives to what is defined here stand in `triggerer/streams/DESIGN.md`.
+`triggerer/streams/DESIGN.md` states the guarantees that the runtime gives.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = [
 
 
 class TriggerEvent:
-    """One occurrence that a trigger reports; it becomes one asset event of each watcher of the trigger.
+    """One occurrence that a trigger reports; it becomes one asset event for each watcher of the trigger.
 
     Args:
         payload: JSON-like. A mapping becomes the asset event's `extra`, anything else `{"payload": ...}`.
-        partition_key: The partition that the asset event is about; None: it is about none.
+        partition_key: The partition that the asset event is about; None: no partition.
     """
 
     __slots__ = ("partition_key", "payload")
@@ -71,12 +71,13 @@ class TriggerEvent:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceOutcome:
-    """How the subscribers that had to resolve an event resolved it; each is counted once.
+    """How the subscribers of an event resolved it; each subscriber counts once.
 
     Attributes:
-        unread: How many of those that failed it had not pulled it when their filters raised, or ended, at another
-            event. Where that is so of all of them, the failure is none of the event: see `blames_event`.
-        is_set_aside: Whether the runtime has stored the event for those that rejected it: it needs no dead letter.
+        unread: How many of the failed subscribers had not pulled the event: their filters raised or ended at another
+        event. If this holds for all of them, the failure does not count for the event; see `blames_event`.
+        is_set_aside: Whether the runtime has stored the event for the subscribers that rejected it, so that it needs no
+        dead letter.
     """
 
     acked: int
@@ -87,12 +88,13 @@ class AdvanceOutcome:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nobody failed or rejected it and somebody acked it; an event without subscribers is not clean."""
+        """Whether somebody acked the event and nobody failed or rejected it; without subscribers it is not clean."""
         return self.acked > 0 and not self.failed and not self.rejected
 
     @property
     def blames_event(self) -> bool:
-        """Whether somebody failed it who had it open, or was not there: what a limit of deliveries counts."""
+        """Whether the failure counts against a limit of deliveries: a failed subscriber had the event open, or was
+        absent."""
         return self.failed > self.unread
 
 
@@ -105,16 +107,18 @@ class AdvanceItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedStreamSelector:
-    """What has to stand in a raw event for a trigger's filter to have any business with it.
+    """The values in a raw event that a trigger's filter looks for; the filter needs no other event.
 
-    The siblings of a stream whose `by` is equal are looked up in one table: an event is read once for all of them, and
-    shown to the filters that look for what was read. So of many watchers that differ in one value few are woken.
+    The runtime looks all triggers of a stream with an equal `by` up in one table. It reads an event once for all of
+    them, and wakes only the filters that look for the value. So an event wakes few of many watchers that differ in one
+    value.
 
     Args:
-        by: Names what `read` reads. Triggers of one stream may give equal ones only if their `read`s do the same.
-        read: From a raw event to the value. Called once per event, on the event loop: quick, and without I/O. Where it
-            raises, or returns what cannot be hashed, all are shown the event.
-        values: Those that this trigger looks for.
+        by: The name of the value that `read` returns. Triggers of one stream with equal names must have equivalent
+        `read`s.
+        read: Returns the value in a raw event. Called once per event, on the event loop: it must be quick, without I/O.
+        If it raises, or the value is not hashable, all filters receive the event.
+        values: The values that this trigger looks for.
     """
 
     by: Hashable
@@ -123,218 +127,221 @@ class SharedStreamSelector:
 
 
 class StreamState(ABC):
-    """What a stream needs to go on where it was, for sources that keep no position: one JSON value, kept by the store.
+    """The position of a stream whose source stores none: one JSON value in the store.
 
-    It lives as long as the stream has a watcher, whichever instance owns it.
+    It exists as long as the stream has a watcher, whichever instance owns the stream.
     """
 
     @property
     @abstractmethod
     def value(self) -> Any:
-        """The value that was saved last, by a predecessor too; None: none was saved yet. Do not change it."""
+        """The value that was saved last, also by a predecessor; None if none was saved. Do not change it."""
 
     @abstractmethod
     async def save(self, value: Any) -> None:
-        """Replace it. Returns when the new value is durable; while the database is away, that takes as long.
+        """Replace the value. Returns when the new value is durable; waits while the database is unreachable.
 
-        Called by `advance` for what it is told of: its events are durable by then, so they are before the state that
-        passes them. What is not advanced must not be passed: it comes again, to be recognised by its idempotency key.
+        `advance` calls this for its items, whose events are durable by then. The state must not pass items that are not
+        advanced: they come again, and their idempotency keys identify them.
 
         Args:
             value: JSON, of at most 1 MiB.
-        Raises:
-            PluginError: It is not JSON, or too large.
-            StoreError: Another instance owns the stream by now, or the store refuses the value. Let it end the group.
-        Cancellation: It may become durable all the same.
+            Raises:
+                PluginError: The value is not JSON, or too large.
+                StoreError: Another instance owns the stream by now, or the store refuses the value. Let it end the
+                    group.
+            Cancellation: The value may become durable anyway.
         """
 
 
 ReportAdvanced = Callable[[Iterable[int]], None]
-"""Takes the places of batches that are advanced; see `SharedStreamProducer.advance_lanes`."""
+"""Receives the indices of batches that are advanced; see `SharedStreamProducer.advance_lanes`."""
 
 ReportPassed = Callable[[list[Any]], None]
-"""Takes a position, as `get_position` gives it; see `SharedStreamProducer.read_lane_reporting`."""
+"""Receives a position as `get_position` returns it; see `SharedStreamProducer.read_lane_reporting`."""
 
 
 ReportStanding = Callable[[Hashable, str | None], None]
-"""Takes a lane and why it stands; None: the lane goes on. See `SharedStreamProducer.use_standing`."""
+"""Receives a lane and the reason why it stands; None: the lane continues. See `SharedStreamProducer.use_standing`."""
 
 
 def _tell_nobody(places: Iterable[int]) -> None:
-    """Where nobody wants to know before the call returns."""
+    """Ignore the report: the caller waits for all batches."""
 
 
 class SharedStreamProducer(ABC):
-    """Reads one upstream for all subscribers of a shared stream, and tells it how far they got."""
+    """Reads one upstream for all subscribers of a shared stream, and advances it as they resolve events."""
 
     lanes_advance_side_by_side: ClassVar[bool] = False
     """Whether `advance` may be awaited for several lanes at once; within a lane it never is."""
 
     pauses_lanes: ClassVar[bool] = False
-    """Whether `pause_lane` holds back one lane while the others go on. Otherwise the whole stream pauses for it."""
+    """Whether `pause_lane` pauses one lane while the others continue. Otherwise the whole stream pauses."""
 
     @abstractmethod
     def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         """Yield `(event, broker_payload)` pairs, in order within each lane, for as long as the group lives.
 
-        Called once. The iterator is closed before `aclose` is called. Returning or raising ends the group, which is
-        then restarted with a new producer after a growing delay; what was not advanced is expected again.
+        Called once. The iterator is closed before `aclose` is called. Returning or raising ends the group. It is
+        restarted with a new producer after a growing delay, and expects again all events that were not advanced.
         """
 
     @abstractmethod
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Tell the broker about the next contiguous events of one lane, all of them resolved by everybody.
+        """Advance the broker past the next contiguous events of one lane, which all subscribers have resolved.
 
-        `batch` is never empty. What a failed item means for the broker is the producer's duty; it must never commit
-        past one. Raising ends the group.
+        `batch` is never empty. The producer decides how the broker redelivers a failed item; it must never commit past
+        one. Raising ends the group.
 
-        Cancellation: at shutdown, and when the group ends; the broker then redelivers what it was not told.
+        Cancellation: At shutdown, and when the group ends; the broker then redelivers events that were not advanced.
         """
 
     async def advance_lanes(
         self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = _tell_nobody
     ) -> None:
-        """As `advance`, for several lanes at once: each batch is the next of one lane. Off by default.
+        """Advance several lanes in one call: each batch has the next events of one lane. Off by default.
 
-        With `lanes_advance_side_by_side`, what is ready in all lanes is handed over in one call where this is
-        overridden, and `advance` is not called. For a broker with a lane for each message, for which a call and a task
-        of its own would cost more than all else. No call waits for another.
+        If this is overridden, and `lanes_advance_side_by_side` is set, the runtime calls this with the ready events of
+        all lanes, and never calls `advance`. It helps brokers with a lane for each message, where a call and a task per
+        lane would be expensive. Calls run concurrently.
 
         Args:
-            report: To be called with the places in `batches` of those that are advanced while others are not yet, from
-                the event loop and before this returns: their lanes go on at once. What was not reported is advanced
-                when this returns.
+            report: Call it on the event loop with the indices of batches that are advanced before the others. Their
+                lanes continue at once. All other batches count as advanced when this returns.
         """
-        raise NotImplementedError(f"{type(self).__qualname__} advances each lane by itself")
+        raise NotImplementedError(f"{type(self).__qualname__} advances each lane separately")
 
     async def run(self) -> None:  # noqa: B027  (an optional hook)
-        """Work beside the poll while the stream is open: renew locks, receive. Off by default.
+        """Work concurrently with the poll while the stream is open: renew locks, receive. Off by default.
 
-        Awaited once, in a task of its own, from when `open_stream` is first iterated. Returning or raising ends the
-        group, as of the poll. It goes on while the group drains.
+        Awaited once, in a separate task, as soon as `open_stream` is first iterated. Returning or raising ends the
+        group. It continues while the group drains.
 
-        Cancellation: when the group ends, before `aclose`.
+        Cancellation: When the group ends, before `aclose`.
         """
 
     def use_state(self, state: StreamState) -> None:  # noqa: B027  (an optional hook)
-        """Take what was stored of the stream, and where to store it from now on. Off by default.
+        """Receive the stream's stored state, which the producer saves from now on. Off by default.
 
-        Called once, before `open_stream`, if it is overridden: the runtime reads the state before.
+        Called once, before `open_stream`. The runtime reads the state only if this is overridden.
         """
 
     def state_after(self, items: Sequence[AdvanceItem]) -> Any:
-        """The state that passes these items, to be stored in the transaction of their events. Off by default.
+        """Return the state after these items, to be stored in the transaction of their events. Off by default.
 
-        Beside `use_state`: without it the state is stored by `advance`, after the events. Called with the next items of
-        the stream, in order, all of them accepted, before their events are durable; nothing is settled by it. Where the
-        transaction goes through, `advance` is called with the same items next, and to save this same state then costs
-        nothing. Where it does not, `advance` is told what became of each, and saves as ever.
+        Without it, `advance` saves the state after the events are stored. Called with the next items of the stream, in
+        order, which are all accepted and whose events are not durable yet. It must not settle the items. If the
+        transaction succeeds, `advance` is called with the same items next, and saving the same state then costs
+        nothing. If it fails, `advance` gets the outcomes and saves as usual.
 
-        In between nothing older may be saved: what the poll alone has to store waits for `advance`.
+        Between the two calls no older state may be saved: a state that the poll has to save waits for `advance`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
 
     def use_standing(self, report: ReportStanding) -> None:  # noqa: B027  (an optional hook)
-        """Take the function that shows operators which lanes stand, and why. Off by default.
+        """Receive the function that shows operators which lanes stand, and why. Off by default.
 
-        A lane stands where a message cannot be passed, however often it comes again: it has reached its limit of
-        deliveries, and the source takes no dead letters. The watchers of the stream are shown as failing, with the
-        reason, until `report` is called for the lane with None. Called once, before `open_stream`.
+        A lane stands at a message that has reached its limit of deliveries and that the source accepts as no dead
+        letter. The stream's watchers are shown as failing, with the reason, until `report` is called for the lane with
+        None. Called once, before `open_stream`.
 
         Args:
-            report: To be called on the event loop, as often as the producer likes. Never raises.
+            report: Call it on the event loop, any number of times. It never raises.
         """
 
     def get_advance_lane(self, broker_payload: Any) -> Hashable:
-        """The lane that orders this event's advance: a partition, an ordering key. By default there is one lane."""
+        """Return the event's lane: a partition, an ordering key. By default there is one lane."""
         return None
 
     def get_idempotency_key(self, broker_payload: Any) -> str | None:
-        """What identifies the message across redeliveries, and tells a recreated topic from its predecessor.
+        """Return a key that is equal across redeliveries, and differs after a topic was deleted and created again.
 
         None (the default): a redelivered message creates its asset events again.
         """
         return None
 
     def get_size(self, broker_payload: Any) -> int:
-        """How many bytes the message holds in memory, for the bounds in bytes of streams and lanes.
+        """Return the bytes of the message in memory, for the bounds in bytes of streams and lanes.
 
-        Asked once for each event, before it is broadcast. By default no size is known (0), and only the number of
+        Called once for each event, before it is broadcast. By default no size is known (0), and only the number of
         events is bounded.
         """
         return 0
 
     def dead_letters_rejected(self, broker_payload: Any) -> bool:
-        """Whether `advance` brings this message to the source's dead letters if a filter has rejected it.
+        """Return whether `advance` dead-letters this message at the source if a filter has rejected it.
 
-        Asked on the event loop, before the `advance` of a message that was rejected. False (the default): the runtime
-        sets the message aside for each watcher that rejected it, if the producer overrides `dump_event`, and `advance`
-        receives `is_set_aside`. Where the source turns out to take no dead letters, `advance` has the message
-        redelivered, and the next answer is False.
+        Called on the event loop, before the `advance` of a rejected message. False (the default): if the producer
+        overrides `dump_event`, the runtime sets the message aside for each watcher that rejected it, and `advance`
+        receives `is_set_aside`. If the source then refuses the dead letter, `advance` redelivers the message, and this
+        returns False next time.
         """
         return False
 
-    # The next six are optional hooks, off by default, and not abstract: which of them a producer overrides tells what
-    # its source can do. The runtime calls none that is not overridden; if it did, that would be an error of its own.
+    # The next six are optional hooks, off by default. They are not abstract: the overridden ones tell the source's
+    # abilities. The runtime calls only overridden hooks; any other call would be a bug of the runtime.
 
-    # A log: messages stay when they have been read, and can be read again from any position.
+    # A log: messages remain after they were read, and can be read again from any position.
 
     def get_position(self, broker_payload: Any) -> list[Any]:
-        """Where a message stands in its lane, for a source that is a log. By default it is none.
+        """Return a message's position in its lane, if the source is a log. By default it is not.
 
         Returns:
-            `[incarnation, number]`, JSON. The incarnation tells a lane that was made anew from its predecessor; the
-            number grows within the lane, with gaps or without. Only positions of one incarnation are compared.
+            `[incarnation, number]`, JSON. The incarnation tells a recreated lane from its predecessor. The number grows
+            within the lane, with or without gaps. Only positions of one incarnation are compared.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
     def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
-        """Yield a lane's `(event, broker_payload)` pairs from a position on, beside `open_stream`, without an end.
+        """Yield a lane's `(event, broker_payload)` pairs from a position on, concurrently with `open_stream`, without
+        an end.
 
-        An async generator. It begins with the message at `position`, or with the first after it; where `position` is
-        of a predecessor, with the lane's first message. That is reported, and so is what the log has deleted since.
-        It shows what `open_stream` shows: the same messages, with the same keys. The broker is told nothing of it.
-        Several may be open, of one lane too, also before `open_stream` is iterated. Raising ends this reading alone.
-        `lane` may come out of the store: as JSON, with tuples for lists.
+        An async generator. It begins with the message at `position`, or the first one after it. If `position` belongs
+        to a predecessor of the lane, it begins with the lane's first message and logs that; it also logs how many
+        messages the log has deleted. The messages and their keys are the ones of `open_stream`, and nothing is
+        committed.
+
+        Several readings may be open at once, also of one lane, and before `open_stream` is iterated. Raising ends only
+        this reading. `lane` may come from the store: JSON, with tuples in place of lists.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
     def read_lane_reporting(
         self, lane: Hashable, position: list[Any], report: ReportPassed
     ) -> AsyncIterator[tuple[Any, Any]]:
-        """As `read_lane`, which it is by default, telling also of places that hold no message.
+        """Read as `read_lane` does, and report positions without a message. By default this is `read_lane`.
 
-        These are marks of transactions, or what was deleted. A lane that ends with them is not known otherwise to have
-        been read to its end.
+        Such positions are transaction markers or deleted messages. Without the report, the runtime cannot know that a
+        lane which ends with them was read to its end.
 
         Args:
-            report: To be called, as one item is asked for, with the position before which all has been yielded.
+            report: Call it, while the next item is awaited, with the position before which all messages were yielded.
         """
         return self.read_lane(lane, position)
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
-        """By lane, the position of the first message that was published at `start` or later; None: of the earliest.
+        """Return by lane the position of the first message that was published at `start` or later; None: the oldest.
 
-        Of every lane: where there is no such message, the position that the next one will have.
+        The result has every lane. In a lane without such a message, it is the position of the next message.
         """
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
-    # What can be set aside: stored as bytes, and given to a filter later.
+    # Setting aside: messages are stored as bytes, and given to a filter later.
 
     def dump_event(self, event: Any) -> bytes | None:
-        """Everything of an event that a filter may look at; None: nothing to keep, and nobody misses it."""
-        raise NotImplementedError(f"{type(self).__qualname__} keeps no events")
+        """Return all of an event that a filter may read; None: nothing to store, and the event counts as acked."""
+        raise NotImplementedError(f"{type(self).__qualname__} stores no events")
 
     def load_event(self, data: bytes) -> Any:
-        """The event that was dumped, as a filter is given it. Raises where the bytes are none of its own."""
-        raise NotImplementedError(f"{type(self).__qualname__} keeps no events")
+        """Return the dumped event, in the form that filters receive. Raises if `dump_event` did not write the bytes."""
+        raise NotImplementedError(f"{type(self).__qualname__} stores no events")
 
     async def dead_letter(self, event: Any, reason: str) -> None:
-        """Hand an event over to where the source keeps what cannot be used. Returns when it is durable there."""
-        raise NotImplementedError(f"{type(self).__qualname__} has no place for dead letters")
+        """Send an event to the source's dead letters. Returns when it is durable there."""
+        raise NotImplementedError(f"{type(self).__qualname__} has no dead letters")
 
     async def pause(self) -> None:  # noqa: B027  (an optional hook)
-        """The group pulls nothing for now: stop the broker's delivery, keep the membership. Off by default.
+        """Stop the broker's delivery, because the group pulls nothing for now; keep the membership. Off by default.
 
         Called while `open_stream` is suspended at a `yield`, and followed by `resume` unless the group ends first.
         Raising ends the group, here as in the other hooks.
@@ -344,31 +351,31 @@ class SharedStreamProducer(ABC):
         """The group is about to pull again."""
 
     async def pause_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
-        """Too much of this lane is not advanced yet: deliver nothing of it for now, and go on with the others.
+        """Deliver nothing of this lane for now, because too many of its events are not advanced; continue with others.
 
         Only with `pauses_lanes`. Called while `open_stream` is suspended at a `yield`, and followed by `resume_lane`
-        unless the group ends first. What comes of the lane all the same makes the whole group wait, and this is called
-        again; so a lane that went to another member and came back need not be remembered.
+        unless the group ends first. If an event of the lane comes anyway, the whole group waits, and this is called
+        again. So a lane that moved to another member and back need not be remembered.
         """
 
     async def resume_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
-        """There is room again: deliver the lane from where it was paused. The lane may be gone.
+        """Deliver a paused lane again from where it was paused. The lane may no longer exist.
 
         Called from another task, also while `open_stream` awaits the broker.
         """
 
-    async def aclose(self) -> None:  # noqa: B027  (many hold nothing)
-        """Give back what the producer holds. Called exactly once, also when `open_stream` was never iterated."""
+    async def aclose(self) -> None:  # noqa: B027  (many have no resources)
+        """Release the producer's resources. Called exactly once, also when `open_stream` was never iterated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLag:
-    """How much waits at a source; see `BaseEventTrigger.measure_lag`.
+    """The messages that wait at a source; see `BaseEventTrigger.measure_lag`.
 
     Attributes:
-        messages: That are not acknowledged yet, by whomever; None: unknown.
-        by_part: The same by what the source is made of: by partition, or by what becomes of a queue's messages.
-        note: What there is to know of the figure, or why it is unknown.
+        messages: The number of messages that are not acknowledged; None: unknown.
+        by_part: The numbers by partition, or by the state of a queue's messages.
+        note: A remark on the figure, or why it is unknown.
     """
 
     messages: int | None
@@ -377,14 +384,14 @@ class SourceLag:
 
 
 class BaseTrigger(ABC):
-    """Something that runs in the triggerer and can be made again from its class path and JSON arguments."""
+    """An object that runs in the triggerer and can be recreated from its class path and JSON arguments."""
 
     @abstractmethod
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the keyword arguments (JSON) that make an equal trigger; always the same for one."""
+        """Return the class path and the keyword arguments (JSON) of an equal trigger, always the same ones."""
 
-    async def cleanup(self) -> None:  # noqa: B027  (many hold nothing)
-        """Give back what `run` or the filter holds. Called once when the trigger stops, for whatever reason."""
+    async def cleanup(self) -> None:  # noqa: B027  (many have no resources)
+        """Release the resources of `run` or the filter. Called once when the trigger stops, for any reason."""
 
 
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
@@ -395,24 +402,26 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     `create_shared_stream_producer` (ack mode).
     """
 
-    # What raises NotImplementedError below is not abstract: no trigger implements all of it. What its class overrides,
-    # and its key, tell how it is run; the message names what it lacks for that.
+    # The methods that raise NotImplementedError are not abstract: no trigger implements all of them. The overridden
+    # ones, and the key, decide how a trigger runs; the message names a missing one.
 
     def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield events on its own. An async generator; only for triggers without a stream key."""
+        """Yield events without a shared stream. An async generator; only for triggers without a stream key."""
         raise NotImplementedError(
             f"{type(self).__qualname__} implements neither run() nor a shared stream"
         )
 
     def shared_stream_key(self) -> Hashable | None:
-        """Equal keys share one poll. Read once, when the trigger starts. None (the default): runs on its own."""
+        """Return the stream key: equal keys share one poll. Called once, at the start. None (the default): no shared
+        stream."""
         return None
 
     def describe_stream(self) -> str | None:
-        """What people call the stream, such as `kafka orders (group billing)`. None (the default): its key's parts.
+        """Return the stream's name for people, such as `kafka orders (group billing)`. None (the default): the key's
+        parts.
 
-        Tables, logs and errors show it in place of the key. It tells all that the key covers and a person would ask
-        for, and nothing that the key leaves out: siblings give one stream one name. Asked where the key is read.
+        Tables, logs and errors show it in place of the key. It may depend only on the key, so that all triggers of a
+        stream return one name. Called together with `shared_stream_key`.
         """
         return None
 
@@ -431,58 +440,58 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         )
 
     async def check_source(self) -> None:
-        """Look whether what the trigger reads from can be read, and change nothing there. By default nothing is asked.
+        """Check that the trigger's source can be read, and change nothing there. By default nothing is checked.
 
-        Called by `triggerer check`, for one trigger of each stream, and never by the service. It is cancelled after
-        a few seconds; what did not answer by then counts as unavailable.
+        `triggerer check` calls this for one trigger of each stream; the service never does. It is cancelled after a few
+        seconds, and the source then counts as unavailable.
 
         Raises:
-            ConfigurationError: The settings are wrong; nobody needs to be asked to know that.
-            BrokerRefused: The broker does not let us in, or has not what is to be read.
-            BrokerUnavailable: Nobody answers, which may be due to where the command is run.
+            ConfigurationError: The settings are wrong, whatever the broker answers.
+            BrokerRefused: The broker refuses the login, or does not have the source.
+            BrokerUnavailable: The broker does not answer, perhaps only from this machine.
         """
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        """What the source, its settings and the producer do with a message; the guarantee is computed of it.
+        """Return how source, settings and producer treat a message; the guarantee is computed from this.
 
-        Called by `triggerer check`, for one trigger of each stream, and by the service before it starts a trigger whose
-        watcher declares a guarantee. It changes nothing at the source, and is cancelled after a few seconds. By default
-        the answer follows from what is overridden: the source is acknowledged in ack mode only, and a message is
-        recognised if the producer overrides `get_idempotency_key`.
+        `triggerer check` calls it for one trigger of each stream, and the service does before it starts a trigger whose
+        watcher declares a guarantee. It must change nothing at the source, and is cancelled after a few seconds. By
+        default the answer depends on the overridden methods: only ack mode acknowledges messages, and only a producer
+        with `get_idempotency_key` recognises repeats.
 
         Args:
-            ask: Whether the source may be asked (how long it keeps messages, whether it has a place for dead letters).
-                Otherwise the answer is what arguments and settings tell.
+            ask: Whether to ask the source for its retention and dead letters. Otherwise only arguments and settings
+                count.
         Raises:
             As `check_source`.
         """
         return await _describe_delivery(self)
 
     async def measure_lag(self) -> SourceLag | None:
-        """How much waits at the source, as it says itself. None (the default): it does not tell.
+        """Return how many messages wait at the source. None (the default): the source does not tell.
 
-        Called where an operator asks (`triggerer watchers list --lag`), for one trigger of each stream, and never by
-        the service. It changes nothing at the source, and is cancelled after a few seconds. Where it raises, the figure
-        is unknown, and the error is shown.
+        `triggerer watchers list --lag` calls this for one trigger of each stream; the service never does. It must
+        change nothing at the source, and is cancelled after a few seconds. If it raises, the figure is unknown, and the
+        error is shown.
         """
         return None
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Which raw events `filter_shared_stream` needs to see; asked once, when the filter starts. None: all of them.
+        """Return which raw events `filter_shared_stream` needs; called once, when the filter starts. None: all of them.
 
-        What is not selected counts as seen and passed: nothing derives from it, and it is not rejected. A selector that
-        leaves out what the filter would have taken loses it. A subclass that overrides the filter and not this method
-        is shown everything.
+        An event that is not selected counts as acked for this trigger. A selector that leaves out an event which the
+        filter would accept loses it. If a subclass overrides the filter and not this method, its filter receives all
+        events.
         """
         return None
 
     def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
-        """Turn raw events into this trigger's own. An async generator.
+        """Make trigger events from raw events. An async generator.
 
-        All events that derive from a raw event are yielded before the next raw event is pulled: by pulling it the
-        filter says that it is done with the one before.
+        Yield all events that derive from a raw event before pulling the next one: pulling it means that the one before
+        is done.
         """
         raise NotImplementedError(
             f"{type(self).__qualname__} has a stream key but no filter_shared_stream()"
@@ -497,17 +506,17 @@ def is_acknowledged(cls: type[BaseEventTrigger]) -> bool:
 
 
 async def _describe_delivery(trigger: BaseEventTrigger) -> DeliveryFacts:
-    """What follows from what a trigger and its producer override."""
+    """Return the delivery that follows from the methods that a trigger and its producer override."""
     cls = type(trigger)
     if trigger.shared_stream_key() is None:
         return DeliveryFacts(
             is_acknowledged=False,
-            because="it runs on its own, and nothing gives an event again that was not stored",
+            because="it runs without a shared stream, and an event that was not stored is not delivered again",
         )
     if not is_acknowledged(cls):
         return DeliveryFacts(
             is_acknowledged=False,
-            because="it takes the fast path, on which no message is acknowledged or given again",
+            because="it takes the fast path, which neither acknowledges nor redelivers messages",
         )
     producer = cls.create_shared_stream_producer(trigger.serialize()[1])
     try:
@@ -516,7 +525,7 @@ async def _describe_delivery(trigger: BaseEventTrigger) -> DeliveryFacts:
         await producer.aclose()
     return DeliveryFacts(
         is_acknowledged=True,
-        because="the source is told of a message after its events are durable",
+        because="the source is advanced after the events are durable",
         key="the producer's key" if has_key else None,
     )
 
@@ -525,7 +534,7 @@ class RejectsOpenEvent(Protocol):
     """The runtime's side of `reject_shared_stream_event`."""
 
     def reject_open_event(self, reason: str | None = None) -> bool:
-        """Reject the event that the filter has open; False where none is."""
+        """Reject the event that the filter has open; return False if none is open."""
 
 
 # Set by the runtime in the task that drives a filter; child tasks and `asyncio.to_thread` inherit it.
@@ -537,12 +546,12 @@ current_subscriber: ContextVar[RejectsOpenEvent | None] = ContextVar(
 def reject_shared_stream_event(reason: str | None = None) -> None:
     """Reject the raw event that the calling filter has open: it counts as rejected and is resolved at once.
 
-    For messages that nobody will ever be able to use. The message goes to the source's dead letters, or is set aside
-    for the watcher. May be called from the filter, from tasks that it started and from `asyncio.to_thread`. Outside an
-    open event it warns and does nothing.
+    For messages that can never be processed. The message goes to the source's dead letters, or is set aside for the
+    watcher. May be called from the filter, from tasks that it started and from `asyncio.to_thread`. Outside an open
+    event it warns and does nothing.
 
     Args:
-        reason: Shown with the message where it is set aside.
+        reason: Shown with a message that is set aside.
     """
     subscriber = current_subscriber.get()
     if subscriber is None or not subscriber.reject_open_event(reason):
@@ -558,20 +567,20 @@ _resolve_connection: ConnectionResolver | None = None
 
 
 def install_connections(resolver: ConnectionResolver) -> None:
-    """Say where `get_connection` looks; the service does so once at start, from its configuration."""
+    """Set the source of `get_connection`; the service does so once at start, from its configuration."""
     global _resolve_connection  # noqa: PLW0603  (one process has one configuration)
     _resolve_connection = resolver
 
 
 def get_connection(connection_id: str) -> Mapping[str, Any]:
-    """The settings under `[connections.<connection_id>]`, secrets resolved.
+    """Return the settings under `[connections.<connection_id>]`, with secrets resolved.
 
     Raises:
-        ConfigurationError: There is no such connection, or a secret of it cannot be read.
+        ConfigurationError: There is no such connection, or one of its secrets cannot be read.
     """
     if _resolve_connection is None:
-        # Outside the service (a plugin author's test, a notebook) nobody has installed anything: read the
-        # configuration as the service would. Imported late, since the configuration is no part of this interface.
+        # Outside the service (a plugin author's test, a notebook) no resolver is installed: read the configuration as
+        # the service would. Imported here, because the configuration is no part of this interface.
         from triggerer.config import load_connections
 
         install_connections(load_connections().get)

@@ -72,7 +72,7 @@ async def test_each_watcher_gets_its_promise_with_the_reason(tmp_path: Path) -> 
     assert [(one.watcher.asset_name, str(one.promise)) for one in found.promises] == [
         (
             "fast",
-            "at most once: it takes the fast path, on which no message is acknowledged or given again",
+            "at most once: it takes the fast path, which neither acknowledges nor redelivers messages",
         ),
         (
             "queue",
