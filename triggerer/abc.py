@@ -93,8 +93,7 @@ class AdvanceOutcome:
 
     @property
     def blames_event(self) -> bool:
-        """Whether the failure counts against a limit of deliveries: a failed subscriber had the event open, or was
-        absent."""
+        """Whether the failure counts for the event: a failed subscriber had it open, or was absent."""
         return self.failed > self.unread
 
 
@@ -146,11 +145,11 @@ class StreamState(ABC):
 
         Args:
             value: JSON, of at most 1 MiB.
-            Raises:
-                PluginError: The value is not JSON, or too large.
-                StoreError: Another instance owns the stream by now, or the store refuses the value. Let it end the
-                    group.
-            Cancellation: The value may become durable anyway.
+        Raises:
+            PluginError: The value is not JSON, or too large.
+            StoreError: Another instance owns the stream by now, or the store refuses the value. Let it end the
+                group.
+        Cancellation: The value may become durable anyway.
         """
 
 
@@ -293,8 +292,7 @@ class SharedStreamProducer(ABC):
         raise NotImplementedError(f"{type(self).__qualname__} reads no log")
 
     def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
-        """Yield a lane's `(event, broker_payload)` pairs from a position on, concurrently with `open_stream`, without
-        an end.
+        """Yield a lane's `(event, broker_payload)` pairs from a position on, without an end, beside `open_stream`.
 
         An async generator. It begins with the message at `position`, or the first one after it. If `position` belongs
         to a predecessor of the lane, it begins with the lane's first message and logs that; it also logs how many
@@ -412,13 +410,11 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         )
 
     def shared_stream_key(self) -> Hashable | None:
-        """Return the stream key: equal keys share one poll. Called once, at the start. None (the default): no shared
-        stream."""
+        """Return the stream key, once at the start: equal keys share a poll. None (the default): no shared stream."""
         return None
 
     def describe_stream(self) -> str | None:
-        """Return the stream's name for people, such as `kafka orders (group billing)`. None (the default): the key's
-        parts.
+        """Return the stream's name for people: `kafka orders (group billing)`. None (the default): the key's parts.
 
         Tables, logs and errors show it in place of the key. It may depend only on the key, so that all triggers of a
         stream return one name. Called together with `shared_stream_key`.
