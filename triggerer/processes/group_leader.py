@@ -23,7 +23,6 @@ class GroupLeader:
     Args:
         output: The descriptor for standard output and standard error. The default keeps the output of users' code out
             of our standard output.
-            out of our standard output.
     Raises:
         OSError: The process cannot be started.
     """

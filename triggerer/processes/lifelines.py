@@ -21,7 +21,6 @@ def die_with_writer(lifeline: int) -> None:
     Args:
         lifeline: The reading end of a pipe. Nobody else has opened it, nobody writes to the pipe, and only that process
             has the other end. This process must lead its group.
-            that process holds. This process has to be the leader of its group.
     """
     os.set_inheritable(lifeline, False)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())

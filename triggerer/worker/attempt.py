@@ -1,4 +1,4 @@
-"""One attempt of one run, in the worker: its file, its tasks in order, its report."""
+"""One attempt of one run, in the worker: load the file, execute the tasks in order, report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 class _Files(NamedTuple):
-    """The state of a DAG file and of the folders around it: what it imports may be being replaced as well."""
+    """The state of a DAG file and of the folders around it. Its imports may be replaced together with it."""
 
     file: Stamp | None
     folders: tuple[Stamp | None, ...]
@@ -46,22 +46,22 @@ class _Files(NamedTuple):
         return cls(stamp_of(path), (stamp_of(root), stamp_of(path.parent)))
 
     def are_stable(self, for_s: float) -> bool:
-        """Whether by their own times none of them has changed for so long."""
+        """True if the time stamps show no change for this many seconds."""
         stamps = (self.file, *self.folders)
         return not any(stamp is not None and has_just_changed(stamp, for_s) for stamp in stamps)
 
 
 class Sightings:
-    """Since when a worker has seen DAG files as they are.
+    """When this worker first saw each DAG file in its present state.
 
-    Their own times do not tell: a file system cuts a file first, and sets the time of its change afterwards.
+    Time stamps alone are no proof: a file system truncates a file first, and sets its modification time afterwards.
     """
 
     def __init__(self) -> None:
         self._first: dict[Path, tuple[_Files, float]] = {}
 
     def unchanged_s(self, path: Path, files: _Files) -> float:
-        """For how many seconds, at least, they have been so; 0 where this is the first look."""
+        """Return for how many seconds at least the file has been in this state; 0 at the first look."""
         now = time.monotonic()
         known, since = self._first.get(path, (None, now))
         if known != files:
@@ -72,16 +72,16 @@ class Sightings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What a worker keeps between runs."""
+    """The things that a worker keeps between runs."""
 
     dags_folder: Path
     file_patience_s: float
-    """How long a run waits for a file that is missing: it may be being replaced."""
+    """How long a run waits for a missing file, which somebody may be replacing."""
     holds_broken: bool
-    """Whether a run whose file does not load is queued again, rather than failed."""
+    """True: a run whose file does not load is queued again. False: it fails."""
     sightings: Sightings
     query: Callable[..., Any]
-    """`QueryEvents`, with the run's primary key in front, as for the callables below."""
+    """`QueryEvents` with the run's primary key as first argument. The callables below take the key too."""
     spark: SparkHolder
     output: Output
     on_start: Callable[[int, TaskStart], None]
@@ -90,10 +90,10 @@ class WorkerContext:
 
 
 def execute_run(order: RunOrder, worker: WorkerContext) -> None:
-    """Execute a run and report its results; the last task and the end of the run are in one report.
+    """Execute a run and report its results. The last task and the end of the run are in one report.
 
     Raises:
-        WorkerStopped: The executor wants the worker to stop; the run's end is not reported.
+        WorkerStopped: The executor wants the worker to stop. The run's end is not reported.
     """
     with ExitStack() as stack:
         try:
@@ -107,7 +107,7 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
 
 
 class _Until(NamedTuple):
-    """For how long a run waits for its file, on the monotonic clock."""
+    """The deadlines for a run's file, on the monotonic clock."""
 
     missing: float
     changing: float
@@ -142,11 +142,11 @@ class _Attempt:
         self._end(tasks, failures)
 
     def _load_when_stable(self) -> LoadedFile:
-        """Load the file; again if it fails or lacks the DAG, and is being replaced, or what it imports is."""
+        """Load the file. Load it again if that fails or the DAG is missing, while the file or an import changes."""
         root = self._worker.dags_folder
         path = root / self._order.path
         began, patience_s = time.monotonic(), self._worker.file_patience_s
-        # A file that changes is watched for as long as it takes to tell, however soon a missing one counts as deleted.
+        # Give a changing file enough time to become stable, even if the patience for a missing file is shorter.
         until = _Until(began + patience_s, began + max(patience_s, 2 * STABLE_AFTER_S))
         while True:
             self._wait_for_file(path, until.missing)
@@ -166,12 +166,12 @@ class _Attempt:
             logger.warning("%s is being replaced; it is loaded again", self._order.path)
 
     def _changes(self, files: _Files, path: Path, until: _Until, stable_s: float) -> bool:
-        """Wait until the files are stable for `stable_s`; return False then, and True as soon as they change."""
+        """Wait until the files change (True) or have been stable for `stable_s` (False)."""
         while time.monotonic() < until.changing:
             if _Files.now(path, self._worker.dags_folder) != files:
                 return True
             if files.file is None:
-                # It was there a moment ago, or it has been waited for.
+                # The file has just vanished, or the wait for it is over.
                 return time.monotonic() < until.missing
             watched_s = self._worker.sightings.unchanged_s(path, files)
             if watched_s >= STABLE_AFTER_S and files.are_stable(stable_s):
@@ -186,14 +186,14 @@ class _Attempt:
         return loaded
 
     def _wait_for_file(self, path: Path, deadline: float) -> None:
-        """Return once the file is there, or has been missing for so long that it counts as deleted."""
+        """Return once the file exists, or has been missing for so long that it counts as deleted."""
         if path.is_file():
             return
         since = datetime.now(UTC)
         logger.warning("%s is missing; this run waits for it", self._order.path)
         reason = f"the DAG file {self._order.path}, which is missing"
         self._worker.on_wait(self._order.run_pk, Wait(reason, since))
-        # Asked for: it may lie on a file system that reports nothing.
+        # Poll, because the file system may not report changes.
         while not path.is_file() and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)
         self._worker.on_wait(self._order.run_pk, Wait(None, datetime.now(UTC)))
@@ -201,7 +201,7 @@ class _Attempt:
     def _run_tasks(
         self, dag: DAG, modules: tuple[ModuleType, ...], watch: ClusterWatch
     ) -> tuple[list[TaskResult], list[str]]:
-        """Execute the tasks; return the results that are not reported yet, and what failed."""
+        """Execute the tasks. Return the results that are not reported yet, and the failures."""
 
         def spark() -> Any:
             if self._worker.spark.needs_cluster:
@@ -230,7 +230,7 @@ class _Attempt:
         return outcomes.unreported, outcomes.failures
 
     def _open_spark(self, modules: tuple[ModuleType, ...]) -> Any:
-        """Return the session, and show the run as waiting while it is opened."""
+        """Return the session, and show the run as waiting while the session opens."""
         if self._worker.spark.is_open:
             return self._worker.spark.get(modules)
         on_wait = functools.partial(self._worker.on_wait, self._order.run_pk)
@@ -247,10 +247,10 @@ class _Attempt:
             try:
                 self._worker.spark.interrupt()
             except Exception:
-                logger.exception("what Spark was doing could not be stopped; this worker ends")
+                logger.exception("the work on Spark could not be stopped; this worker ends")
 
     def _retire_worker(self) -> None:
-        """Have this process end after this run."""
+        """End this process after this run."""
         self._retire = True
 
     def _end(self, tasks: Sequence[TaskResult], failures: list[str]) -> None:

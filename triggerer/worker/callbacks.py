@@ -18,7 +18,7 @@ logger = logging.getLogger("triggerer.run")
 
 
 def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
-    """Call them one after the other; what one raises is logged, and the next one is called.
+    """Call the callbacks one after the other. An error of one is logged, and the next one is called.
 
     Raises:
         WorkerStopped: The executor wants the worker to stop.
@@ -33,7 +33,7 @@ def call_back(order: CallbackOrder, worker: WorkerContext) -> None:
             except BaseException as error:
                 logger.error("the callbacks could not be called", exc_info=error)
     except OSError as error:
-        # The log cannot be written: a full disk, say. They are not called where nobody could see what they did.
+        # The log cannot be written, perhaps because the disk is full. Callbacks without a log would run unseen.
         logging.getLogger(__name__).error("no callback of %s was called: %s", run.run_id, error)
 
 

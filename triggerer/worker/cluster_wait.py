@@ -1,4 +1,4 @@
-"""Notices that a run waits for its Spark cluster, and says so: in the run's log, and to the executor."""
+"""Notices that a run waits for its Spark cluster, and reports it in the run's log and to the executor."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from triggerer.worker.failures import storable
 from triggerer.worker.logs import append_line
 
 PATIENCE: Final = timedelta(seconds=5)
-"""A free cluster takes about as long to start an executor, and that is not worth a word."""
+"""A free cluster takes about this long to start an executor. Shorter waits are not reported."""
 _LOOK_EVERY_S: Final = 1.0
 _LAST_LOOK_S: Final = 1.0
 
 
 class ClusterWatch:
-    """Watches for one run, from a thread of its own, from `start` to the end of the block.
+    """Watches one run's session in a thread, from `start` to the end of the block.
 
     Args:
-        why_waiting: What is waited for now; None: nothing. Asked no more once it raises, as it does when the
-            session's JVM has died, until the next `start`.
-        tell: Given a wait once it has lasted for `patience`, when its reason changes, and when it is over. Not called
+        why_waiting: Returns the reason for waiting; None: no wait. If it raises, as it does when the session's JVM has
+            died, it is not called until the next `start`.
+        tell: Receives a wait once it has lasted for `patience`, when its reason changes, and when it ends. Not called
             after the block.
-        log_path: Of the run's log, which is told the same.
+        log_path: The run's log, which gets the same reports.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ClusterWatch:
         self._look_every_s = look_every_s
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        # Held while something is said: nothing is said of a run that has ended.
+        # Locked while a report is written, so that nothing is reported after the run's end.
         self._saying = threading.Lock()
         self._said: Wait | None = None
 
@@ -63,11 +63,11 @@ class ClusterWatch:
         with self._saying:
             self._ended.set()
         if self._thread is not None:
-            # It may be in the middle of a look, which a JVM that hangs does not answer.
+            # The thread may be waiting for a JVM that hangs and does not answer.
             self._thread.join(_LAST_LOOK_S)
 
     def start(self) -> None:
-        """Look from now on; may be repeated."""
+        """Start watching. Can be repeated."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._watch, name="cluster-watch", daemon=True)
             self._thread.start()

@@ -1,4 +1,4 @@
-"""What a run fills in for the arguments that a task names."""
+"""The values that a run fills in for the arguments of its tasks."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class DagRun(RunDetails):
 
     @property
     def conf(self) -> Mapping[str, Any]:
-        """The same as `params`, under Airflow's name."""
+        """`params`, under Airflow's name."""
         return self.params
 
     def mark(self, name: str) -> float:
-        """Note in the run's log how many seconds after it was queued this line was reached."""
+        """Log and return the seconds from queuing the run to this call."""
         seconds = (datetime.now(UTC) - self.queued_at).total_seconds()
         logger.info("mark %s %.6f", name, seconds)
         return seconds
 
 
 class RunContext:
-    """Builds the arguments of each task of one attempt; what tasks share is made once.
+    """Builds the arguments of each task in one attempt. Values that tasks share are made once.
 
     Args:
-        spark: Gives a live Spark session; called for tasks that name `spark`, never otherwise.
+        spark: Returns a live Spark session. Called only for tasks that name `spark`.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class RunContext:
         self.dag_run = DagRun(**{**details, "params": {**dag.params, **order.params}})
 
     def arguments(self, task: Task, outlet_events: OutletEvents) -> dict[str, Any]:
-        """The arguments that this task names, for one try.
+        """Return the context arguments of a task, for one try.
 
         Raises:
-            SubmitFailed: It names `spark`, and no session could be had.
-            RunFailed: An argument is named like an asset that there is not.
+            SubmitFailed: The task names `spark`, and no session could be opened.
+            RunFailed: An argument names an asset that does not exist.
         """
         made = {name: self._make(name, task, outlet_events) for name in task.context_names}
         named = {name: find_asset(self._query, name) for name in task.arguments.inlets}
         return made | named
 
     def callback_context(self, state: RunState, error: str | None) -> dict[str, Any]:
-        """Return what the DAG's callbacks are given: the run, and how it ended."""
+        """Return the argument of the DAG's callbacks: the run, and its end."""
         run = self.dag_run
         return {
             "dag_run": run,
@@ -94,12 +94,12 @@ class RunContext:
         }
 
     def render(self, task: Task, name: str, value: Any, arguments: Mapping[str, Any]) -> Any:
-        """Return what an argument of the task's call becomes that is `templated`.
+        """Return the rendered value of a `templated` argument.
 
         Args:
-            arguments: Those of this try.
+            arguments: The context arguments of this try.
         Raises:
-            TemplateError: It cannot be rendered.
+            TemplateError: The value cannot be rendered.
         """
         names = {
             one: arguments[one] if one in arguments else self._make(one, task, OutletEvents(()))
@@ -117,7 +117,7 @@ class RunContext:
             case "outlet_events":
                 return outlet_events
             case "inlet_events":
-                # Made anew for each try, which sees what was recorded before it.
+                # Each try gets a new object, which sees everything that was recorded before.
                 return InletEvents(self._query, task.inlets)
             case "dag_run":
                 return self.dag_run

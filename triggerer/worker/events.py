@@ -1,4 +1,4 @@
-"""Asset events as tasks read them: lazy sequences, fetched from the executor by page."""
+"""Asset events as tasks read them: lazy sequences whose pages come from the executor."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from triggerer.errors import RunFailed
 from triggerer.worker.protocol import PAGE_SIZE
 
 _CACHED_PAGES: Final = 8
-"""Enough for a loop, or two side by side; a sequence of millions does not stay in memory."""
+"""Enough for two loops at once. A sequence of millions does not stay in memory."""
 
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
-"""What makes a path a pattern for Hadoop's file systems, which is how Spark takes the paths that it is given."""
+"""The characters that make a path a pattern in Hadoop's file systems, and therefore in Spark."""
 
 
 class QueryEvents(Protocol):
-    """Sends a query to the executor and waits for the reply. May be called from any thread of the worker."""
+    """Sends a query to the executor and waits for the reply. Any thread of the worker may call it."""
 
     def __call__(self, what: str, **fields: Any) -> Any: ...
 
@@ -44,7 +44,7 @@ class AssetEvent:
     extra: dict[str, Any]
     timestamp: datetime
     source_dag_run: SourceRun | None
-    """None: the event came from a watcher, or was emitted by hand."""
+    """None: the event came from a watcher or from a person."""
     source_task: str | None
     source_watcher: str | None = None
     partition_key: str | None = None
@@ -73,23 +73,23 @@ _Row = dict[str, Any]
 
 
 class _PagedReader:
-    """Reads a sequence page by page from one of its ends, and caches the pages that were used last.
+    """Reads a sequence page by page from one of its ends, and caches recent pages.
 
     Args:
-        fetch: Takes the fields of a `triggerer.store.events.run_events.Page`, save for `last_id`.
+        fetch: Takes the fields of a `triggerer.store.events.run_events.Page`, except `last_id`.
     """
 
     def __init__(self, fetch: Callable[..., list[_Row]], *, newest_first: bool) -> None:
         self._fetch = fetch
         self._newest_first = newest_first
         self._pages: dict[int, list[_Row]] = {}
-        """By the index of their first row, counted from this end; the least recently used comes first."""
+        """By the index of the first row, counted from this end. The least recently used page is first."""
         self._ahead = 1
 
     def at(self, index: int) -> _Row | None:
-        """Return the row at this index, or None if the sequence is shorter.
+        """Return the row at this index; None: the sequence is shorter.
 
-        The first fetch is of one row, and each further one is of twice as many, up to a page.
+        The first fetch returns one row. Each further fetch doubles the number of rows, up to a page.
         """
         page, first = self._cached(index)
         if not page:
@@ -98,22 +98,22 @@ class _PagedReader:
         return page[index - first] if page else None
 
     def rows(self, index: int, count: int) -> list[_Row]:
-        """Return `count` rows from this index on, or fewer if the sequence ends before."""
+        """Return `count` rows from this index on, or fewer at the end of the sequence."""
         found: list[_Row] = []
         while len(found) < count and (page := self.page(index + len(found), count - len(found))):
             found += page
         return found[:count]
 
     def page(self, index: int, count: int = PAGE_SIZE) -> list[_Row]:
-        """Return rows from this index on: none if the sequence ends before it, otherwise at least one.
+        """Return at least one row from this index on, or none if the sequence is shorter.
 
         Args:
-            count: How many are fetched, at most, where none are cached.
+            count: The most rows to fetch if no row is cached.
         """
         page, first = self._cached(index)
         if page:
             return page[index - first :]
-        # Continue after the row before it, if that is cached. Otherwise the store skips the rows before.
+        # Continue after the previous row if it is cached. Otherwise the store must skip rows.
         known, first = self._cached(index - 1)
         page = self._fetch(
             newest_first=self._newest_first,
@@ -128,7 +128,7 @@ class _PagedReader:
         return page
 
     def _cached(self, index: int) -> tuple[list[_Row], int]:
-        """Return the cached page with this index, and the index of its first row; an empty page if there is none."""
+        """Return the cached page with this index, and the index of the page's first row; an empty page: not cached."""
         for first, page in self._pages.items():
             if first <= index < first + len(page):
                 self._pages[first] = self._pages.pop(first)
@@ -139,15 +139,15 @@ class _PagedReader:
 class AssetEvents(Sequence[AssetEvent]):
     """The events of one asset, oldest first. Nothing is fetched before it is used.
 
-    The sequence is fixed when it is first used: events that are recorded later are not part of it. (On PostgreSQL, an
-    event that another transaction was recording at that moment may be.) An index or a slice costs the rows that it
-    returns, and skipping those before them: from the nearer end, once the length is known. The length is counted when
-    it is first needed. Iterating holds one page at a time, however long the sequence is.
+    The first use fixes the sequence: events that are recorded later are not part of it. (On PostgreSQL, an event that
+    another transaction was recording at that moment may be.) An index or a slice costs the rows that it returns and the
+    rows before them, counted from the nearer end once the length is known. The length is counted when it is first
+    needed. Iterating keeps one page in memory, however long the sequence is.
 
     Args:
         fetch: See `_PagedReader`.
-        last_id: The id of the newest event; 0: there is none.
-        total: The length, or what counts it.
+        last_id: The id of the newest event; 0: no events.
+        total: The length, or a function that counts it.
     """
 
     def __init__(
@@ -194,10 +194,10 @@ class AssetEvents(Sequence[AssetEvent]):
         return f"<{total}asset events>"
 
     def pages(self) -> Iterator[list[_Row]]:
-        """Yield the events as rows of plain JSON, up to `PAGE_SIZE` at a time: the fastest way to read many.
+        """Yield pages of up to `PAGE_SIZE` events as rows of plain JSON: the fastest way to read many events.
 
         Raises:
-            LookupError: Events were deleted since they were counted.
+            LookupError: Events were deleted after they were counted.
         """
         index, last = 0, 0
         while last < self._last_id and (page := self._oldest.page(index)):
@@ -207,7 +207,7 @@ class AssetEvents(Sequence[AssetEvent]):
             _expect(index, self._total)
 
     def to_dataframe(self, spark: Any, *, extra_schema: Any = None) -> Any:
-        """Return a Spark DataFrame with one row for each event. No Python object is made for an event.
+        """Return a Spark DataFrame with one row for each event, without a Python object for each.
 
         Args:
             extra_schema: The type of the column `extra`; None: it is inferred from the events.
@@ -219,15 +219,14 @@ class AssetEvents(Sequence[AssetEvent]):
         return to_dataframe(spark, rows, extra_schema=extra_schema)
 
     def uris(self) -> list[str]:
-        """The `uri` of each event's `extra`, each once, in the order of the events: `spark.read.json(events.uris())`.
+        """Return the distinct `extra["uri"]` of the events in order, for `spark.read.json(events.uris())`.
 
-        Of objects that landed in a bucket, for example. One that was written twice is named once. Characters that Spark
-        would take for a pattern of names (`[`, `{`, `*`, `?`, a backslash) have a backslash before them, so that it
-        reads this object and no other; the events' own `extra["uri"]` have none.
+        An object that was written twice has one URI in the list. Spark would read some characters (`[`, `{`, `*`, `?`,
+        a backslash) as a pattern, so they get a backslash here. The events' own `extra["uri"]` stays as it is.
 
         Raises:
-            ValueError: An event has none.
-            LookupError: Events were deleted since they were counted.
+            ValueError: An event has no `uri`.
+            LookupError: Events were deleted after they were counted.
         """
         found: dict[str, None] = {}
         for row in itertools.chain.from_iterable(self.pages()):
@@ -265,7 +264,7 @@ class AssetEvents(Sequence[AssetEvent]):
 
 
 def _literal(uri: str) -> str:
-    """As Spark reads it and nothing else; those of the web, which Spark does not read, as they are."""
+    """Return the URI so that Spark reads only this object. Spark reads no web addresses, so they stay unchanged."""
     if uri.startswith(("http:", "https:")):
         return uri
     return _PATTERN.sub(r"\\\g<0>", uri)
@@ -290,10 +289,10 @@ def _fetcher(
 
 
 def asset_key(key: Asset | str, known: Sequence[Asset]) -> Asset:
-    """Return the asset of `known` that equals `key`, or has it as URI or name.
+    """Return the asset of `known` that equals `key`, or that has `key` as its URI or name.
 
     Raises:
-        KeyError: There is none.
+        KeyError: No asset matches.
     """
     for asset in known:
         if asset == key or key in (asset.uri, asset.name):
@@ -302,10 +301,9 @@ def asset_key(key: Asset | str, known: Sequence[Asset]) -> Asset:
 
 
 class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
-    """The events that a run was started for, by asset; also found by an asset's name or URI.
+    """The events that started a run, by asset, or by the asset's name or URI.
 
-    An asset of the schedule that had no event (one side of `a | b`) has an empty sequence and is
-    not among the keys.
+    An asset of the schedule without an event (one side of `a | b`) has an empty sequence, and is not among the keys.
     """
 
     def __init__(self, query: QueryEvents, scheduled: Sequence[Asset] = ()) -> None:
@@ -345,7 +343,7 @@ class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
     """All events so far of the assets and aliases that a task declares as inlets.
 
     Args:
-        inlets: Of references, the assets are looked up when one is asked for first.
+        inlets: References are looked up when the first inlet is used.
     """
 
     def __init__(self, query: QueryEvents, inlets: Sequence[Asset | AssetAlias | AssetRef]) -> None:
@@ -390,10 +388,10 @@ class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
 
 
 def find_asset(query: QueryEvents, name: str) -> Asset:
-    """Return the asset of this name.
+    """Return the asset with this name.
 
     Raises:
-        RunFailed: Nobody has declared it, and no event has named it.
+        RunFailed: No DAG file declares the asset, and no event has named it.
     """
     row = query("asset", name=name)
     if row is None:

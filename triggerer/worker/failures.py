@@ -1,4 +1,4 @@
-"""The error texts of a task that failed and of a worker that died."""
+"""The error texts of failed tasks and dead workers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LONGEST: Final = 6000
 
 
 class TaskTimeout(BaseException):
-    """A task's time is up. Not an `Exception`, so that the task's own handlers do not catch it."""
+    """A task's time is up. A `BaseException`, so that the task's own handlers do not catch it."""
 
 
 class WorkerStopped(BaseException):
-    """The executor wants this worker to stop. Not an `Exception`, for the same reason."""
+    """The executor wants this worker to stop. A `BaseException`, so that user code does not catch it."""
 
 
 def explain(error: BaseException, dags_folder: Path) -> str:
-    """Return a traceback with the user's own lines only, as text that can be stored. The log has the full one.
+    """Return a traceback with only the user's own lines, as text for the store. The log has the full traceback.
 
-    If no line of the DAGs folder is involved, it is the exception alone.
+    If no line of the DAGs folder is involved, the text has only the exception.
     """
     try:
         summary = traceback.TracebackException.from_exception(error)
@@ -38,7 +38,7 @@ def explain(error: BaseException, dags_folder: Path) -> str:
 
 
 def _trim(summary: traceback.TracebackException, folder: str) -> None:
-    # Not by recursion: what is tried again in a handler of its own failure leads to a chain of hundreds.
+    # No recursion: code that retries inside its own handler makes chains of hundreds of exceptions.
     seen, unseen = set[int](), [summary]
     while unseen:
         one = unseen.pop()
@@ -52,7 +52,7 @@ def _trim(summary: traceback.TracebackException, folder: str) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether it is, or was raised because of, a lack of memory in this process. Of a JVM's, `spark.gateway` knows."""
+    """Return whether this process lacked memory, directly or as a cause. For a JVM, see `spark.gateway`."""
     found, unseen = set[int](), [error]
     while unseen:
         one = unseen.pop()
@@ -68,7 +68,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def storable(text: str) -> str:
-    """Return the text without what databases refuse, without secrets, and cut in the middle if it is very long."""
+    """Return the text for the store: without illegal characters and secrets, and cut in the middle if it is long."""
     text = hide_known(storable_text(text))
     if len(text) > _LONGEST:
         half = _LONGEST // 2
@@ -77,17 +77,17 @@ def storable(text: str) -> str:
 
 
 def death_reason(code: int, *, has_begun: bool, malformed: str | None = None) -> str:
-    """Say why a run ended whose worker has died.
+    """Return the error of a run whose worker has died.
 
     Args:
-        code: As `WorkerProcess.reap` returns it.
-        has_begun: Whether the worker had taken the run.
-        malformed: What came through its channel that cannot be understood, for which it was ended.
+        code: The exit code, as from `WorkerProcess.reap`.
+        has_begun: True if the worker had accepted the run.
+        malformed: The reason why data in the worker's channel cannot be understood, if the worker was ended for it.
     """
     if malformed is not None:
         return (
-            "the worker was ended: what came through its channel, into which the run's code must not write,"
-            f" cannot be understood ({malformed})"
+            "the worker was ended: the run's code must not write into the worker's channel,"
+            f" and its data cannot be understood ({malformed})"
         )
     when = "in the middle of the run" if has_begun else "before it took the run"
     if code >= 0:

@@ -1,4 +1,4 @@
-"""Which tasks an attempt leaves as they are, when a run is repeated in part."""
+"""Decides which tasks keep their results when a run is repeated in part."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from triggerer.domain.runs import TaskState
 
 
 def kept_tasks(dag: DAG, kept: Mapping[str, TaskState]) -> dict[str, TaskState]:
-    """Return how those tasks ended that are not executed.
+    """Return the final states of the tasks that are not executed again.
 
-    What tasks return lives in the worker's memory. So one that has succeeded is executed again, to have it, if a
-    task needs it that is executed: what it emits then is what it has emitted before.
+    The return values of tasks exist only in the worker's memory. So a successful task is executed again if an executed
+    task needs its return value. Its events have the keys of the earlier events, so none is recorded twice.
 
     Args:
-        kept: What is to be left; tasks that the file no longer has are ignored, and new ones are executed.
+        kept: The final states that may stay. Tasks that the file no longer has are ignored, and new ones are executed.
     """
     left = {task_id: state for task_id, state in kept.items() if task_id in dag.tasks}
     executed = [task for task_id, task in dag.tasks.items() if task_id not in left]

@@ -1,4 +1,4 @@
-"""How a worker's output gets into a run's log."""
+"""Directs a worker's output into the log of the present run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.observability.redaction import hide_known
 
 
 def tail(path: str | Path, size: int = 4000) -> str:
-    """The last `size` bytes of a file as text; empty if it is not there."""
+    """Return the last `size` bytes of a file as text; empty if the file does not exist."""
     try:
         with Path(path).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - size))
@@ -25,7 +25,7 @@ def tail(path: str | Path, size: int = 4000) -> str:
 
 
 def open_log(path: Path) -> int:
-    """Open a run's log for appending; return the descriptor. The file and its folders are made for this user alone.
+    """Open a run's log for appending, and return the descriptor. New files and folders are for this user alone.
 
     Raises:
         OSError: The file cannot be written.
@@ -34,30 +34,30 @@ def open_log(path: Path) -> int:
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
-        # <home>/logs/<dag_id>, one by one: mkdir gives its mode to the last folder of a path only.
+        # <home>/logs/<dag_id>, one by one, because mkdir applies its mode only to the last folder of a path.
         for folder in (*reversed(path.parents[1:3]), path.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, flags, 0o600)
 
 
 def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
-    """Append a line to a run's log as `triggerer.run` would, whatever the run has made of its streams and loggers."""
+    """Append a line to a run's log as `triggerer.run` would, even if the run has changed its streams or loggers."""
     record = {"name": "triggerer.run", "levelname": logging.getLevelName(level), "levelno": level}
     record["msg"] = text
     line = _FORMATTER.format(logging.makeLogRecord(record)) + "\n"
-    # A task may be, or have been killed, in the middle of a line.
+    # A task may have written half a line, or have been killed in the middle of one.
     if tail(path, 1) not in ("", "\n"):
         line = "\n" + line
-    # If this line cannot be written (a full disk, say), the run's own output could not be either. The store has the
-    # run's end and its error.
+    # If this line cannot be written, perhaps because the disk is full, the run's output could not be either. The store
+    # has the run's end and its error.
     with suppress(OSError), open(open_log(Path(path)), "ab") as log:
         log.write(line.encode("utf-8", "backslashreplace"))
 
 
 def set_up_logging() -> None:
-    """Send what the user's code logs to standard error, which is a run's log file while it runs.
+    """Send the log messages of users' code to standard error, which is the run's log file during a run.
 
-    May be repeated: it undoes what a run did to the standard streams and to the root logger.
+    Can be repeated: it undoes changes that a run made to the standard streams and to the root logger.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, f"__{name}__")
@@ -69,7 +69,7 @@ def set_up_logging() -> None:
             )
             setattr(sys, f"__{name}__", stream)
         setattr(sys, name, stream)
-        # Line by line, so that the log has what a process printed before it was killed.
+        # Flush every line, so that the log has everything that a process printed before it was killed.
         stream.reconfigure(line_buffering=True)
     root = logging.getLogger()
     if root.handlers != [_handler]:
@@ -79,21 +79,21 @@ def set_up_logging() -> None:
     _handler.setStream(sys.stderr)
     _set_level(root, logging.INFO)
     logging.captureWarnings(True)
-    # Py4J logs every call of the session's at INFO.
+    # Py4J logs every call of the session at INFO.
     _set_level(logging.getLogger("py4j"), logging.WARNING)
-    # `dictConfig` switches off whatever loggers it does not name.
+    # A run's `dictConfig` disables all loggers that it does not name.
     for name in ("triggerer.run", "triggerer.worker.session"):
         logging.getLogger(name).disabled = False
 
 
 def _set_level(logger: logging.Logger, level: int) -> None:
-    # `setLevel` has all loggers forget what they know of their levels, and costs more than the rest together.
+    # `setLevel` clears the level caches of all loggers, which costs more than the rest of the set-up.
     if logger.level != level:
         logger.setLevel(level)
 
 
 class _Formatter(logging.Formatter):
-    """Hides the secrets that this process knows. What a run prints is its own."""
+    """Hides the secrets that this process knows. Text that a run prints itself is not changed."""
 
     def format(self, record: logging.LogRecord) -> str:
         return hide_known(super().format(record))
@@ -108,26 +108,26 @@ class _Formatter(logging.Formatter):
 _FORMATTER: Final = _Formatter(
     "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
 )
-# Like the times of every command: UTC, wherever the executor runs.
+# UTC, like the times of every command, wherever the executor runs.
 _FORMATTER.converter = time.gmtime
 _handler: Final = logging.StreamHandler()
 _handler.setFormatter(_FORMATTER)
 
 
 class Output:
-    """Standard output and standard error of this process and of those that it starts."""
+    """Standard output and standard error of this process and its children."""
 
     def __init__(self) -> None:
-        # Copies, which children do not inherit, to restore after a run.
+        # Copies to restore after a run. Children do not inherit them.
         self._original = (os.dup(1), os.dup(2))
         self._run: int | None = None
 
     @contextmanager
     def into(self, path: Path) -> Iterator[None]:
-        """Append to the file.
+        """Append the output to the file during the block.
 
         Raises:
-            OSError: As of `open_log`; nothing was changed.
+            OSError: The file cannot be opened. Nothing was changed.
         """
         self._run = open_log(path)
         try:
@@ -140,9 +140,9 @@ class Output:
 
     @contextmanager
     def of_the_worker(self) -> Iterator[None]:
-        """Give what is started inside the worker's own output instead of the run's log.
+        """Restore the worker's own output during the block, for processes that outlive the run.
 
-        A JVM outlives the run that starts it, and would go on writing into its log.
+        A JVM, for example, would continue to write into the log of the run that started it.
         """
         self._point(*self._original)
         try:
@@ -154,7 +154,7 @@ class Output:
     @staticmethod
     def _point(out: int, err: int) -> None:
         for stream in (sys.stdout, sys.stderr):
-            # The run closed or replaced the stream, or the disk is full: what is left cannot be written.
+            # The run closed or replaced the stream, or the disk is full. The rest cannot be written.
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os.dup2(out, 1)

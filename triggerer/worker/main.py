@@ -1,7 +1,7 @@
 """A worker process: `python -m triggerer.worker.main`, started by the executor.
 
-The main thread executes runs one after the other (signals, and so timeouts, need it); a second
-thread reads the channel, hands out answers, and ends everything when the executor is gone.
+The main thread executes runs one after the other, because signals, and therefore timeouts, need it. A second thread
+reads the channel, passes on replies, and ends everything when the executor is gone.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Worker:
         )
 
     def serve(self) -> NoReturn:
-        """Take orders until the executor ends this process, or goes away."""
+        """Execute orders until the executor ends this process, or is gone."""
         signal.signal(signal.SIGTERM, self._stop)
         threading.Thread(target=self._listen, name="triggerer-channel", daemon=True).start()
         self._reporter.send(message("ready"))
         while True:
             order = self._orders.get()
-            # From here on SIGTERM unwinds the user's code instead of ending the process at once.
+            # From here on, SIGTERM unwinds the user's code instead of ending the process at once.
             self._busy = True
             try:
                 self._handle(order)
@@ -79,10 +79,10 @@ class Worker:
             self._busy = False
 
     def query(self, run_pk: int, what: str, **fields: Any) -> Any:
-        """Put a run's question to the executor and wait for the answer; from any thread.
+        """Send a run's query to the executor and wait for the reply. Any thread may call it.
 
         Raises:
-            RunFailed: The executor could not answer; the message says why.
+            RunFailed: The executor could not answer. The message has the reason.
         """
         number = next(self._numbers)
         answer = self._waiting[number] = queue.SimpleQueue()
@@ -118,7 +118,7 @@ class Worker:
         try:
             self._spark.release_executors()
         except Exception:
-            # Idle ones go by themselves, only later; and a session that is broken is found to be so by the next run.
+            # Idle executors end later on their own. If the session is broken, the next run will notice.
             logger.exception("Spark's executors could not be given back")
 
     def _warm(self) -> None:
@@ -126,19 +126,19 @@ class Worker:
         try:
             self._spark.warm()
         except Exception as reason:
-            # The executor decides; a run that needs Spark gets the reason as its own error.
+            # The executor decides what to do. A run that needs Spark gets this reason as its own error.
             logger.exception("Spark could not be started ahead")
             error = storable(str(reason))
         self._reporter.send(message("warmed", error=error))
 
     def _reset(self) -> None:
-        # The last run's code may have changed any of these.
+        # The last run's code may have changed the signal handlers, the working folder or the logging.
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         try:
             os.chdir(self._folder)
         except OSError:
-            # It is gone, or was never for this user, as root's own where root has used `runuser`.
+            # The folder is gone, or this user has no access, for instance if root started the service by `runuser`.
             os.chdir("/")
         set_up_logging()
 
@@ -150,8 +150,8 @@ class Worker:
             try:
                 frame = self._channel.receive()
             except (EOFError, OSError):
-                # The executor is gone. Nobody will take results: end now, with the JVM and all
-                # else that was started here (the executor made this process a group leader).
+                # The executor is gone, and nobody accepts results. End now, with the JVM and all other descendants. The
+                # executor made this process a group leader.
                 kill_own_group()
                 return
             if frame["type"] == "reply":
@@ -171,8 +171,8 @@ class Worker:
         try:
             self._spark.interrupt()
         except Exception:
-            # Whatever is left of it dies with the process group.
-            logger.exception("what Spark was doing could not be stopped")
+            # The rest of Spark's work dies with the process group.
+            logger.exception("the work on Spark could not be stopped")
         os._exit(128 + signal.SIGTERM)
 
 
@@ -190,7 +190,7 @@ def main() -> NoReturn:
     """Run a worker over the inherited channel."""
     channel = connect_to_parent()
     setup = channel.receive()
-    # Where processors are short, starting runs comes before what they do.
+    # If processors are scarce, starting further runs matters more than the work of this one.
     give_way(_NICENESS)
     set_up_logging()
     Worker(channel, setup).serve()

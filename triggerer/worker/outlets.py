@@ -1,4 +1,4 @@
-"""The events that a task emits: `outlet_events`, and the events that are made of it when the task succeeds."""
+"""The events that a task emits: `outlet_events`, and the events that result when the task succeeds."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from triggerer.errors import RowRefused
 
 
 class OutletEvent:
-    """What a task sets for the event of one of its outlets."""
+    """The values that a task sets for the event of one outlet."""
 
     __slots__ = ("_added", "extra", "outlet", "partition_key")
 
     def __init__(self, outlet: Asset | AssetAlias, *, partition_key: str | None = None) -> None:
         self.outlet = outlet
         self.extra: dict[str, Any] = {}
-        """The event's `extra`; for assets."""
+        """The event's `extra`, for assets."""
         self.partition_key = partition_key
-        """The event's, at first the run's; None: it has none. An alias has one for all events that are added to it."""
+        """The event's partition key, at first the run's; None: no key. An alias has one key for all its events."""
         self._added: dict[Hashable, tuple[Asset, dict[str, Any]]] = {}
 
     def add(self, asset: Asset, extra: Mapping[str, Any] | None = None) -> None:
         """Attach an event of `asset` to this alias.
 
-        Adding the same asset with the same extra again changes nothing.
+        Adding an asset again with an equal extra changes nothing.
         """
         if not isinstance(self.outlet, AssetAlias):
             raise TypeError(f"{self.outlet!r} is no alias: set .extra, or yield Metadata")
@@ -45,10 +45,10 @@ class OutletEvent:
 
 
 class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
-    """One entry for each declared outlet; also found by name or URI.
+    """One entry for each declared outlet, by the outlet, its name or its URI.
 
     Args:
-        partition_key: The run's, which its events have unless the task sets another, as in Airflow.
+        partition_key: The run's key. As in Airflow, the events get this key unless the task sets another.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
         return len(self._entries)
 
     def apply(self, metadata: Metadata) -> None:
-        """Apply what a task yielded as if it had been set on the outlet, or added to the alias."""
+        """Apply yielded metadata as if the task had set it on the outlet, or added it to the alias."""
         if metadata.alias is not None:
             self[metadata.alias].add(metadata.asset, metadata.extra)
         else:
             self[metadata.asset].extra.update(metadata.extra or {})
 
     def emitted(self) -> tuple[EmittedEvent, ...]:
-        """The events of a task that succeeded: one for each asset outlet, all that aliases got.
+        """Return the events of a successful task: one for each asset outlet, and all events of aliases.
 
-        An asset that aliases and outlets name together gets one event for each different extra, as
-        in Airflow, and for each different partition key; the aliases of equal ones are merged.
+        If aliases and outlets name one asset, the asset gets one event for each different extra, as in Airflow, and for
+        each different partition key. Equal events are merged, with all their aliases.
 
         Raises:
-            RowRefused: An extra, or a partition key, cannot be stored.
+            RowRefused: An extra or a partition key cannot be stored.
         """
         found: list[_Found] = []
         by_content: dict[Hashable, _Found] = {}
@@ -128,7 +128,7 @@ class _Found:
 
 
 def _digest(extra: Mapping[str, Any]) -> Hashable:
-    """The same for equal extras. What JSON cannot hold is equal to nothing; `checked` refuses it."""
+    """Return a value that is equal for equal extras. An extra that is not JSON equals nothing; `checked` refuses it."""
     try:
         return dump_json(extra, "an extra", option=orjson.OPT_SORT_KEYS)
     except RowRefused:
@@ -136,10 +136,10 @@ def _digest(extra: Mapping[str, Any]) -> Hashable:
 
 
 def checked(asset: Asset, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `extra`, as the store will give it back.
+    """Return a copy of `extra`, with the types and values that the store returns later.
 
     Raises:
-        RowRefused: It is no mapping, or JSON or the store cannot hold all of it, as NaN or a NUL character.
+        RowRefused: The extra is no mapping, or JSON or the store cannot represent it, for instance NaN or a NUL.
     """
     if not isinstance(extra, Mapping):
         raise RowRefused(f"the extra of {asset.uri} is no mapping: {extra!r}")

@@ -1,10 +1,10 @@
 """The messages between the executor and its workers, over `triggerer.processes.ipc`.
 
-To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `release` (the session's executors, as others
-wait for them), `callback` (a `CallbackOrder`), `reply` (to `query`).
-From it: `ready` (it takes orders), `spark` (whether its session is open now), `started` (a `TaskStart`, unless the task
-ends at once), `waiting` (a `Wait`), `results` (a `RunReport`), `called` (as `callback` asked), `query` (a page of
-events; answered by `reply` with the same number). Every message is an object with `type`. Instants travel as ISO 8601
+To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `release` (give the session's executors to
+others), `callback` (a `CallbackOrder`), `reply` (to `query`).
+From the worker: `ready` (it accepts orders), `spark` (whether its session is open now), `started` (a `TaskStart`,
+unless the task ends at once), `waiting` (a `Wait`), `results` (a `RunReport`), `called` (after `callback`), `query`
+(for a page of events; `reply` has the query's number). Every message is an object with `type`. Instants are ISO 8601
 text.
 """
 
@@ -17,8 +17,8 @@ from typing import Any, Final
 from triggerer.domain.attempts import RunEnd, TaskResult
 
 PAGE_SIZE: Final = 2000
-"""Events per reply, at most: about a megabyte of typical messages, some 20 ms of the event loop. Large ones
-are fewer, see `triggerer.store.events.run_events`."""
+"""The most events per reply: about a megabyte of typical messages, or 20 ms of the event loop. A reply has fewer large
+events, see `triggerer.store.events.run_events`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,21 @@ class TaskStart:
     try_number: int
     started_at: datetime
     timeout_s: float | None
-    """None: it has no timeout; or the try has failed, and the next one waits for its time."""
+    """None: the task has no timeout, or the try has failed and the next one waits for its time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The tasks of a run that ended since the last report, and the run's end with the last."""
+    """The tasks of a run that ended after the previous report. The last report also has the run's end."""
 
     tasks: tuple[TaskResult, ...]
     end: RunEnd | None
     is_unloaded: bool = False
-    """The file could not be loaded, and its runs are held: the run is queued again, and `end` says why."""
+    """True: the file does not load and its runs are held, so the run is queued again. `end` has the reason."""
     retire: bool = False
-    """The worker exits now: something in it, such as its Spark session, is not to be used again."""
+    """True: the worker exits now, because a part of it, such as its Spark session, must not be used again."""
 
 
 def message(kind: str, **fields: Any) -> dict[str, Any]:
-    """Make the content of a frame."""
+    """Return the content of a frame."""
     return {"type": kind, **fields}

@@ -1,4 +1,4 @@
-"""Sends a worker's reports to its executor, from any of the worker's threads."""
+"""Sends a worker's reports to its executor, from any thread of the worker."""
 
 from __future__ import annotations
 

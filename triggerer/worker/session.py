@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING_S: Final = 30.0
-"""Longer than it takes to open a session on a cluster that has room for it."""
+"""Longer than opening a session takes on a cluster with room for it."""
 
 
 class SparkHolder:
-    """Opens a session when one is needed, and again when the last one has died.
+    """Opens a session when one is needed, and another one when the last has died.
 
     Args:
-        on_change: Called with whether there is a session now.
+        on_change: Called with True when a session opens, and with False when it is gone.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SparkHolder:
 
     @functools.cached_property
     def needs_cluster(self) -> bool:
-        """Whether sessions get their executors from a cluster.
+        """True if sessions get their executors from a cluster.
 
         Raises:
             ConfigurationError: The settings contradict one another.
@@ -58,7 +58,7 @@ class SparkHolder:
         return needs_cluster(self._settings)
 
     def why_waiting(self) -> str | None:
-        """What the session, or the opening of it, waits for at its cluster; None: for nothing. From any thread."""
+        """Return the reason why the session, open or opening, waits for its cluster; None: no wait. From any thread."""
         from triggerer.worker.spark import why_waiting
         from triggerer.worker.spark.settings import master_of
 
@@ -70,7 +70,7 @@ class SparkHolder:
         return None if session is None else why_waiting(session)
 
     def release_executors(self) -> None:
-        """Leave the session's executors to others, until it has work again."""
+        """Give the session's executors back to the cluster until the session has work again."""
         from triggerer.worker.spark import release_executors
 
         if self._session is not None:
@@ -83,13 +83,13 @@ class SparkHolder:
         return SparkSettings(**self._values)
 
     def get(self, modules: Sequence[ModuleType] = ()) -> Any:
-        """A live session.
+        """Return a live session.
 
         Args:
-            modules: Those of the DAGs folder. Spark's own Python workers cannot import them, so
-                that functions of theirs travel with their code.
+            modules: Modules of the DAGs folder. Spark's Python workers cannot import them, so functions from these
+                modules are sent with their code.
         Raises:
-            SubmitFailed: None could be had; the message says why.
+            SubmitFailed: No session could be opened. The message has the reason.
         """
         from triggerer.worker.spark import close_session, how_it_ended, is_alive
 
@@ -107,23 +107,23 @@ class SparkHolder:
         return self._session
 
     def warm(self) -> None:
-        """Open a session and run something on it, so that the first run need not wait for that."""
+        """Open a session and run a query on it, so that the first run need not wait for that."""
         from triggerer.worker.spark import warm_up
 
         warm_up(self.get())
 
     def interrupt(self) -> None:
-        """Stop what the session is doing, since nobody waits for it any more."""
+        """Stop the session's work, because nobody waits for it any longer."""
         if self._session is None:
             return
         if hasattr(self._session, "_jsparkSession"):
             self._session.sparkContext.cancelAllJobs()
         else:
-            # Over Spark Connect there is no context on this side.
+            # A client of Spark Connect has no context.
             self._session.interruptAll()
 
     def drop(self) -> None:
-        """Forget the session; what is left of it ends with this process."""
+        """Forget the session. Its remains end with this process."""
         if self._session is not None:
             self._session = None
             self._on_change(False)

@@ -1,4 +1,4 @@
-"""What becomes of the tasks of an attempt, one after the other."""
+"""Collects the outcomes of an attempt's tasks, one after the other."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger("triggerer.run")
 
 
 class TaskOutcomes:
-    """Those of one attempt.
+    """The outcomes of one attempt.
 
     Attributes:
-        values: By task id what those have returned that have succeeded.
-        failures: A sentence for each task that has failed.
-        unreported: The results that the executor was not told yet.
+        values: The return values of successful tasks, by task id.
+        failures: A sentence for each failed task.
+        unreported: The results that were not sent to the executor yet.
     """
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class TaskOutcomes:
         self._skips: set[str] = set()
 
     def keep(self, task: Task, state: TaskState) -> None:
-        """Leave a task as an attempt before has left it."""
+        """Keep the result of an earlier attempt."""
         logger.info("task %s is left as it is: %s", task.task_id, state)
         if state is TaskState.SUCCESS:
-            # Nobody needs what it has returned.
+            # No executed task needs its return value.
             self.values[task.task_id] = None
         elif state is TaskState.SKIPPED:
             self._skips.add(task.task_id)
@@ -41,7 +41,7 @@ class TaskOutcomes:
             self.failures.append(f"task {task.task_id} was left as it is: {state}")
 
     def leave_out(self, task: Task) -> bool:
-        """Whether a task is not executed, since something that it waits for has failed or was skipped; note that."""
+        """Record a task that cannot run because an upstream task failed or was skipped. Return True if so."""
         missing = [before.task_id for before in task.upstream if before.task_id not in self.values]
         failed = [name for name in missing if name not in self._skips]
         if failed:
@@ -57,7 +57,7 @@ class TaskOutcomes:
         return bool(missing)
 
     def add(self, task: Task, finished: Finished) -> None:
-        """Note how a task has ended that was executed."""
+        """Record the outcome of an executed task."""
         self.unreported.append(finished.result)
         if finished.result.state == TaskState.SUCCESS:
             self.values[task.task_id] = finished.value

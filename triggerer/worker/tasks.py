@@ -1,4 +1,4 @@
-"""One task: its tries, its timeout, and what it leaves behind."""
+"""Executes one task: its tries, its timeout, and its events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger("triggerer.run")
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A task after its last try; `value` is what it returned, for those that wait for it."""
+    """A task after its last try. `value` is the return value, for downstream tasks."""
 
     result: TaskResult
     value: Any = None
@@ -44,10 +44,10 @@ class TaskRunner:
     """Executes tasks of one attempt of a run, on the worker's main thread.
 
     Args:
-        on_start: Called at each try before the user's code is entered; and again, without a timeout, when
-            the try has failed and the next one waits for its time.
-        on_abandoned: Called when a try has timed out: it may have left work behind, on Spark, say.
-        on_out_of_memory: Called when a try found no more memory: what it holds may stay held.
+        on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
+            failed and the next one waits for its time.
+        on_abandoned: Called when a try has timed out, because it may have left work behind, for instance on Spark.
+        on_out_of_memory: Called when a try has run out of memory, because its memory may never be freed.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class TaskRunner:
         self._on_out_of_memory = on_out_of_memory
 
     def execute(self, task: Task, results: Mapping[str, Any]) -> Finished:
-        """Try the task until it succeeds or its retries are used up; what it raises becomes the error of the result.
+        """Try the task until it succeeds or has no retries left. Its error becomes the error of the result.
 
         Raises:
-            WorkerStopped: The executor wants the worker to stop; the task's `finally` blocks have run.
+            WorkerStopped: The executor wants the worker to stop. The task's `finally` blocks have run.
         """
         for try_number in range(1, task.retries + 2):
             started_at = datetime.now(UTC)
@@ -108,7 +108,7 @@ class TaskRunner:
                 return Finished(result, value)
             if try_number <= task.retries:
                 logger.info("task %s is tried again in %s", task.task_id, task.retry_delay)
-                # The try is over: its timeout does not hold for the wait.
+                # The try is over, so its timeout must not apply to the wait.
                 self._on_start(dataclasses.replace(start, timeout_s=None))
                 time.sleep(task.retry_delay.total_seconds())
         ended_at = datetime.now(UTC)
@@ -120,7 +120,7 @@ class TaskRunner:
         self, task: Task, results: Mapping[str, Any], outlet_events: OutletEvents
     ) -> tuple[Any, tuple[EmittedEvent, ...]]:
         arguments = self._context.arguments(task, outlet_events)
-        # The time from queued to the first line is measured by this: nothing of ours comes after it.
+        # The last line before the user's code: it measures the time from queuing to the start.
         logger.info(
             "task %s begins %.6f s after the run was queued",
             task.task_id,
@@ -144,14 +144,14 @@ class TaskRunner:
 def skipped(
     task: Task, reason: str | None, try_number: int = 0, started_at: datetime | None = None
 ) -> TaskResult:
-    """Return the result of a task that was skipped: by itself, or (try 0) since one before it was."""
+    """Return the result of a task that was skipped, either by `SkipTask` or (try 0) after an upstream task was."""
     error = None if reason is None else storable(reason)
     now = datetime.now(UTC)
     return TaskResult(task.task_id, TaskState.SKIPPED, try_number, started_at, now, error)
 
 
 def _exhaust(generator: GeneratorType[Any, Any, Any], outlet_events: OutletEvents) -> Any:
-    """Take the metadata that a generator yields; what it returns is the task's result."""
+    """Apply the metadata that a generator yields, and return the generator's return value as the task's result."""
     while True:
         try:
             item = next(generator)
@@ -164,10 +164,10 @@ def _exhaust(generator: GeneratorType[Any, Any, Any], outlet_events: OutletEvent
 
 @contextmanager
 def time_limit(limit: timedelta | None) -> Iterator[None]:
-    """Raise `TaskTimeout` in the main thread when the time is up; for the main thread.
+    """Raise `TaskTimeout` when the time is up. Call it in the main thread, where it raises.
 
-    Code that does not come back to Python, in a C library say, is not interrupted: the executor
-    kills the worker a little later.
+    Code that does not return to Python, for instance in a C library, is not interrupted. The executor kills the worker
+    a little later.
     """
     if limit is None:
         yield

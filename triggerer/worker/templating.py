@@ -1,6 +1,6 @@
-"""Renders the templates in the arguments of tasks: Jinja, sandboxed, and strict about names.
+"""Renders the templates in the arguments of tasks with sandboxed Jinja. Unknown names are errors.
 
-Jinja is imported when the first template is met.
+The first template imports Jinja.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def check_templates(value: Any, what: str) -> None:
-    """Check the syntax of every text in an argument.
+    """Check the template syntax of every text in an argument.
 
     Raises:
-        TemplateError: A text is no template; the message names `what` and the line.
+        TemplateError: A text is malformed. The message names `what` and the line.
     """
     from jinja2 import TemplateSyntaxError
 
@@ -33,13 +33,12 @@ def check_templates(value: Any, what: str) -> None:
 
 
 def render(value: Any, context: Mapping[str, Any], what: str) -> Any:
-    """Return an argument with every text rendered; lists, tuples and mappings are copied, other values stay.
+    """Return an argument with every text rendered. Lists, tuples and mappings are copied; other values stay.
 
     Args:
-        context: The names that templates know.
+        context: The names that templates can use.
     Raises:
-        TemplateError: A text cannot be rendered; the message names `what`, the line and, where one is undefined, the
-            name.
+        TemplateError: A text cannot be rendered. The message names `what`, the line, and the name if it is undefined.
     """
     match value:
         case str():
@@ -55,7 +54,7 @@ def render(value: Any, context: Mapping[str, Any], what: str) -> Any:
 
 
 def date_names(logical_date: datetime | None) -> dict[str, str]:
-    """Return `ds` and its family, which a run without a logical date does not have."""
+    """Return `ds` and similar names; empty for a run without a logical date."""
     if logical_date is None:
         return {}
     return {name: form(logical_date) for name, form in _DATE_FORMS.items()}
@@ -68,7 +67,7 @@ _DATE_FORMS: Final[Mapping[str, Callable[[datetime], str]]] = {
     "ts_nodash": lambda at: at.strftime("%Y%m%dT%H%M%S"),
     "ts_nodash_with_tz": lambda at: at.isoformat().replace("-", "").replace(":", ""),
 }
-"""The names, and the filters, for instants. As in Airflow."""
+"""Names and filters for instants, as in Airflow."""
 
 
 @cache
@@ -98,13 +97,13 @@ def _render_text(text: str, context: Mapping[str, Any], what: str) -> str:
     except TemplateRuntimeError as error:
         raise TemplateError(f"{what}, line {_line(error)}: {error.message}") from error
     except Exception as error:
-        # Whatever the objects raise that a template touches.
+        # The objects that a template uses may raise anything.
         reason = f"{type(error).__name__}: {error}"
         raise TemplateError(f"{what}, line {_line(error)}: {reason}") from error
 
 
 def _line(error: BaseException) -> int | str:
-    """Return the template's line in which it was raised; Jinja writes it into the traceback."""
+    """Return the template line that raised the error. Jinja writes it into the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == "<template>"]
     return (lines[-1] if lines else None) or "?"

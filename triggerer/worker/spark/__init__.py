@@ -1,4 +1,4 @@
-"""Spark: a session for the worker, warm when the first run comes, and events as DataFrames.
+"""Spark: a session for the worker, warm before the first run, and events as DataFrames.
 
 Nothing here imports PySpark before a session is opened.
 """

@@ -1,9 +1,9 @@
-"""The archive of Spark's classes, parsed and verified, that halves the time a JVM needs to start.
+"""The archive of Spark's parsed and verified classes, which halves the time that a JVM needs to start.
 
-Java's name for it is application class-data sharing (AppCDS). An archive is made by a training run
-(`training.py`) and read by every later JVM that has the same Java and the same Spark jars. Java
-itself leaves out one that does not fit; one that was cut short, however, has crashed Java 17. Hence
-the size in a file of its own: without it, or with another size, an archive is not used.
+Java's name for it is application class-data sharing (AppCDS). A training run (`training.py`) makes an archive, and
+every later JVM with the same Java and the same Spark jars reads it. Java ignores an archive that does not fit. But an
+archive that was cut short has crashed Java 17. So a separate file has the archive's size; without it, or with another
+size, the archive is not used.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Final
 from triggerer.worker.spark.java import Java
 
 ROOM_BYTES: Final = 600 * 1024**2
-"""An archive has 180 MB and is written beside the one that it replaces."""
+"""An archive has 180 MB, and is written before the archive that it replaces is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The archive for one Java and one Spark, whether it exists yet or not."""
+    """The archive for one Java and one Spark, even if it does not exist yet."""
 
     directory: Path
-    """Absolute: Java records the path of the base archive in the one on top of it."""
+    """Absolute, because Java records the path of the base archive in the archive on top of it."""
     key: str
     needs_base: bool
-    """This Java came without an archive of its own classes, on which ours could be put."""
+    """True if this Java came without an archive of its own classes, which ours could extend."""
 
     @property
     def path(self) -> Path:
@@ -42,11 +42,11 @@ class ClassArchive:
         return self.directory / f"{self.key}.base.jsa"
 
     def new_draft(self) -> Path:
-        """Where Java may write. Not the same twice: a JVM that lost its parent may still be writing."""
+        """Return a new path for Java to write to. Never reuse one: a JVM that lost its parent may still be writing."""
         return self.directory / f"{os.getpid()}-{time.monotonic_ns()}.draft"
 
     def drafts(self) -> list[Path]:
-        """What training runs left behind; for the holder of the lock."""
+        """Return the leftovers of training runs. Only the holder of the lock may delete them."""
         return list(self.directory.glob("*.draft"))
 
     @property
@@ -60,7 +60,7 @@ class ClassArchive:
         return _is_whole(self.base_path)
 
     def publish(self, draft: Path, path: Path) -> None:
-        """Move a finished archive to where JVMs look for it, and drop those for older versions."""
+        """Move a finished archive to the place where JVMs look for it, and delete archives for older versions."""
         size = draft.stat().st_size
         _size_path(path).unlink(missing_ok=True)
         draft.replace(path)
@@ -68,7 +68,7 @@ class ClassArchive:
         self._drop_old()
 
     def discard(self) -> None:
-        """Make sure that no JVM uses it any more; those that have it mapped keep what they have."""
+        """Make sure that no further JVM uses the archive. JVMs that have it mapped keep their mapping."""
         for path in (self.path, self.base_path):
             with contextlib.suppress(OSError):
                 _size_path(path).unlink(missing_ok=True)
@@ -80,7 +80,7 @@ class ClassArchive:
             for path in self.directory.glob("*.jsa")
             if path != self.path and not path.name.endswith(".base.jsa")
         ]
-        # The newest of the others stays: an upgrade may be taken back, or a home shared by two.
+        # Keep the newest of the others: an upgrade may be taken back, or two services may share a home.
         for path in sorted(others, key=lambda other: other.stat().st_mtime)[:-1]:
             for file in self.directory.glob(f"{path.stem}.*"):
                 file.unlink(missing_ok=True)
@@ -89,9 +89,9 @@ class ClassArchive:
 def archive_for(
     java: Java, spark_home: Path, pyspark_version: str, directory: Path
 ) -> ClassArchive:
-    """The archive that fits this Java and these jars; nothing is looked up or written."""
+    """Return the archive that fits this Java and these jars. Nothing is written."""
     jars = spark_home / "jars"
-    # Java compares the time of every jar: an archive for jars that were installed anew is refused.
+    # Java compares the time of every jar, and refuses the archive after a reinstallation.
     installed = jars.stat().st_mtime_ns if jars.exists() else 0
     identity = f"{java.home}|{java.version}|{jars}|{installed}"
     digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:8]
@@ -103,12 +103,12 @@ def archive_for(
 
 
 def quiet_options(java: Java) -> list[str]:
-    """Java says at length which classes it left out, and why it does not use an archive."""
+    """Return options that silence Java's reports about ignored classes and unused archives."""
     return ["-Xlog:cds*=off", *(["-Xlog:aot*=off"] if java.feature >= 24 else [])]
 
 
 def has_room(directory: Path) -> bool:
-    """Whether an archive leaves some of the disk to others."""
+    """True if an archive leaves enough room on the disk."""
     return shutil.disk_usage(directory).free > ROOM_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Classic sessions: Spark's driver in a JVM beside this process."""
+"""Classic sessions: Spark's driver runs in a JVM next to this process."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a local session is started from."""
+    """The parts from which a local session starts."""
 
     spark_home: Path
     java: Java
     java_home: Path
-    """What `JAVA_HOME` is set to; not always where `java` lies."""
+    """The value of `JAVA_HOME`. It may differ from the home of `java`."""
     archive: ClassArchive
     directory: Path
-    """Spark's part of the service's home: archives, the logging's configuration, tables."""
+    """Spark's part of the service's home: archives, the configuration of logging, tables."""
 
 
 def find_installation(home: Path) -> Installation:
-    """What this process would start Spark from; nothing is started.
+    """Return the installation from which this process would start Spark. Nothing is started.
 
     Raises:
-        SubmitFailed: There is no PySpark, or no Java for it.
+        SubmitFailed: PySpark is missing, or no suitable Java is installed.
     """
     try:
         import pyspark
@@ -118,7 +118,7 @@ def open_classic(
     """Start a JVM, connect to the master, and return the session.
 
     Raises:
-        SubmitFailed: No session could be had; nothing of it is left running.
+        SubmitFailed: No session could be opened. Nothing is left running.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -140,7 +140,7 @@ def open_classic(
         _end(gateway, grace=timedelta(seconds=2))
         raise SubmitFailed(
             f"Spark did not start on {master}: {reason}",
-            hint="all that it said is on standard error",
+            hint="standard error has its full output",
         ) from error
     if not is_local(master) and not has_own_logging(os.environ, installation.spark_home):
         quieten(session)
@@ -148,7 +148,7 @@ def open_classic(
 
 
 def is_classic_alive(session: SparkSession) -> bool:
-    """Whether its JVM runs, nobody stopped the session, and its master knows it."""
+    """Return whether the session's JVM runs, nobody has stopped the session, and its master knows it."""
     context: Any = session.sparkContext
     gateway = context._gateway  # noqa: SLF001
     if gateway is None or context._jsc is None or jvm.how_it_ended(gateway):  # noqa: SLF001
@@ -160,7 +160,7 @@ def is_classic_alive(session: SparkSession) -> bool:
 
 
 def close_classic(grace: timedelta) -> None:
-    """Stop the session of this process, if there is one, and its JVM with it."""
+    """Stop this process's session, if any, and the session's JVM."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001
@@ -169,7 +169,7 @@ def close_classic(grace: timedelta) -> None:
 
 
 def how_classic_ended(session: SparkSession) -> str | None:
-    """What became of a session, or of this process's JVM, for a message; None if nothing is known."""
+    """Return how a session or this process's JVM ended, for a message; None: unknown."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001
@@ -180,7 +180,7 @@ def how_classic_ended(session: SparkSession) -> str | None:
 
 
 def jvm_process() -> subprocess.Popen[bytes] | None:
-    """The JVM of this process's session."""
+    """Return the JVM of this process's session; None: no session."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001
@@ -199,12 +199,12 @@ def _require_no_session() -> None:
             "This process has a Spark session already",
             hint="close_session() first; a DAG takes the session that it is given as `spark`",
         )
-    # Its JVM died, or a task stopped the session: what is left of it would be taken for a new one.
+    # The JVM died, or a task stopped the session. Without this, PySpark would reuse the remains.
     _end(gateway, grace=timedelta(seconds=2))
 
 
 def _require_user_name() -> None:
-    """Say what Hadoop, which asks Java, says after half a minute in other words."""
+    """Refuse a user without a name at once. Hadoop asks Java for the name, and fails obscurely after half a minute."""
     user_id = os.geteuid()
     try:
         pwd.getpwuid(user_id)
@@ -248,7 +248,7 @@ def _launch(
 
 
 def _java_options(installation: Installation) -> list[str]:
-    """For a JVM that is there for small jobs soon, and not for long ones: those set their own."""
+    """Return options for a JVM that starts fast for small jobs. Users set other options for long jobs."""
     options = ["-XX:TieredStopAtLevel=1", *quiet_options(installation.java)]
     if not has_own_logging(os.environ, installation.spark_home):
         file = installation.directory / "log4j2.properties"
@@ -263,14 +263,14 @@ def _java_options(installation: Installation) -> list[str]:
 def _environment(settings: SparkSettings, installation: Installation) -> jvm.Environment:
     variables: dict[str, str | None] = {
         "JAVA_HOME": str(installation.java_home),
-        # Otherwise each start runs whichever `python3` is first on PATH, to find out.
+        # Otherwise each start would run the first `python3` on PATH to find out.
         "SPARK_HOME": str(installation.spark_home),
-        # Left over, these make PySpark a client of Spark Connect.
+        # If these are left over, PySpark becomes a client of Spark Connect.
         "SPARK_REMOTE": None,
         "SPARK_CONNECT_MODE_ENABLED": None,
     }
     if "SPARK_LAUNCHER_OPTS" not in os.environ:
-        # A JVM that lives for a tenth of a second, to print the command of the other.
+        # Options for the launcher's JVM, which lives for a tenth of a second to print a command.
         variables["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     if is_local(master_of(settings)):
         variables.setdefault("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
@@ -279,21 +279,21 @@ def _environment(settings: SparkSettings, installation: Installation) -> jvm.Env
         variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         variables["TRIGGERER_LIFELINES"] = os.pathsep.join(lifelines)
     if "PYSPARK_PYTHON" not in os.environ:
-        # Python functions run in this Python, not in the first on PATH; on a cluster the paths are others.
+        # Python functions run in this Python, not in the first on PATH. On a cluster the paths differ.
         here = sys.executable if is_local(master_of(settings)) else None
-        # PySpark leaves this setting to `spark-submit`.
+        # Only `spark-submit` applies this setting; PySpark ignores it.
         variables["PYSPARK_PYTHON"] = settings.conf.get("spark.pyspark.python") or here
     return variables
 
 
 def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
-    """Return what the Python workers of a session die with; none where they run elsewhere, or in no executor."""
+    """Return the lifelines for a session's Python workers; empty if the workers run on another machine."""
     return armed_lifelines() if is_local(master_of(settings)) else ()
 
 
 @contextlib.contextmanager
 def _interrupt_handler_kept() -> Iterator[None]:
-    """PySpark puts a handler of its own for SIGINT over whatever is there; Python's alone gives way."""
+    """Restore the handler of SIGINT afterwards, because PySpark replaces it. Only Python's default handler may go."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:
@@ -304,18 +304,18 @@ def _interrupt_handler_kept() -> Iterator[None]:
 
 
 def _end(gateway: Any, *, grace: timedelta) -> None:
-    """End the JVM and make PySpark forget it, so that a new session gets a new one."""
+    """End the JVM and make PySpark forget it, so that the next session gets a new JVM."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, SQLContext
 
     context: Any = SparkContext._active_spark_context  # noqa: SLF001
     with _py4j_silent():
         if context is not None:
-            # Already gone, most likely: the process is ended below whatever comes of this.
+            # The context is probably broken. The process is ended below in any case.
             with contextlib.suppress(Exception):
                 context.stop()
         jvm.end(gateway, grace_s=grace.total_seconds())
-    # What SparkSession.stop() resets, and what PySpark's own tests reset to get another JVM.
+    # SparkSession.stop() resets these, and PySpark's own tests reset them to get another JVM.
     sessions: Any = SparkSession
     sessions._instantiatedSession = sessions._activeSession = None  # noqa: SLF001
     SQLContext._instantiatedContext = None  # noqa: SLF001
@@ -325,7 +325,7 @@ def _end(gateway: Any, *, grace: timedelta) -> None:
 
 @contextlib.contextmanager
 def _py4j_silent() -> Iterator[None]:
-    """Py4J logs a traceback for every call to a JVM that is gone, and PySpark warns."""
+    """Silence the traceback that Py4J logs for every call to a dead JVM, and PySpark's warnings."""
     logger = logging.getLogger("py4j")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

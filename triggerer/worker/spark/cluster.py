@@ -1,4 +1,4 @@
-"""What a classic session has of its cluster: whether its work waits for executors, and giving them back."""
+"""A classic session on its cluster: whether its work waits for executors, and how it gives them back."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _POLL_S: Final = 0.02
 
 
 def needs_cluster(settings: SparkSettings) -> bool:
-    """Whether sessions get their executors from a cluster; over Spark Connect that is the server's business.
+    """Return whether sessions get their executors from a cluster. With Spark Connect, the server takes care of that.
 
     Raises:
-        ConfigurationError: As `mode_of`.
+        ConfigurationError: See `mode_of`.
     """
     return mode_of(settings) == CLASSIC and not is_local(master_of(settings))
 
 
 def why_waiting(session: SparkSession) -> str | None:
-    """What the session waits for, if it has work and no executor to do it; None otherwise.
+    """Return the reason why the session has work but no executor; None: it has no work, or an executor.
 
-    Takes a millisecond and may be called from any thread. Meant for a session on a cluster.
+    It takes a millisecond, and any thread may call it. Use it for a session on a cluster.
 
     Raises:
-        Exception: Py4J's, if the JVM is gone.
+        Exception: An error of Py4J: the JVM is gone.
     """
     context: Any = session.sparkContext
     tracker = context.statusTracker()
@@ -62,10 +62,10 @@ def why_waiting(session: SparkSession) -> str | None:
 def describe_need(
     master: str, *, tasks: int, cores: str | None, memory: str, driver_host: str
 ) -> str:
-    """What is waited for, and what may be the reason: the end of a sentence for the user.
+    """Return the missing resource and the probable reason, as the end of a sentence for the user.
 
     Args:
-        cores: Of an executor; None: all that a worker has.
+        cores: The cores of an executor; None: all cores of a worker.
     """
     wanted = f"{tasks} task" if tasks == 1 else f"{tasks} tasks"
     size = "all cores of a worker" if cores is None else f"{cores} core{'s' * (cores != '1')}"
@@ -77,10 +77,10 @@ def describe_need(
 
 
 def has_lost_master(session: SparkSession) -> bool:
-    """Whether a standalone master no longer answers this session; takes some milliseconds.
+    """Return whether a standalone master no longer answers this session. It takes some milliseconds.
 
-    A master that was restarted has forgotten its applications, unless it recovers them. Spark would wait for it for
-    ever, and would get no executors.
+    A restarted master has forgotten its applications, unless it recovers them. Spark would wait for it for ever, and
+    would get no executors.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -89,7 +89,7 @@ def has_lost_master(session: SparkSession) -> bool:
         return False
     jvm = context._jvm  # noqa: SLF001
     try:
-        # Asks for nothing, so that all that comes of it is whether the application is known.
+        # Request no executors. The only effect of the answer is to tell whether the master knows the application.
         nothing = jvm.PythonUtils.toScalaMap({})
         answer = _scala(context).schedulerBackend().doRequestTotalExecutors(nothing)
         timeout = jvm.scala.concurrent.duration.Duration.apply(_ANSWER_TIMEOUT)
@@ -97,14 +97,14 @@ def has_lost_master(session: SparkSession) -> bool:
     except Py4JJavaError:
         return True
     except Py4JError:
-        # The JVM is gone, which is for others to say; or another version of Spark has no such method.
+        # The JVM is gone, which others report, or another version of Spark lacks this method.
         return False
 
 
 def quieten(session: SparkSession) -> None:
-    """Spare the log what Spark would say there ten times a second for as long as a master is away."""
+    """Silence a message that Spark logs ten times a second while a master is unavailable."""
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001
-    # Where Spark logs by another library, there is nothing to configure.
+    # If Spark uses another logging library, there is nothing to configure.
     with contextlib.suppress(Exception):
         log4j = jvm.org.apache.logging.log4j
         configurator = log4j.core.config.Configurator
@@ -113,13 +113,13 @@ def quieten(session: SparkSession) -> None:
 
 
 def release_executors(session: SparkSession) -> None:
-    """Give the executors back at once, with what is cached on them; the session gets others when it has work.
+    """Give the executors back at once, with their cached data. The session gets other executors when it has work.
 
-    For a session that does nothing now. One that has work after all, or whose executors the user has fixed, keeps them.
-    Returns once others can have them, or after some seconds.
+    Call it for an idle session. A session that has work after all keeps its executors, and so does a session whose
+    executors the user has fixed. This returns once others can have them, or after some seconds.
 
     Raises:
-        Exception: Py4J's, if the JVM is gone.
+        Exception: An error of Py4J: the JVM is gone.
     """
     if is_connect(session):
         return
@@ -128,14 +128,14 @@ def release_executors(session: SparkSession) -> None:
     if not is_dynamic or conf.get("spark.dynamicAllocation.minExecutors", "0") != "0":
         return
     backend = _scala(session.sparkContext).schedulerBackend()
-    # Spark notices ten times a second that it has no work. Killed before, executors would come back: the cluster would
-    # still have been asked for them.
+    # Spark notices ten times a second that it has no work. Before that, killed executors would come back, because Spark
+    # still requests them from the cluster.
     if not _within(_RELEASE_S, lambda: _is_empty(session, backend.getRequestedTotalExecutors())):
         return
-    # SparkContext.killExecutors refuses while dynamic allocation is on: this is what that itself calls.
+    # SparkContext.killExecutors refuses during dynamic allocation, so call the method underneath.
     adjust_target, count_failures, force = False, False, True
     backend.killExecutors(backend.getExecutorIds(), adjust_target, count_failures, force)
-    # Otherwise the next run might ask for the cores before the cluster has them to give to others.
+    # Otherwise the next run might request the cores before the cluster can give them to others.
     _within(_RELEASE_S, lambda: backend.getExecutorIds().isEmpty())
 
 

@@ -1,4 +1,4 @@
-"""Sessions over Spark Connect: the driver is a server elsewhere, and no Java is needed here."""
+"""Sessions over Spark Connect: the driver is a server on another machine, and no Java is needed here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MODE_VARIABLE: Final = "SPARK_CONNECT_MODE_ENABLED"
-"""PySpark sets it with the first session; while it is there, no classic session can be opened."""
+"""PySpark sets it with the first session. While it is set, no classic session can be opened."""
 
 _endpoints: WeakKeyDictionary[SparkSession, Endpoint] = WeakKeyDictionary()
 
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 
 def open_connect(settings: SparkSettings) -> SparkSession:
-    """Open a session of its own on the server. The application's name is the server's.
+    """Open a separate session on the server. The server decides the application's name.
 
     Raises:
         SubmitFailed: The client is not installed, or the server does not answer or refuses.
@@ -55,7 +55,7 @@ def open_connect(settings: SparkSettings) -> SparkSession:
     try:
         session = SparkSession.builder.remote(remote).create()
         with _without_retries(session):
-            # The first call that reaches the server.
+            # This call is the first to reach the server.
             session.version  # noqa: B018
     except Exception as error:
         os.environ.pop(_MODE_VARIABLE, None)
@@ -63,18 +63,18 @@ def open_connect(settings: SparkSettings) -> SparkSession:
     for key, value in settings.conf.items():
         _configure(session, key, value)
     _endpoints[session] = endpoint
-    # After the client's own hook, and so before it: that one asks the server again and again, too.
+    # Registered after the client's own exit hook, and so called before it, because that hook retries as well.
     atexit.register(_never_retry, session)
     return session
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Whether it is of this kind, without importing the client to find out."""
+    """Return whether the session uses Spark Connect, without importing the client."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def is_connect_alive(session: SparkSession) -> bool:
-    """Whether the server still answers for this very session: one that was restarted does not."""
+    """Return whether the server still knows this session. After a restart it does not."""
     endpoint = _endpoints.get(session)
     remote: Any = session
     if endpoint is None or remote.is_stopped or not is_reachable(endpoint):
@@ -87,10 +87,10 @@ def is_connect_alive(session: SparkSession) -> bool:
 
 
 def close_connect(session: SparkSession) -> None:
-    """Release the session on its server; never fails."""
+    """Release the session on its server. Never fails."""
     endpoint = _endpoints.pop(session, None)
     remote: Any = session
-    # Without its server there is nothing to release; the client is closed all the same.
+    # Without its server there is nothing to release, but the client is closed.
     remote.release_session_on_close = endpoint is not None and is_reachable(endpoint)
     with _without_retries(session):
         session.stop()
@@ -115,7 +115,7 @@ def _never_retry(session: SparkSession) -> None:
 
 @contextlib.contextmanager
 def _without_retries(session: SparkSession) -> Iterator[None]:
-    """Left alone, the client asks a server that does not answer again and again for ten minutes."""
+    """Disable retries during the block. By default the client retries a silent server for ten minutes."""
     client: Any = session.client
     policies = client.get_retry_policies()
     _never_retry(session)

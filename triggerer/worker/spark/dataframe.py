@@ -1,7 +1,7 @@
 """Asset events as a Spark DataFrame, through Arrow: no row crosses to the JVM as a Python object.
 
-The columns are always those of `EVENT_COLUMNS`. `extra` is a struct whose fields are found from the
-events themselves, much as `spark.read.json` would, so that `df.select("extra.value.*")` works:
+The columns are always `EVENT_COLUMNS`. `extra` is a struct whose fields come from the events themselves, much as
+`spark.read.json` infers them, so that `df.select("extra.value.*")` works:
 
 | in the JSON, over all events                         | in the DataFrame                            |
 |------------------------------------------------------|---------------------------------------------|
@@ -18,9 +18,8 @@ events themselves, much as `spark.read.json` would, so that `df.select("extra.va
 | objects without a key, or of more than 1,000 keys    | `map<string, ...>`                          |
 | deeper than 32 levels                                | `string`, as JSON                           |
 
-Only the field in question falls back, not those around it. So the type of `extra` follows from the
-events of a run. Who needs it to be the same every time passes `extra_schema`: then Spark parses each
-event by that, and what does not fit becomes null.
+Only the affected field falls back, not the fields around it. So the type of `extra` depends on the events of a run.
+Pass `extra_schema` to get a fixed type: Spark then parses each event by it, and values that do not fit become null.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ EVENT_COLUMNS: Final = (
     "extra",
 )
 MAX_FIELDS: Final = 1000
-"""Of all structs together: an object keyed by user or by order would otherwise be a column for each."""
+"""The limit for all structs together. Otherwise an object keyed by user or order would add a column for each key."""
 MAX_DEPTH: Final = 32
 
 
@@ -59,16 +58,16 @@ def to_dataframe(
     *,
     extra_schema: StructType | str | None = None,
 ) -> DataFrame:
-    """A DataFrame with a row for each event, in the order given; empty if there are none.
+    """Return a DataFrame with a row for each event, in the given order; empty without events.
 
     Args:
-        events: Keys are `EVENT_COLUMNS`; one that is absent is null. `timestamp` is an aware
-            `datetime` or ISO 8601 text; `extra` is what JSON can hold.
+        events: Mappings with the keys `EVENT_COLUMNS`; an absent key is null. `timestamp` is an aware `datetime` or ISO
+            8601 text, and `extra` is JSON.
         extra_schema: The type of `extra`, as a `StructType` or in DDL: `"value struct<id: bigint>"`.
     """
     rows = list(events)
     if extra_schema is None:
-        # A struct would need fields; in a map `extra.value` is null, and it can be written to a file.
+        # An empty struct is not possible. With a map, `extra.value` is null, and files can store it.
         return _create(spark, to_arrow(rows), empty="map<string, string>")
 
     from pyspark.sql.functions import from_json
@@ -80,14 +79,14 @@ def to_dataframe(
 def _create(spark: SparkSession, table: pa.Table, *, empty: str) -> DataFrame:
     if table.num_rows:
         return spark.createDataFrame(table)
-    # Spark Connect takes no table without rows.
+    # Spark Connect refuses a table without rows.
     types = {"id": "bigint", "timestamp": "timestamp", "extra": empty}
     columns = ", ".join(f"{name} {types.get(name, 'string')}" for name in EVENT_COLUMNS)
     return spark.createDataFrame([], columns)
 
 
 def to_arrow(events: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The Arrow table that `to_dataframe` hands to Spark."""
+    """Return the Arrow table that `to_dataframe` passes to Spark."""
     extras = [row.get("extra") or {} for row in events]
     return _table(events, _Columns().objects(extras, depth=0))
 
@@ -116,8 +115,8 @@ def _instant(value: datetime | str | None) -> datetime | None:
 class _Columns:
     """Turns a list of JSON values into one Arrow array, column by column.
 
-    Whole lists are looked at, never single values: `set(map(type, ...))` and Arrow's conversions run
-    in C, and so 30,000 events with a dozen fields each take a fraction of a second.
+    It works on whole lists, never on single values: `set(map(type, ...))` and Arrow's conversions run in C. So 30,000
+    events with a dozen fields each take a fraction of a second.
     """
 
     def __init__(self) -> None:
@@ -137,10 +136,10 @@ class _Columns:
             if kinds == {int}:
                 return pa.array(values, pa.int64())
             if kinds == {float} or kinds == {int, float}:
-                # By hand: Arrow refuses a whole number that a double cannot hold exactly.
+                # Converted here, because Arrow refuses a whole number that a double cannot represent exactly.
                 return pa.array([None if v is None else float(v) for v in values], pa.float64())
         except (OverflowError, pa.ArrowInvalid):
-            # A number too large for its type.
+            # A number is too large for its type.
             pass
         return _texts(values)
 
@@ -149,7 +148,7 @@ class _Columns:
 
         keys = list(dict.fromkeys(chain.from_iterable(filter(None, values))))
         names = [_encodable(key) for key in keys]
-        # A struct without fields could not be written to a file.
+        # A file cannot store a struct without fields.
         if not names or len(names) > self._fields_left or len(set(names)) < len(names):
             return self._maps(values, depth=depth)
         self._fields_left -= len(names)
@@ -175,7 +174,7 @@ class _Columns:
 
 
 def _offsets(values: list[Any]) -> pa.Array:
-    """Where each list begins in the flat one; Arrow takes a null here for a list that is null."""
+    """Return the start of each list in the flat list. Arrow reads a null here as a list that is null."""
     import pyarrow as pa
 
     def offsets() -> Iterator[int | None]:
@@ -189,7 +188,7 @@ def _offsets(values: list[Any]) -> pa.Array:
 
 
 def _texts(values: list[Any]) -> pa.Array:
-    """Text as it is, and everything else as JSON."""
+    """Return text unchanged, and everything else as JSON."""
     import pyarrow as pa
 
     texts = [v if v is None or type(v) is str else _json(v) for v in values]
@@ -204,5 +203,5 @@ def _json(value: Any) -> str:
 
 
 def _encodable(text: str) -> str:
-    """JSON can escape half a surrogate pair, which is no text in UTF-8."""
+    """Replace halves of surrogate pairs, which JSON can escape but UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""The JVM behind a classic session: started through PySpark's own launcher, listened to, ended."""
+"""The JVM of a classic session: how it starts through PySpark's launcher, is listened to, and ends."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _NEEDED_AT_START: Final = frozenset(
         "spark.master",
     }
 )
-"""Without these the JVM would be another one; a secret in them is in `ps`, as the guide says."""
+"""The JVM needs these settings at its start. A secret in them is visible in `ps`, as the guide says."""
 _NOISE: Final = frozenset(
     {
-        # Said by every start, true, and nothing that anybody could act on.
+        # Every start prints these. They are true, but nobody can act on them.
         b"WARNING: Using incubator modules: jdk.incubator.vector",
         b"WARNING: package sun.security.action not in java.base",
     }
@@ -46,18 +46,18 @@ _EMPTY_WORDS = re.compile(
 
 
 class JvmOutput:
-    """Hands what the JVM prints on to this process's standard error, and remembers the end of it.
+    """Copies the JVM's output to this process's standard error, and remembers its end.
 
-    Through a pipe of ours, and not by inheritance, for two reasons: an error can quote it, and a
-    worker that points its standard error at the log of a run gets Spark's warnings there as well.
+    It uses a pipe of its own instead of inheritance, for two reasons: an error can quote the output, and Spark's
+    warnings follow when a worker redirects its standard error into the log of a run.
     """
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=40)
         self.is_out_of_memory = False
-        """Whether the JVM has said that it found no more memory, in whichever thread."""
+        """True once the JVM has printed that one of its threads ran out of memory."""
         read_end, self.write_end = os.pipe()
-        # A daemon: PySpark's own worker processes may hold the other end for longer than the JVM.
+        # A daemon thread: PySpark's worker processes may have the other end open for longer than the JVM lives.
         self._thread = threading.Thread(
             target=self._hand_on, args=(read_end,), name="spark-output", daemon=True
         )
@@ -68,11 +68,11 @@ class JvmOutput:
         return list(self._last)
 
     def close_ours(self) -> None:
-        """Close our copy of the writing end: once the JVM is gone, reading comes to an end."""
+        """Close our copy of the writing end, so that reading ends when the JVM is gone."""
         os.close(self.write_end)
 
     def wait_for_end(self, timeout_s: float) -> None:
-        """Wait until all was read that a JVM, now gone, had printed."""
+        """Wait until all output of a dead JVM was read."""
         self._thread.join(timeout_s)
 
     def _hand_on(self, read_end: int) -> None:
@@ -87,17 +87,17 @@ class JvmOutput:
 
 
 Environment = Mapping[str, str | None]
-"""Variables by name; None: not set."""
+"""Environment variables by name; None: not set."""
 
 
 def launch(conf: Mapping[str, str], environment: Environment) -> JavaGateway:
-    """Start a JVM with what of `conf` has to be known then; `environment` is laid over ours for it.
+    """Start a JVM with the part of `conf` that it needs at its start, and with changes to our environment.
 
-    The JVM ends with this process, however that ends: it reads from a pipe whose other end only we
-    hold. (A process forked from this one without `exec` would hold it as well.)
+    The JVM ends with this process, whichever way the process ends: it reads from a pipe whose other end only this
+    process has. (A process forked from this one without `exec` would have it as well.)
 
     Raises:
-        SubmitFailed: It did not start; the message has what it said.
+        SubmitFailed: The JVM did not start. The message has its output.
     """
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
@@ -118,18 +118,18 @@ def launch(conf: Mapping[str, str], environment: Environment) -> JavaGateway:
         output.wait_for_end(1.0)
         raise SubmitFailed(
             f"Spark's JVM did not start: {reason_in(output.last_lines) or error}",
-            hint="all that it said is on standard error",
+            hint="standard error has its full output",
         ) from error
     output.close_ours()
-    # Beside `proc`, which PySpark keeps there.
+    # PySpark stores `proc` on the gateway in the same way.
     gateway.spark_output = output
     return gateway
 
 
 def on_command_line(conf: Mapping[str, str]) -> dict[str, str]:
-    """What of `conf` the JVM is started with: all but what anybody could then read in `ps`.
+    """Return the part of `conf` for the JVM's command line: everything except secrets, which `ps` would show.
 
-    The context gets the rest afterwards, over PySpark's connection.
+    The context receives the rest later, over PySpark's connection.
     """
     return {
         key: value
@@ -139,7 +139,7 @@ def on_command_line(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def reason_in(lines: list[str]) -> str:
-    """What, of the lines that a JVM printed, says why it ended; empty if nothing does."""
+    """Return the lines of a JVM's output that tell why it ended; empty if no line does."""
     lines = [line.strip() for line in lines if line.strip() and not _EMPTY_WORDS.match(line)]
     reasons = [line for line in lines if _LINE_WITH_REASON.search(line)]
     return " / ".join(reasons[:3] or lines[-3:])
@@ -147,7 +147,7 @@ def reason_in(lines: list[str]) -> str:
 
 @contextlib.contextmanager
 def laid_over_environment(variables: Environment) -> Iterator[None]:
-    """Set variables for the time of the block; PySpark passes nothing to its JVM in another way."""
+    """Set variables during the block, because PySpark passes nothing else to its JVM."""
     before = {name: os.environ.get(name) for name in variables}
     _set(variables)
     try:
@@ -165,19 +165,19 @@ def _set(variables: Environment) -> None:
 
 
 def process_of(gateway: Any) -> subprocess.Popen[bytes] | None:
-    """The JVM's process; None where the JVM came first and started Python (`spark-submit`)."""
+    """Return the JVM's process; None: the JVM came first and started Python (`spark-submit`)."""
     process: subprocess.Popen[bytes] | None = vars(gateway).get("proc")
     return process
 
 
 def last_lines(gateway: Any) -> list[str]:
-    """The end of what the JVM printed."""
+    """Return the end of the JVM's output."""
     output: JvmOutput | None = vars(gateway).get("spark_output")
     return output.last_lines if output else []
 
 
 def how_it_ended(gateway: Any) -> str | None:
-    """What became of the JVM, for a message; None while it can be used."""
+    """Return how the JVM ended, for a message; None: it is usable."""
     process = process_of(gateway)
     code = process.poll() if process else None
     if code is None:
@@ -192,8 +192,8 @@ def how_it_ended(gateway: Any) -> str | None:
 
 
 def end(gateway: Any, *, grace_s: float) -> None:
-    """End the JVM; by force if it is still there after `grace_s`."""
-    # Anything may be wrong with the connection by now; closing the pipe is what counts.
+    """End the JVM, by force after `grace_s`."""
+    # The connection may be broken. Closing the pipe is what ends the JVM.
     with contextlib.suppress(Exception):
         gateway.shutdown()
     process = process_of(gateway)

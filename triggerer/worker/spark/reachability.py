@@ -1,6 +1,6 @@
-"""Whether somebody answers at the address of a master or of a Spark Connect server.
+"""Checks whether the address of a master or of a Spark Connect server accepts connections.
 
-Asked first, since Spark itself takes a minute to give up on a master, and the Connect client ten.
+This check comes first, because Spark takes a minute to give up on a master, and the Connect client ten minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ANSWER_TIMEOUT_S: Final = 5.0
 
 
 class Endpoint(NamedTuple):
-    """A host and a port that a TCP connection goes to."""
+    """The host and port of a TCP connection."""
 
     host: str
     port: int
@@ -27,10 +27,10 @@ class Endpoint(NamedTuple):
 
 
 def master_endpoints(master: str) -> list[Endpoint]:
-    """Where the master listens, any of them; empty for `local`, `yarn` and what else has no address.
+    """Return the addresses of a master; empty for `local`, `yarn` and other masters without an address.
 
     Raises:
-        ConfigurationError: The address cannot be read.
+        ConfigurationError: The address is malformed.
     """
     if master.startswith("spark://"):
         return [_endpoint(f"//{part}", 7077) for part in master[len("spark://") :].split(",")]
@@ -42,10 +42,10 @@ def master_endpoints(master: str) -> list[Endpoint]:
 
 
 def connect_endpoint(remote: str) -> Endpoint:
-    """Where the Spark Connect server of a `sc://` URL listens.
+    """Return the address of the Spark Connect server in a `sc://` URL.
 
     Raises:
-        ConfigurationError: The URL cannot be read.
+        ConfigurationError: The URL is malformed.
     """
     return _endpoint(remote, CONNECT_PORT)
 
@@ -62,20 +62,20 @@ def _endpoint(url: str, default_port: int) -> Endpoint:
 
 
 def without_parameters(remote: str) -> str:
-    """The URL as it may be shown: what follows the first `;` can hold a token."""
+    """Return the URL for display. The part after the first `;` may contain a token."""
     return re.sub(r";.*", ";...", remote)
 
 
 def is_reachable(endpoint: Endpoint) -> bool:
-    """Whether a connection can be made there now."""
+    """Return whether the address accepts a connection now."""
     return not _refusal(endpoint)
 
 
 def require_reachable(what: str, endpoints: list[Endpoint]) -> None:
-    """Return if any of `endpoints` takes a connection, or if there are none to try.
+    """Return if one of `endpoints` accepts a connection, or if `endpoints` is empty.
 
     Raises:
-        SubmitFailed: None does. The same call may succeed later.
+        SubmitFailed: No address accepts a connection. A later call may succeed.
     """
     refusals = []
     for endpoint in endpoints:

@@ -1,4 +1,4 @@
-"""The one Spark session of a process: opened, watched and closed, whichever kind it is."""
+"""The one Spark session of a process, classic or Connect: opened, watched and closed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRAINING_AFTER: Final = timedelta(seconds=20)
-"""How long a local session lives before a missing archive of Spark's classes is made."""
+"""The age of a local session at which a missing archive of Spark's classes is made."""
 CLOSE_GRACE: Final = timedelta(seconds=10)
 
 
@@ -26,18 +26,18 @@ def open_session(
     app_name: str,
     train_after: timedelta | None = TRAINING_AFTER,
 ) -> SparkSession:
-    """Open this process's session; it ends with the process at the latest, however that ends.
+    """Open this process's session. It ends with the process at the latest, whichever way the process ends.
 
-    Waits as long as Spark does: some seconds for a local master, longer where packages are to be
-    downloaded or a cluster has no room. Call it from a thread if anything else has to go on.
+    This waits as long as Spark does: some seconds for a local master, longer if packages are downloaded or a cluster
+    has no room. Call it in a thread if anything else must continue meanwhile.
 
     Args:
-        home: The service's own directory; its parts `java` and `spark` are written to.
+        home: The service's own directory. Its parts `java` and `spark` are written to.
         train_after: See `training.train_in_background`; None: a missing archive stays missing.
     Raises:
         ConfigurationError: The settings contradict one another.
-        SubmitFailed: No session could be had: no PySpark, Java or bash, a master or a server that
-            does not answer, a setting that Spark refuses. Nothing is left running.
+        SubmitFailed: No session could be opened: PySpark, Java or bash is missing, a master or a server does not
+            answer, or Spark refuses a setting. Nothing is left running.
     """
     if mode_of(settings) == CONNECT:
         return connect.open_connect(settings)
@@ -48,21 +48,21 @@ def open_session(
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Whether the session can still be used: its JVM, master or server answers, and nobody stopped it."""
+    """Return whether the session is usable: its JVM, master or server answers, and nobody has stopped it."""
     if connect.is_connect(session):
         return connect.is_connect_alive(session)
     return classic.is_classic_alive(session)
 
 
 def how_it_ended(session: SparkSession) -> str | None:
-    """Why a session is no longer alive, in a sentence for the user; None if nothing is known."""
+    """Return why a session is no longer alive, as a sentence for the user; None: unknown."""
     if connect.is_connect(session):
         return "the Spark Connect server no longer knows this session"
     return classic.how_classic_ended(session)
 
 
 def close_session(session: SparkSession, *, grace: timedelta = CLOSE_GRACE) -> None:
-    """Stop the session and its JVM, by force after `grace`; never fails, and may be repeated."""
+    """Stop the session and its JVM, by force after `grace`. Never fails, and can be repeated."""
     if connect.is_connect(session):
         connect.close_connect(session)
     else:

@@ -1,4 +1,4 @@
-"""What a session is configured with: our defaults below what the user says, and checks on both."""
+"""The configuration of a session: the user's settings over our defaults, and checks of both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.errors import ConfigurationError
 CLASSIC: Final = "classic"
 CONNECT: Final = "connect"
 _MODES: Final = {"classic": CLASSIC, "local": CLASSIC, "connect": CONNECT}
-"""`local` is what `classic` is by default, on this machine, and so they are one."""
+"""`local` equals the default of `classic`, which runs on this machine."""
 LOCAL_MASTER: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -24,21 +24,21 @@ _SHARING: Final = {
     # Dynamic allocation needs this or a shuffle service, which few clusters run.
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
-    # Spark never gives up executors with shuffle files or cached data by itself. What is lost is computed again, so
-    # these are longer than a usual pause between two jobs of a run.
+    # Spark alone never gives up executors with shuffle files or cached data. Lost data is computed again, so these
+    # times are longer than a usual pause between two jobs of a run.
     "spark.dynamicAllocation.shuffleTracking.timeout": "30s",
     "spark.dynamicAllocation.cachedExecutorIdleTimeout": "60s",
 }
-"""A session starts without executors, asks for them when it has tasks, and gives them back when it has none."""
+"""A session starts without executors, requests them when it has tasks, and returns them when it has none."""
 _OWN_ALLOCATION: Final = frozenset({"spark.dynamicAllocation.enabled", "spark.executor.instances"})
-"""Who sets one of these has decided how a session gets its executors."""
+"""A user who sets one of these has decided how a session gets its executors."""
 
 
 def mode_of(settings: SparkSettings) -> str:
-    """`classic` or `connect`.
+    """Return `classic` or `connect`.
 
     Raises:
-        ConfigurationError: The mode is neither, or does not go with the master or the remote.
+        ConfigurationError: The mode is unknown, or contradicts the master or the remote.
     """
     mode = _MODES.get(settings.mode)
     if mode is None:
@@ -64,17 +64,17 @@ def mode_of(settings: SparkSettings) -> str:
 
 
 def master_of(settings: SparkSettings) -> str:
-    """The master of a classic session."""
+    """Return the master of a classic session."""
     return settings.master or settings.conf.get("spark.master") or LOCAL_MASTER
 
 
 def is_local(master: str) -> bool:
-    """Whether driver and executors are this machine's one JVM."""
+    """Return whether driver and executors share one JVM on this machine."""
     return master == "local" or master.startswith("local[")
 
 
 def local_cores(master: str) -> int:
-    """How many tasks a local master runs at a time: 3 for `local[3]` and `local[3,1]`."""
+    """Return how many tasks a local master runs at once: 3 for `local[3]` and `local[3,1]`."""
     match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
     if match is None or match[1] is None:
         return 1
@@ -90,18 +90,18 @@ def classic_conf(
     elsewhere: frozenset[str],
     python_daemon: str | None = None,
 ) -> dict[str, str]:
-    """All that a classic session is started with.
+    """Return the whole configuration with which a classic session starts.
 
     Args:
-        warehouse: Where tables without a path of their own go.
-        java_options: For the driver's JVM; after them come the user's `extraJavaOptions`, which win.
-        elsewhere: Keys that the operator's `spark-defaults.conf` sets; our defaults leave them alone.
+        warehouse: The directory of tables without a path of their own.
+        java_options: Options for the driver's JVM. The user's `extraJavaOptions` follow them, and win.
+        elsewhere: The keys that the operator's `spark-defaults.conf` sets. Our defaults do not override them.
         python_daemon: The module that starts Python workers; None: PySpark's own.
     """
     master = master_of(settings)
     defaults = {
         "spark.app.name": app_name,
-        # A page of numbers, and a bar drawn over the log, are for those who sit before a terminal.
+        # A progress bar is for a person at a terminal. In a log it is noise.
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
@@ -112,7 +112,7 @@ def classic_conf(
             "spark.ui.enabled": "false",
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
-            # 200, Spark's own, are 200 tasks with nothing to do each for a handful of events.
+            # Spark's own default of 200 would start 200 nearly empty tasks for a handful of events.
             "spark.sql.shuffle.partitions": str(max(4, 2 * local_cores(master))),
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.driver.defaultJavaOptions": shlex_join(java_options),
@@ -120,27 +120,28 @@ def classic_conf(
     elif not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
         defaults |= _SHARING
         if master.startswith("spark://"):
-            # The default on YARN and Kubernetes. Here it is all cores of a worker, which then runs one session only.
+            # The default on YARN and Kubernetes. A standalone cluster's default is all cores of a worker, so that the
+            # worker could run only one session.
             defaults["spark.executor.cores"] = "1"
     ours = {key: value for key, value in defaults.items() if key not in elsewhere}
     return {
         **ours,
         **settings.conf,
         "spark.master": master,
-        # Our remote and master decide; a variable left over in the environment does not.
+        # Our remote and master decide, not a leftover environment variable.
         "spark.api.mode": CLASSIC,
     }
 
 
 def shlex_join(options: list[str]) -> str:
-    """Options for Spark's launcher, which splits at spaces and knows quotes, as a shell does."""
+    """Join options for Spark's launcher, which splits at spaces and understands quotes, as a shell does."""
     return " ".join(
         option if shlex.quote(option) == option else f'"{option}"' for option in options
     )
 
 
 def keys_in_spark_defaults(environ: Mapping[str, str], spark_home: Path) -> frozenset[str]:
-    """The keys that `spark-defaults.conf` sets; none if there is no such file."""
+    """Return the keys that `spark-defaults.conf` sets; empty if the file does not exist."""
     file = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf", "spark-defaults.conf")
     try:
         lines = file.read_text(errors="replace").splitlines()
@@ -151,13 +152,13 @@ def keys_in_spark_defaults(environ: Mapping[str, str], spark_home: Path) -> froz
 
 
 def has_own_logging(environ: Mapping[str, str], spark_home: Path) -> bool:
-    """Whether the operator configured Spark's logging in the usual place."""
+    """Return whether the operator has configured Spark's logging in the usual place."""
     directory = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf")
     return any(directory.glob("log4j2*"))
 
 
 def reason_of(error: BaseException) -> str:
-    """The line of a Java or PySpark error that says what is wrong."""
+    """Return the line of a Java or PySpark error that has the actual reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Py4J: "An error occurred while calling ...", then ": java.lang.SomeException: what is wrong".
     java = [line.removeprefix(": ") for line in lines if line.startswith(": ")]

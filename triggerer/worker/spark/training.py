@@ -1,8 +1,8 @@
-"""Makes the archive of Spark's classes, in a process of its own and behind all other work.
+"""Makes the archive of Spark's classes, in a process of its own with the lowest priority.
 
-A training run is a session with Java's recorder on; what it loads is what later sessions find in the
-archive. It takes half a minute of one core, at the lowest priority, once for each version of Java and
-of Spark. Failing is allowed: sessions then start slower, and the next service tries again.
+A training run is a session with Java's recorder on. Later sessions find the classes that it loaded in the archive. It
+takes half a minute of one core, once for each version of Java and Spark. It may fail: sessions then start slower, and
+the next service tries again.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 _LOWEST_PRIORITY: Final = 19
 _WRITING: Final = timedelta(minutes=5)
-"""Java writes the archive when the JVM ends: ten seconds, or several times that on a busy machine."""
+"""Java writes the archive when the JVM ends. That takes ten seconds, or several times as long on a busy machine."""
 
 _log = structlog.get_logger(__name__)
 
 
 def train(home: Path) -> bool:
-    """Make the archive now if it is missing; whether there is one afterwards.
+    """Make the archive now if it is missing. Return whether it exists afterwards.
 
-    For a process without a session of its own: a step of an installation, or `python -m` of this
-    module. At most one process at a time does it for a home; the others return False at once.
+    The process must have no session of its own: use it in an installation, or run this module by `python -m`. Only one
+    process at a time trains for a home. Others return False at once.
 
     Raises:
-        SparkError: There is no Java or PySpark, or Spark does not start.
+        SparkError: Java or PySpark is missing, or Spark does not start.
     """
     installation = classic.find_installation(home)
     archive = installation.archive
@@ -75,7 +75,7 @@ def train(home: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Whether the lock is ours for the time of the block. The kernel releases it with the process."""
+    """Yield whether this process has the lock during the block. The kernel releases the lock with the process."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,7 +101,7 @@ def _record(installation: Installation, draft: Path) -> None:
     options = [f"-XX:ArchiveClassesAtExit={draft}"]
     if archive.needs_base:
         options.append(f"-XX:SharedArchiveFile={archive.base_path}")
-    # An installation's settings do not matter here: an archive only says what classes look like.
+    # The installation's settings do not matter, because the archive contains only classes.
     session = classic.open_classic(
         SparkSettings(mode="classic", master="local[2]"),
         installation,
@@ -118,7 +118,7 @@ def _record(installation: Installation, draft: Path) -> None:
 
 
 def exercise(session: SparkSession) -> None:
-    """Load what runs often need and `warm_up` does not touch: SQL, windows, files, Python functions."""
+    """Load classes that runs often need and `warm_up` does not use: SQL, windows, files, Python functions."""
     from pyspark.sql import functions as f
 
     with tempfile.TemporaryDirectory(prefix="triggerer-training-") as directory:
@@ -142,10 +142,10 @@ def exercise(session: SparkSession) -> None:
 
 
 def train_in_background(home: Path, *, after: timedelta) -> None:
-    """Have another process train, once this process's session is `after` old; returns at once.
+    """Start training in another process once this process's session is `after` old. Returns at once.
 
-    So that what lives for a moment only, a test or a single run, starts nothing. The training ends
-    unfinished when the session is closed, or when this process ends in whatever way.
+    The delay spares short-lived processes, such as tests and single runs. The training is abandoned when the session is
+    closed, or when this process ends in any way.
     """
     jvm = classic.jvm_process()
     if jvm is None or classic.find_installation(home).archive.is_usable():
@@ -160,7 +160,7 @@ def _watch_training(home: Path, jvm: subprocess.Popen[bytes], after: timedelta) 
     while time.monotonic() < due:
         if _ended(jvm):
             return
-    # It reads this pipe to its end, which comes when we close it or are no more.
+    # The training process reads this pipe. The pipe ends when we close it or die.
     with subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, str(home.absolute())],
         stdin=subprocess.PIPE,
@@ -172,7 +172,7 @@ def _watch_training(home: Path, jvm: subprocess.Popen[bytes], after: timedelta) 
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:
-    # A thread of its own looks now and then; Popen.wait would look twenty times a second.
+    # Popen.wait would poll twenty times a second. This thread polls twice.
     time.sleep(0.5)
     return process.poll() is not None
 
@@ -180,13 +180,13 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
 def _give_up(*_: object) -> None:
     jvm = classic.jvm_process()
     if jvm is not None:
-        # Ended in order, it would go on to write the archive.
+        # A regular end would first write the archive.
         jvm.kill()
     os._exit(1)
 
 
 def _end_with_parent() -> None:
-    # Not through sys.stdin: its lock, held by this thread, would abort the interpreter's way out.
+    # sys.stdin has a lock. If this thread had it at exit, the interpreter would abort.
     while os.read(0, 1):
         pass
     _give_up()
@@ -195,7 +195,7 @@ def _end_with_parent() -> None:
 def main() -> None:
     """`python -m triggerer.worker.spark.training HOME`, until it is done or standard input ends."""
     os.nice(_LOWEST_PRIORITY)
-    # Ctrl-C is for the parent: with it this process ends as well, and takes its JVM along.
+    # Ctrl-C is for the parent. When the parent ends, this process ends with its JVM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _give_up)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()

@@ -1,4 +1,4 @@
-"""A first query, so that the first run does not pay for it: class loading, code generation, Arrow."""
+"""A first query that pays for class loading, code generation and Arrow, so that the first run does not."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def warm_up(session: SparkSession) -> None:
-    """Do once, on a few rows, what most runs do first. Leaves nothing behind.
+    """Do once, on a few rows, the work that most runs begin with. Leaves nothing behind.
 
-    Over Spark Connect the server is shared and warm: then only the way there is warmed. On a cluster it is the driver
-    alone: nothing that takes an executor, which may be long in coming, and would be idle afterwards.
+    A Spark Connect server is shared and warm, so only the connection is used. On a cluster only the driver is warmed:
+    executors might take long to arrive, and would be idle afterwards.
     """
     frame = _events(session)
-    # The driver answers this itself.
+    # The driver answers this without an executor.
     frame.select("id", "extra.value.*").collect()
     if is_connect(session):
         return

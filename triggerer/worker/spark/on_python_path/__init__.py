@@ -1,1 +1,1 @@
-"""A folder for the PYTHONPATH of Spark's JVM: its modules are found by their bare names."""
+"""A folder for the PYTHONPATH of Spark's JVM, which imports these modules by their bare names."""

@@ -1,11 +1,11 @@
-"""PySpark's daemon, which starts the Python workers, in a process group that the kernel kills with our worker's.
+"""PySpark's daemon, which starts Python workers, in a process group that the kernel kills with our worker's group.
 
-PySpark's own daemon makes a group of its own, notices by itself that the JVM is gone, and tells its workers: on a
-machine that is busy that takes seconds. Nothing that is needed when an executor's lease ends may be code that has to be
-given a processor first (`triggerer.executor.lease_guard`).
+PySpark's own daemon makes a separate group, notices only later that the JVM is gone, and then stops its workers. On a
+busy machine that takes seconds. When an executor's lease ends, nothing may depend on code that must first get a
+processor (`triggerer.executor.lease_guard`).
 
-`spark.python.daemon.module` names it, and its folder is in the JVM's PYTHONPATH: it is run by whatever Python runs the
-workers, which need not have triggerer.
+`spark.python.daemon.module` names this module, and its folder is in the JVM's PYTHONPATH. The Python of the workers
+runs it, and need not have triggerer installed.
 """
 
 import os
@@ -24,13 +24,13 @@ def _arm() -> None:
     assert spec.loader is not None
     lifelines = module_from_spec(spec)
     spec.loader.exec_module(lifelines)
-    # As PySpark does a moment later.
+    # PySpark does this as well, a moment later.
     os.setpgid(0, 0)
     for path in os.environ["TRIGGERER_LIFELINES"].split(os.pathsep):
         try:
             lifelines.die_with_writer(lifelines.open_again(path))
         except OSError as error:
-            # Our worker is gone: so is the JVM, as the daemon is about to notice.
+            # Our worker is gone, and so is the JVM. The daemon will notice.
             sys.stderr.write(f"triggerer: {path} cannot be opened: {error}\n")
 
 
