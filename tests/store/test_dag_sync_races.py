@@ -25,8 +25,9 @@ from triggerer.store.events.undeclared_assets import ensure_asset
 from triggerer.store.schema.models import Asset, AssetAlias, Dag, Stream, Watcher, WatcherPosition
 from triggerer.store.streams import leases
 from triggerer.store.watchers import hosting
-from triggerer.store.watchers.parked import ParkedUsage, write_parked
+from triggerer.store.watchers.parked import write_parked
 from triggerer.store.watchers.parked_listing import list_parked
+from triggerer.store.watchers.parked_usage import ParkedUsage
 from triggerer.store.watchers.positions import write_positions
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)

@@ -35,10 +35,7 @@ from triggerer.store.schema.models import ParkedBody, Stream, Trigger, Watcher
 from triggerer.store.watchers import hosting
 from triggerer.store.watchers.hosting import TriggerRow, load_stored_backlogs, load_triggers
 from triggerer.store.watchers.parked import (
-    TOTAL,
-    USAGE,
     USED,
-    ParkedUsage,
     StoreBodies,
     write_parked,
 )
@@ -51,6 +48,7 @@ from triggerer.store.watchers.parked_listing import (
     list_parked,
     replay_parked,
 )
+from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 from triggerer.store.watchers.parked_writer import ParkedWriter
 from triggerer.store.watchers.stored_backlog import park_strays
 

@@ -11,7 +11,7 @@ from tests.simulation.mutations.settled import moving_past
 from triggerer.domain.watchers.parked import ParkedBounds, ParkedChange, Passed
 from triggerer.store.database.script import Script
 from triggerer.store.watchers import parked
-from triggerer.store.watchers.parked import ParkedUsage
+from triggerer.store.watchers.parked_usage import ParkedUsage
 from triggerer.streams.catchup.backlogs import queue_backlogs as queue_lags
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 from triggerer.streams.catchup.backlogs.backlogs import Backlogs

@@ -24,14 +24,8 @@ from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row, Script
 from triggerer.store.database.statement import ParameterRows, Statement, in_list, parameter_rows
 from triggerer.store.streams.fences import valid_fences
+from triggerer.store.watchers.parked_usage import TOTAL, USAGE, ParkedUsage
 
-USAGE: Final = Statement(
-    "SELECT m.watcher_id, count(m.id), coalesce(sum(b.size_bytes), 0) "
-    "FROM parked_message m JOIN parked_body b ON b.id = m.body_id "
-    "WHERE m.watcher_id {WATCHERS} GROUP BY m.watcher_id",
-    WATCHERS=in_list("watchers", "bigint"),
-)
-TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
 # The message itself is left out of the sums, because a repeat is stored already.
 USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
@@ -145,55 +139,6 @@ class StoreBodies:
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         digests, keys, data = zip(*self.bodies, strict=True)
         return _STORE_BODIES_ON_POSTGRES, (digests, keys, data, [len(one) for one in data])
-
-
-class ParkedUsage:
-    """The space that stored and parked messages take: the values last read, plus later writes. Never an underestimate.
-
-    It does not see what others write for other streams, so its owner reads it again from time to time.
-    """
-
-    def __init__(self) -> None:
-        self.total_bytes: int | None = None
-        self.of_watchers: dict[int, tuple[int, int]] = {}
-        """Watcher id to the number and the size of its messages."""
-
-    def has_room(
-        self, watcher_id: int, messages: int, size_bytes: int, bounds: ParkedBounds
-    ) -> bool:
-        """Return True if this much more fits within the bounds of the watcher and of all watchers."""
-        there, used = self.of_watchers[watcher_id]
-        assert self.total_bytes is not None
-        return (
-            there + messages <= bounds.max_messages
-            and used + size_bytes <= bounds.max_bytes
-            and self.total_bytes + size_bytes <= bounds.total_bytes
-        )
-
-    def forget(self) -> None:
-        """Forget everything, so that it is read again."""
-        self.total_bytes = None
-        self.of_watchers.clear()
-
-    def add(self, watcher_id: int, size_bytes: int) -> None:
-        messages, used = self.of_watchers[watcher_id]
-        self.of_watchers[watcher_id] = messages + 1, used + size_bytes
-
-    def mark_set_aside(self, watcher_id: int, size_bytes: int) -> None:
-        """Count a parked message. If it was stored already, the count is too high until the next read."""
-        if self.total_bytes is not None:
-            self.total_bytes += size_bytes
-        if watcher_id in self.of_watchers:
-            self.add(watcher_id, size_bytes)
-
-    def read(self, watcher_ids: Iterable[int]) -> Script[None]:
-        """Read the missing values."""
-        if self.total_bytes is None:
-            ((self.total_bytes,),) = yield TOTAL()
-        if missing := sorted(set(watcher_ids).difference(self.of_watchers)):
-            rows = yield USAGE(watchers=missing)
-            self.of_watchers.update(dict.fromkeys(missing, (0, 0)))
-            self.of_watchers.update((one, (count, size)) for one, count, size in rows)
 
 
 def write_parked(

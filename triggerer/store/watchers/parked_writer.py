@@ -14,7 +14,8 @@ from triggerer.errors import ParkedFull
 from triggerer.store.database.transactions import Database
 from triggerer.store.streams.fenced_writer import FencedWriter
 from triggerer.store.streams.lost_leases import lease_lost
-from triggerer.store.watchers.parked import ParkedUsage, write_parked
+from triggerer.store.watchers.parked import write_parked
+from triggerer.store.watchers.parked_usage import ParkedUsage
 from triggerer.store.watchers.stored_backlog import read_stored
 
 _MOST_ROWS: Final = 200

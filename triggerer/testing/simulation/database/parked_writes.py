@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from triggerer.domain.watchers.parked import ParkedState
-from triggerer.store.watchers import parked
+from triggerer.store.watchers import parked, parked_usage
 from triggerer.store.watchers.parked import PARKING, StoreBodies, drop_parked
 from triggerer.testing.simulation.kernel.delivery import ParkedBody, ParkedRow, size_of_bodies
 
@@ -57,9 +57,9 @@ class ParkedWrites:
         rows = await self._lock(session)
         if statement not in _OF_BYTES:
             await store.faults.delay()
-        if statement is parked.TOTAL:
+        if statement is parked_usage.TOTAL:
             return [(size_of_bodies({row.body for row in rows.values()}),)]
-        if statement is parked.USAGE:
+        if statement is parked_usage.USAGE:
             return [(one, *self._usage(one)) for one in values["watchers"]]
         if statement is parked.USED:
             one, all_ = (values["digest"], values["key"]), {row.body for row in rows.values()}
