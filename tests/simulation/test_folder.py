@@ -50,7 +50,7 @@ def simulate(folder: Path, *options: str) -> tuple[int, str]:
 def test_users_filters_and_expressions_are_run(folder: Path) -> None:
     code, told = simulate(folder, "--seeds", "3", "--steps", "500")
     assert code == 0, told
-    assert "left out: DAG by_hand: it does not wait for assets alone" in told
+    assert "left out: DAG by_hand: its schedule has more than assets" in told
     assert "3 seeds kept every promise" in told
 
 
@@ -140,7 +140,7 @@ def test_a_watcher_of_files_is_left_out_with_the_reason(folder: Path) -> None:
     (folder / "files.py").write_text(FILES)
     code, told = simulate(folder, "--start", "2", "--seeds", "1", "--steps", "200")
     assert code == 0, told
-    reads = "reads Sighting or FoundFile, and the simulation makes messages of brokers only"
+    reads = "reads Sighting or FoundFile, but the simulation has only messages of brokers"
     assert f"left out: watcher ready/in_directory: DirectoryFileDeleteTrigger {reads}" in told
     assert f"left out: watcher ready/alone: FileDeleteTrigger {reads}" in told
     assert "seeds kept every promise" in told

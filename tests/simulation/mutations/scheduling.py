@@ -145,9 +145,9 @@ def a_late_commit_is_skipped_by_a_cursor() -> Replacements:
     """
 
     def cursor(self: PlanningWrites, store: Store, dag_id: str, asset: int) -> int:
-        in_flight = [at for at, run in store.queues[dag_id].items() if run]
-        in_flight += [at for dag, at in self._in_flight if dag == dag_id]
-        return max((at for at in in_flight if store.events[at] == asset), default=0)
+        taken = [at for at, run in store.queues[dag_id].items() if run]
+        taken += [at for dag, at in self._taken if dag == dag_id]
+        return max((at for at in taken if store.events[at] == asset), default=0)
 
     def untaken(self: PlanningWrites, store: Store, dag: Any) -> dict[int, list[int]]:
         waiting = {

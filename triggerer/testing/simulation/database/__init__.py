@@ -1,1 +1,1 @@
-"""A model of the database: what is durable, and how transactions fail."""
+"""A model of the database: its durable rows, and transactions that may fail."""

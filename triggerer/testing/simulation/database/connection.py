@@ -1,4 +1,4 @@
-"""One instance's way to the database, which may be cut while others reach it."""
+"""One instance's connection to the database, which may be cut while other instances reach the database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Connection:
         return getattr(self._database, name)
 
     def cut_off(self) -> None:
-        """From now on a request fails, or gets no answer."""
+        """Let each request from now on fail or get no answer."""
         self._is_cut_off = True
 
     def restore(self) -> None:
@@ -39,7 +39,7 @@ class Connection:
         if not self._is_cut_off:
             return
         if self._database.store.faults.random.random() < 0.5:
-            # Nobody says so: it is found out once the network is back.
+            # The request gets no answer until the network is back.
             while self._is_cut_off:
                 await self._restored.wait()
         raise StoreUnavailable("this instance is cut off from the database")

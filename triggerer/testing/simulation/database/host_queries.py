@@ -25,7 +25,7 @@ class SimulatedLeaseQueries:
     """The queries of one host on leases.
 
     Args:
-        note_leases: Called when a heartbeat of the host has committed, with all leases that it says the host owns.
+        record_leases: Called after each committed heartbeat with all leases that the host owns.
     """
 
     def __init__(self, record_leases: Callable[[list[Fence]], None]) -> None:
@@ -85,7 +85,7 @@ class SimulatedLeaseQueries:
         now = session.store.now()
         claimed: list[Fence] = []
         fitting = sorted(digest for digest, size in sizes.items() if size <= room)
-        # As the real statement: `limit` bounds what is read; of that, what does not fit beside the others is skipped.
+        # As in the real statement, `limit` bounds the rows that are read, and a stream without room is skipped.
         for digest in [one for one in fitting if owners.is_free(one, now)][: max(limit, 0)]:
             if sizes[digest] <= room:
                 room -= sizes[digest]
@@ -122,7 +122,7 @@ class SimulatedHostingQueries:
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
         stored = _stored_backlogs(session, digests, are_replayed=True)
-        # In this order: what is asked no more was carried out, and its positions are seen.
+        # Replays are read before positions: if a replay is missing here, its position is already stored.
         asked: dict[int, tuple[ReplayRequest, ...]] = {}
         for _, request in sorted(session.store.replays.items()):
             asked[request.watcher_id] = (*asked.get(request.watcher_id, ()), request)
@@ -163,7 +163,7 @@ class SimulatedHostingQueries:
                 may_open(store.closed_until.get(digest), now),
             )
             for digest, (owner, epoch) in owners.leases.items()
-            # A stream without watchers has no row, unless somebody owned it.
+            # A stream without watchers has a row only if it has had an owner.
             if counts[digest] or epoch
         ]
         living = sum(expires_at > now for expires_at in owners.instances.values())
@@ -172,7 +172,7 @@ class SimulatedHostingQueries:
         return loads
 
     async def show_waiting(self, session: Transaction, reasons: Mapping[str, str]) -> None:
-        """No part of the simulation reads it."""
+        """Store no reasons, because the simulation does not read them."""
         await session.store.faults.delay()
 
     async def existing_watchers(self, session: Transaction, watcher_ids: Iterable[int]) -> set[int]:
@@ -186,7 +186,7 @@ class SimulatedHostingQueries:
     async def show_released(
         self, session: Transaction, stream_digests: Iterable[str], owner: str
     ) -> None:
-        """No part of the simulation reads it."""
+        """Store no released states, because the simulation does not read them."""
         await session.store.faults.delay()
 
 

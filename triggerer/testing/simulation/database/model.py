@@ -1,4 +1,4 @@
-"""A model of the database: what is durable."""
+"""A model of the database: all durable rows."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 REFUSED = "\\u0000"
-"""What the store refuses to write, as PostgreSQL does in JSON."""
+"""The text that the store refuses in JSON, as PostgreSQL does."""
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Dag:
-    """A DAG as its file describes it; without a `schedule` of its own it waits for the assets of its condition."""
+    """A DAG as its file describes it. Without a `schedule` it waits for the assets of its condition."""
 
     dag_id: str
     condition: Condition | None
@@ -47,13 +47,13 @@ class Dag:
     quiet_period_s: float | None = None
     depends_on_past: bool = False
     keyed: Keyed | None = None
-    """What a schedule by partition keys means, in plain words; None: it has none."""
+    """The checker's model of a schedule by partition keys; None if the schedule has no keys."""
     outlet: str | None = None
-    """The asset of which each run emits an event at its end, with the run's partition key, if it has one."""
+    """The asset that each run updates at its end, under the run's partition key, if any."""
 
     @property
     def on(self) -> Schedule:
-        """What makes its runs due."""
+        """The schedule that makes the DAG's runs due."""
         if self.schedule is None:
             assert self.condition is not None
             return OnAssets(self.condition)
@@ -64,7 +64,7 @@ class Dag:
         return TimeRestriction(self.start_date, self.end_date, self.catchup)
 
     def waits_for(self, asset_ids: dict[str, int]) -> set[int]:
-        """The ids of its assets."""
+        """The ids of the DAG's assets."""
         if self.condition is None:
             return set()
         return {asset_ids[asset.name] for asset in assets_of(self.condition)}
@@ -72,18 +72,18 @@ class Dag:
 
 @dataclass(frozen=True, slots=True)
 class DagState:
-    """What else is in the row of a DAG."""
+    """The columns of a DAG's row that its file does not state."""
 
     is_paused: bool = False
     is_stale: bool = False
     next_run: DagRunInfo | None = None
-    """What its timetable asked for when it was last asked."""
+    """The run that the timetable asked for last."""
     last_run_at: datetime | None = None
 
 
 @dataclass(slots=True)
 class Run:
-    """A run, and the events that it took."""
+    """A run and its events."""
 
     pk: int
     dag_id: str
@@ -91,7 +91,7 @@ class Run:
     run_type: RunType
     run_after: datetime
     made_at: datetime
-    """By the database's clock, when the statement ran."""
+    """The instant of the insert, by the database's clock."""
     interval: DataInterval | None = None
     partition_key: str | None = None
     events: list[int] = field(default_factory=list)
@@ -99,44 +99,45 @@ class Run:
 
 
 class ReadAt(NamedTuple):
-    """When a scheduler has read a DAG, by two clocks."""
+    """The instant at which a scheduler read a DAG, by two clocks."""
 
     database: datetime
     host: datetime
-    """Its host's, by which timetables are asked, and which may be set before the run is made."""
+    """By the scheduler's host, whose clock timetables read. The clock may be set before the run is created."""
 
 
 class PlanningObserver(Protocol):
-    """Is told what transactions do about DAGs and their runs; it notes what breaks a promise."""
+    """Observes transactions on DAGs and their runs, and records broken promises."""
 
     def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
-        """A statement creates a run of a DAG that was read then, if it was."""
+        """Called when a statement creates a run of a DAG that was read at `read_at`, if it was read."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
-        """It commits, and is not one of the store's runs yet."""
+        """Called when a run commits, just before it is added to the store's runs."""
 
     def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
-        """What the timetable asks for next commits; the runs that were made with it are there."""
+        """Called when a DAG's next run commits, after the runs of the same transaction."""
 
     def on_changed(self, dag: Dag, state: DagState) -> None:
-        """A changed row of a DAG commits."""
+        """Called when a changed row of a DAG commits."""
 
     def on_committed(self) -> None:
-        """A transaction has become durable, whatever it was."""
+        """Called after each transaction of any kind has become durable."""
 
 
 @dataclass(slots=True)
 class Owners:
-    """Which instances live, and which of them owns which stream; by the stream's digest."""
+    """The registered instances and the leases of streams."""
 
     leases: dict[str, tuple[str | None, int]] = field(default_factory=dict)
-    """Owner, if any, and epoch."""
+    """The owner, if any, and the epoch, by the stream's digest."""
     expiries: dict[str, datetime] = field(default_factory=dict)
+    """The end of each lease, by the stream's digest."""
     instances: dict[str, datetime] = field(default_factory=dict)
-    """By instance, when its registration expires."""
+    """The end of each registration, by instance."""
 
     def is_free(self, digest: str, now: datetime) -> bool:
-        """Whether it has no owner, or its owner's lease has expired."""
+        """Whether the stream has no owner, or its owner's lease has expired."""
         owner, _ = self.leases[digest]
         return owner is None or self.expiries[digest] <= now
 
@@ -146,13 +147,13 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class LoadsShown:
-    """What an instance read at its last heartbeat, by which it divides the streams."""
+    """The loads that an instance read at its last heartbeat, by which it divides the streams."""
 
     loads: dict[str, StreamLoad]
     instances: int
 
     def is_beyond_share(self, instance: str) -> bool:
-        """Whether it owned more than its share of them."""
+        """Whether the instance owned more than its share of the streams."""
         owned = sum(load.owner == instance for load in self.loads.values())
         return owned > -(-len(self.loads) // self.instances)
 
@@ -162,7 +163,7 @@ async def _at_once(*_: int) -> None:
 
 
 class Store:
-    """What is durable. A `Transaction` changes it at its commit, all at once."""
+    """All durable rows. The commit of a `Transaction` changes them all at once."""
 
     def __init__(self, scenario: Scenario, faults: FaultInjector, checker: Checker) -> None:
         self.scenario = scenario
@@ -172,68 +173,68 @@ class Store:
         self.asset_ids: dict[str, int] = {}
         self.owners = Owners()
         self.shortened: set[tuple[str, str | None, int]] = set()
-        """Leases that others may have taken sooner than their owners can know by clocks of their own."""
+        """Leases that another instance may claim before their owners can know it from their own clocks."""
         self.triggers: dict[int, TriggerRow] = {}
         self.positions: dict[tuple[int, int], PositionRow] = {}
-        """By watcher and lane."""
+        """The rows of positions, by watcher and lane."""
         self.replays: dict[int, ReplayRequest] = {}
-        """By id what is asked of watchers of logs."""
+        """The replays that are not done, by id."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
-        """By watcher and key."""
+        """The rows of stored and parked messages, by watcher and key."""
         self.parked_bodies: dict[ParkedBody, int] = {}
-        """Their bytes, with the ids."""
+        """The ids of the bodies of these messages."""
         self.watcher_states: dict[int, WatcherState] = {}
-        """By watcher how it is shown."""
+        """The states of watchers, by watcher."""
         self.closed_until: dict[str, datetime | None] = {}
-        """By the digest of a stream; see `triggerer.domain.dag_files.new_streams`."""
+        """When a new stream may be opened, by its digest; see `triggerer.domain.dag_files.new_streams`."""
         self.shown: dict[str, LoadsShown] = {}
-        """By instance."""
+        """The loads that each instance read last, by instance."""
         self.derived_under: dict[datetime, Fence] = {}
-        """For each event, by its unique timestamp, the lease under which the filter ran that yielded it."""
+        """The lease under which each event was yielded, by the event's unique timestamp."""
         self.answered: set[datetime] = set()
-        """The timestamps of events whose rows are stored, or were refused."""
+        """The timestamps of events whose rows were stored or refused."""
         self.events: dict[int, int] = {}
         """The asset of each event, by the event's id."""
         self.event_times: dict[int, datetime] = {}
         self.event_keys: dict[int, str | None] = {}
-        """Their partition keys."""
+        """The partition key of each event, by the event's id."""
         self.partitions: defaultdict[str, Partitions] = defaultdict(Partitions)
-        """By DAG: what is stored for its partition keys; its queue is that of `queues`."""
+        """The rows of partition keys, by DAG. The `queue` of these rows is the DAG's entry in `queues`."""
         self.states: defaultdict[str, DagState] = defaultdict(DagState)
-        """By DAG."""
+        """The states of DAGs, by DAG."""
         self.times: PlanningObserver | None = None
-        """Checks runs that timetables ask for; None: there are none."""
+        """Checks the runs of timetables; None in a world without timetables."""
         self.queues: dict[str, dict[int, int | None]] = {}
-        """For each DAG its events, and the run that took each."""
+        """By DAG: its events, each with the run that took it, if any."""
         self.versions: Counter[str] = Counter()
-        """Of the DAGs' rows, which change with each run that takes events."""
+        """The versions of the DAGs' rows. Each run that takes events changes its DAG's version."""
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()
         self.pending_commits: dict[int, Callable[[], None]] = {}
-        """Commits that were sent and have not arrived yet; a crash does not stop them."""
+        """Commits that were sent and have not arrived yet. A crash does not stop them."""
         self.skew = timedelta()
         self.deleting_position: Callable[[int, int], Awaitable[None]] = _at_once
-        """Called with a watcher and a lane where a transaction deletes the watcher's position, before it commits."""
+        """Called with a watcher and a lane before a transaction that deletes this position commits."""
         self.time: Callable[[], float] = lambda: asyncio.get_running_loop().time()
-        """The virtual time, in seconds; also where no process runs, and a commit arrives."""
+        """The virtual time, in seconds. A commit may arrive while no process runs."""
         self._last_id = 0
 
     @property
     def declared(self) -> set[int]:
-        """The watchers that there are."""
+        """The ids of the declared watchers."""
         return {one.watcher_id for row in self.triggers.values() for one in row.watchers}
 
     def next_id(self) -> int:
-        """From a sequence: in the order of the inserts, which need not be the order of the commits."""
+        """The next number of a sequence, in the order of inserts, not of commits."""
         self._last_id += 1
         return self._last_id
 
     def mark_shortened(self, digests: Iterable[str]) -> None:
-        """The leases on these streams expire sooner than was agreed: the database's clock is set, for example."""
+        """Record that the leases on these streams expire too early, for example because the database's clock is set."""
         self.shortened.update((digest, *self.owners.leases[digest]) for digest in digests)
 
     def is_taken_over(self, fence: Fence) -> bool:
-        """Whether somebody else owns the stream, who had to wait until this lease was over."""
+        """Whether another owner claimed the stream after it had waited for the end of this lease."""
         lease = (fence.owner, fence.epoch)
         return self.owners.leases[fence.stream_digest] != lease and fence not in self.shortened
 
@@ -257,10 +258,10 @@ class Store:
         return sum(run.dag_id == dag_id and not run.is_ended for run in self.runs.values())
 
     def idle_reason(self) -> str | None:
-        """Why the DAGs are not done yet; None once they are."""
+        """The reason why the DAGs are not done yet; None once they are done."""
         for dag in self.dags.values():
             if self.active_runs(dag.dag_id):
                 return f"{dag.dag_id} has a run that has not ended"
             if self.is_due(dag, self.waiting(dag)):
-                return f"{dag.dag_id} is due for {self.waiting(dag)} and gets no run"
+                return f"{dag.dag_id} is due for {self.waiting(dag)} but gets no run"
         return None

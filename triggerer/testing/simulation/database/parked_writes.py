@@ -1,4 +1,4 @@
-"""What one transaction writes of messages that are parked for watchers (`triggerer.store.watchers.parked`)."""
+"""The stored and parked messages that one transaction writes (`triggerer.store.watchers.parked`)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.database.model import Store
 
 PARKED: Final = PARKING
-"""The statements."""
+"""The statements on parked messages."""
 _KEPT: Final = ParkedState.KEPT.value
 _OF_BYTES: Final = {parked.DROP, parked.DROP_BODIES}
-"""What follows other statements, and takes no time of its own."""
+"""Statements that follow another one, and so take no time of their own."""
 
 _Result = TypeVar("_Result")
 
 Decision = Literal["replay", "discard"] | None
-"""What a person does about a parked message; None: nothing now."""
+"""The operator's decision about a parked message; None to leave it for now."""
 
 
 class Locks(Protocol):
-    """The transaction that it is a part of."""
+    """The transaction that the writes belong to."""
 
     store: Store
 
@@ -39,15 +39,18 @@ class Locks(Protocol):
 
 
 class ParkedWrites:
-    """Durable, all at once, when `apply` is called. Locked as a whole: transactions on it come one after another."""
+    """Collects writes, which `apply` makes durable all at once.
+
+    One lock covers all rows, so that transactions on them come one after the other.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], ParkedRow] | None = None
-        """By watcher and key, as this transaction sees them; None: it has not looked."""
+        """The rows that this transaction sees, by watcher and key; None before its first statement."""
         self._bodies: dict[ParkedBody, int] = {}
-        """Their bytes, likewise, with the ids."""
+        """The ids of the bodies that this transaction sees."""
         self._set_aside: dict[tuple[int, str], ParkedRow] = {}
-        """What the owner of the stream sets aside."""
+        """The messages that the owner of the stream parks."""
         self._discarded: set[tuple[int, str]] = set()
 
     async def perform(
@@ -98,7 +101,7 @@ class ParkedWrites:
         await self._lock(session)
         rows: list[Row] = []
         for one in step.bodies:
-            # Each takes its time: they have bytes.
+            # Each body takes its time, because it has bytes.
             await session.store.faults.delay()
             body = ParkedBody(one.stream_digest, one.key, one.data.decode())
             id_ = self._bodies.setdefault(body, session.store.next_id())
@@ -128,7 +131,7 @@ class ParkedWrites:
         statement: Statement,
         values: Mapping[str, Any],
     ) -> list[Row]:
-        """What is done about rows that somebody has read before, and bytes without a row."""
+        """Perform a statement on rows whose ids were read before, or on bodies without a row."""
         if statement is parked.RETURN:
             for at, row in rows.items():
                 if row.id == values["id"]:
@@ -151,17 +154,17 @@ class ParkedWrites:
         return next(body for body, id_ in self._bodies.items() if id_ == body_id)
 
     async def _lock(self, session: Locks) -> dict[tuple[int, str], ParkedRow]:
-        """All of them are locked until the end of the transaction."""
+        """Lock all rows until the end of the transaction."""
         if self._rows is None:
             await session.lock_row("parked messages")
             self._rows = dict(session.store.parked)
             self._bodies = dict(session.store.parked_bodies)
         return self._rows
 
-    # What a person decides
+    # The operator
 
     async def decide(self, session: Locks, decide: Callable[[ParkedRow], Decision]) -> set[str]:
-        """Replay or discard what is parked; the digests of the streams of what is replayed."""
+        """Replay or discard parked messages; returns the digests of streams with replayed messages."""
         rows, replayed = await self._lock(session), set[str]()
         await session.store.faults.delay()
         for at, row in list(rows.items()):
@@ -182,7 +185,7 @@ class ParkedWrites:
         return len(bodies), size_of_bodies(bodies)
 
     def apply(self, store: Store) -> None:
-        """The transaction commits."""
+        """Commit all writes."""
         if self._rows is None:
             return
         streams = {

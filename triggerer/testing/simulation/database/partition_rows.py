@@ -1,4 +1,4 @@
-"""The rows of partition keys, as the model of the database has them."""
+"""The rows of partition keys in the model of the database."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from datetime import UTC, datetime
 from typing import Final
 
 NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
-"""As the column says that a key waits for no time."""
+"""The column's value for a key that does not wait for an instant."""
 
 
 @dataclass(slots=True)
 class Partitions:
-    """All that is stored for one DAG."""
+    """All stored rows of partition keys for one DAG."""
 
     queue: dict[int, int | None] = field(default_factory=dict)
     """The run of each event in the DAG's queue, or `DIVIDED`."""
     shares: dict[tuple[str, int], int | None] = field(default_factory=dict)
-    """By key and event: the run that took it."""
+    """The run that took an event, by key and event; None while the event waits."""
     parts: dict[tuple[str, int, str], datetime] = field(default_factory=dict)
-    """By key, asset and part: the instant of the first event."""
+    """The instant of the first event, by key, asset and part."""
     keys: dict[str, tuple[int, datetime, datetime]] = field(default_factory=dict)
-    """How many runs there were, when the next is due, and the instant of the newest event."""
+    """By key: the number of runs, when the next run is due, and the instant of the newest event."""
     noted: dict[str, datetime] = field(default_factory=dict)
-    """When it was found when the next is due."""
+    """By key: the instant at which the scheduler computed when the next run is due."""
     next_at: datetime = NEVER
-    """In the row of the DAG."""
+    """When the next key is due, as in the DAG's row."""
 
     def copy(self, queue: dict[int, int | None]) -> Partitions:
-        """The same rows, with this queue."""
+        """A copy of the rows, with another queue."""
         rows = (dict(self.shares), dict(self.parts), dict(self.keys))
         return Partitions(dict(queue), *rows, dict(self.noted), self.next_at)
 
@@ -45,17 +45,17 @@ class Partitions:
         return [event for (_, event), pk in self.shares.items() if pk == run]
 
     def take_all(self, key: str, run: int) -> list[int]:
-        """Give a run what waits for its key; return the events."""
-        in_flight = [event for (one, event), pk in self.shares.items() if one == key and pk is None]
-        self.shares.update(((key, event), run) for event in in_flight)
+        """Give a run all events that wait for its key; returns the events."""
+        taken = [event for (one, event), pk in self.shares.items() if one == key and pk is None]
+        self.shares.update(((key, event), run) for event in taken)
         self.parts = {part: at for part, at in self.parts.items() if part[0] != key}
         runs, _, newest = self.keys[key]
         self.keys[key] = (runs + 1, NEVER, newest)
         self.noted.pop(key, None)
-        return in_flight
+        return taken
 
     def return_to_queue(self) -> None:
-        """As `triggerer.store.partitions.remapping`."""
+        """Return waiting events to the DAG's queue, as `triggerer.store.partitions.remapping` does."""
         back = [share for share, run in self.shares.items() if run is None]
         if not back:
             return

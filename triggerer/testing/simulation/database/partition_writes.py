@@ -1,4 +1,4 @@
-"""What one transaction reads and writes of partition keys (`triggerer.store.partitions.keys`)."""
+"""The rows of partition keys that one transaction reads and writes (`triggerer.store.partitions.keys`)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Change = Callable[["Store", Partitions], "list[Row]"]
 
 
 class PartitionWrites:
-    """Durable, all at once, when `apply` is called.
+    """Collects changes, which `apply` makes durable all at once.
 
-    A statement sees what is committed and what its own transaction has written. At the commit each writes once more, to
-    what is committed by then.
+    A statement sees the committed rows with the changes of its own transaction. The commit applies the changes again,
+    to the rows that are committed by then.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class PartitionWrites:
 
     @property
     def dag_ids(self) -> set[str]:
-        """The DAGs of which something is written."""
+        """The DAGs with a change."""
         return {dag_id for dag_id, _ in self._changes}
 
     def perform(self, store: Store, step: PartitionStep) -> list[Row]:
-        """Perform a step."""
+        """Perform a step on partition keys."""
         match step:
             case BoundStatement(statement=statement, values=values) if statement in _READS:
                 return _READS[statement](store, self.see(store, values["dag_id"]), **values)
@@ -50,13 +50,13 @@ class PartitionWrites:
                 return self.change(store, dag_id, _wake)
 
     def change(self, store: Store, dag_id: str, change: Change) -> list[Row]:
-        """Write, and return what the statement does."""
+        """Add a change; returns the rows of its statement."""
         rows = change(store, self.see(store, dag_id))
         self._changes.append((dag_id, change))
         return rows
 
     def see(self, store: Store, dag_id: str) -> Partitions:
-        """What a statement sees of a DAG: a copy."""
+        """A copy of a DAG's rows, as a statement of this transaction sees them."""
         here = store.partitions[dag_id].copy(store.queues[dag_id])
         for one, change in self._changes:
             if one == dag_id:
@@ -64,7 +64,7 @@ class PartitionWrites:
         return here
 
     def apply(self, store: Store) -> None:
-        """Make all of it durable at once."""
+        """Make all changes durable at once."""
         for dag_id, change in self._changes:
             here = store.partitions[dag_id]
             here.queue = store.queues[dag_id]
@@ -72,7 +72,7 @@ class PartitionWrites:
 
 
 def follow_change(before: Dag, after: Dag, is_resumed: bool) -> Change | None:
-    """What a changed file, or the end of a pause, does to the rows of a DAG's keys."""
+    """The change of a DAG's keys after its file changed or its pause ended; None if there is none."""
     if not isinstance(after.on, OnPartitions):
         return None
     is_remapped = (before.on, before.quiet_period_s) != (after.on, after.quiet_period_s)
@@ -88,7 +88,7 @@ def follow_change(before: Dag, after: Dag, is_resumed: bool) -> Change | None:
     return change
 
 
-# What the statements do.
+# The statements
 
 
 def _undivided(store: Store, here: Partitions, limit: int, dag_id: str) -> list[Row]:

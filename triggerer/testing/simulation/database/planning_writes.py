@@ -1,4 +1,4 @@
-"""What one transaction reads and writes of DAGs and their runs (`triggerer.store.dags`, `triggerer.store.runs`)."""
+"""The DAGs and runs that one transaction reads and writes (`triggerer.store.dags`, `triggerer.store.runs`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Step = LockDags | LockFreeDags | ReadDags | CreateRun | CreateRuns | StoreNextRu
 
 
 class Locks(Protocol):
-    """The transaction that it is a part of."""
+    """The transaction that the writes belong to."""
 
     store: Store
 
@@ -41,18 +41,19 @@ class Locks(Protocol):
 
 
 class PlanningWrites:
-    """Durable, all at once, when `apply` is called."""
+    """Collects writes, which `apply` makes durable all at once."""
 
     def __init__(self) -> None:
         self._made: list[Run] = []
-        self._in_flight: dict[tuple[str, int], int] = {}
+        self._taken: dict[tuple[str, int], int] = {}
+        """The run that takes an event, by DAG and event."""
         self._noted: list[tuple[str, DagRunInfo | None, datetime | None, datetime]] = []
-        """DAG, its next run, when runs were made, and by what time that was decided."""
+        """DAGs, each with its next run, when its runs were created (if any), and when the next run was decided."""
         self._changed: list[tuple[Dag, DagState]] = []
         self._read_at: ReadAt | None = None
 
     async def perform(self, session: Locks, step: Step) -> list[Row]:
-        """Perform a step; rows that it locks stay locked until the end of the transaction."""
+        """Perform a step. Locked rows stay locked until the end of the transaction."""
         store = session.store
         match step:
             case LockDags(dag_ids=dag_ids):
@@ -75,7 +76,7 @@ class PlanningWrites:
                 await store.faults.delay()
                 return await self._create(session, step) if is_as_read else []
             case CreateRuns(dags=dags):
-                # Those that others have locked are passed over.
+                # DAGs that other transactions have locked are left out.
                 free = [dag for dag in dags if session.lock_free_row(dag.dag_id)]
                 held = [dag for dag in free if _is_as_read(store, dag.dag_id, dag.version)]
                 await store.faults.delay()
@@ -95,7 +96,7 @@ class PlanningWrites:
     async def change_dag(
         self, session: Locks, dag: Dag, is_paused: bool | None, is_stale: bool | None
     ) -> None:
-        """As `triggerer.store.dags.sync` and `set_paused` do: its timetable may be asked anew."""
+        """Store a changed DAG, as `triggerer.store.dags.sync` and `set_paused` do, and ask its timetable if needed."""
         store = session.store
         await session.lock_row(dag.dag_id)
         await store.faults.delay()
@@ -121,7 +122,7 @@ class PlanningWrites:
             found: list[Row] = []
             for asset, events in self._untaken(store, dag).items():
                 if asset not in named:
-                    # It was one of the DAG's assets once.
+                    # The DAG no longer waits for this asset.
                     continue
                 soon = store.now() + CLOCK_STEP
                 times = (store.event_times[event] for event in events)
@@ -137,7 +138,7 @@ class PlanningWrites:
         run_id = str(pk)
         if step.run_type is RunType.SCHEDULED:
             run_id = f"{step.run_type}__{run_after.isoformat()}"
-            # Another transaction that has inserted it is waited for.
+            # Wait for another transaction that inserts the same run.
             await session.lock_row(f"{step.dag_id} {run_id}")
             if any(run.run_id == run_id for run in _runs_of(store, step.dag_id)):
                 return []
@@ -153,7 +154,7 @@ class PlanningWrites:
         return [(pk, run_id, run_after)]
 
     async def _create_all(self, session: Locks, dag: PlannedDag) -> int:
-        """Make a DAG's runs, and note the next one; return how many were made."""
+        """Create a DAG's runs, and store its next run; returns the number of created runs."""
         store, made = session.store, 0
         self._read_at = _read_at(dag.version)
         for run in dag.runs:
@@ -182,20 +183,20 @@ class PlanningWrites:
         waiting = self._untaken(store, store.dags[run.dag_id])
         for asset in waiting if selection.per_asset is None else selection.asset_ids:
             for event in waiting.get(asset, [])[: selection.per_asset]:
-                self._in_flight[run.dag_id, event] = run.pk
+                self._taken[run.dag_id, event] = run.pk
 
     def _untaken(self, store: Store, dag: Dag) -> dict[int, list[int]]:
-        """As `Store.waiting`, without the events that this transaction has taken."""
+        """The DAG's waiting events by asset, without the events that this transaction has taken."""
         return {
             asset: left
             for asset, events in store.waiting(dag).items()
-            if (left := [one for one in events if (dag.dag_id, one) not in self._in_flight])
+            if (left := [one for one in events if (dag.dag_id, one) not in self._taken])
         }
 
     # The commit
 
     def apply(self, store: Store) -> None:
-        """Make all of it durable at once."""
+        """Make all writes durable at once."""
         for dag, state in self._changed:
             if store.times is not None:
                 store.times.on_changed(dag, state)
@@ -214,9 +215,9 @@ class PlanningWrites:
     def _apply_runs(self, store: Store) -> None:
         checker = store.checker
         by_pk = {run.pk: run for run in self._made}
-        for (dag_id, event), pk in self._in_flight.items():
+        for (dag_id, event), pk in self._taken.items():
             if store.queues[dag_id][event] is None:
-                # The UPDATE checks it again, after waiting for other transactions that change the row.
+                # The UPDATE checks the row again after it has waited for other transactions.
                 store.queues[dag_id][event] = pk
                 by_pk[pk].events.append(event)
         for run in self._made:
@@ -230,7 +231,7 @@ class PlanningWrites:
                 run.events = store.partitions[run.dag_id].of_run(run.pk)
             elif takes_events and not store.is_due(dag, counts):
                 checker.fail(
-                    "S4", f"a run of {run.dag_id} took {run.events}: not what it waits for"
+                    "S4", f"a run of {run.dag_id} took {run.events}, which do not make it due"
                 )
             if dag.events_per_run and max(counts.values(), default=0) > dag.events_per_run:
                 checker.fail("S4", f"a run of {run.dag_id} took {counts} events by asset")
@@ -246,7 +247,7 @@ class PlanningWrites:
 
 
 def _dag_columns(store: Store, dag: Dag) -> Row:
-    """In the order of `triggerer.store.dags.snapshots`."""
+    """A DAG's columns, in the order of `triggerer.store.dags.snapshots`."""
     dag_id, state, now = dag.dag_id, store.states[dag.dag_id], store.now()
     plain: Row = (dag_id, orjson.dumps(schedule_to_json(dag.on)).decode(), "{}")
     bounds = (dag.max_active_runs, dag.events_per_run, state.is_paused, state.is_stale)
@@ -278,13 +279,13 @@ def _dag_columns(store: Store, dag: Dag) -> Row:
 
 
 def _version(store: Store, dag_id: str) -> str:
-    """Return what a look reads as the version of the row; it also says when that was."""
+    """The version of a DAG's row, followed by the instant at which it is read."""
     return " ".join((str(store.versions[dag_id]), *(at.isoformat() for at in _now(store))))
 
 
 def _now(store: Store) -> ReadAt:
     here = store.now()
-    # Without timetables nobody sets a host's clock.
+    # Only worlds with timetables have clocks of hosts.
     return ReadAt(here, here if store.times is None else host_now())
 
 
@@ -297,19 +298,19 @@ def _read_at(version: str) -> ReadAt:
 
 
 def last_automated(store: Store, dag_id: str) -> Run | None:
-    """The last run that the DAG's timetable has asked for and that is due by now, or nearly so."""
+    """The last run of the DAG's timetable that is due by now, or nearly so."""
     soon = store.now() + CLOCK_STEP
     asked = [run for run in _runs_of(store, dag_id) if run.interval and run.run_after <= soon]
     return max(reversed(asked), key=lambda run: run.run_after, default=None)
 
 
 def _runs_of(store: Store, dag_id: str) -> list[Run]:
-    """All of them, the newest last."""
+    """All runs of a DAG, the newest last."""
     return [run for pk, run in sorted(store.runs.items()) if run.dag_id == dag_id]
 
 
 async def find_candidates(session: Locks) -> list[str]:
-    """As `triggerer.store.dags.candidates`: DAGs for which an event waits."""
+    """The DAGs with waiting events, as `triggerer.store.dags.candidates` finds them."""
     store = session.store
     await store.faults.delay()
     return [
@@ -320,7 +321,7 @@ async def find_candidates(session: Locks) -> list[str]:
 
 
 async def find_timed(session: Locks) -> Timed:
-    """Likewise: DAGs that a timetable makes due."""
+    """The DAGs that a timetable or a partition key makes due, as `triggerer.store.dags.candidates` finds them."""
     store = session.store
     await store.faults.delay()
     due = {

@@ -1,4 +1,4 @@
-"""What one transaction writes of the positions of watchers that are behind (`triggerer.store.watchers.positions`)."""
+"""The positions that one transaction writes (`triggerer.store.watchers.positions`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.database.model import Store
 
 POSITIONS: Final = {VALID, SAVE, DROP, END}
-"""The statements."""
+"""The statements on positions."""
 
 
 class Locks(Protocol):
-    """The transaction that it is a part of."""
+    """The transaction that the writes belong to."""
 
     store: Store
 
@@ -32,18 +32,18 @@ class Locks(Protocol):
 
 
 class PositionWrites:
-    """Durable, all at once, when `apply` is called."""
+    """Collects writes, which `apply` makes durable all at once."""
 
     def __init__(self) -> None:
-        self._standings: dict[tuple[int, int], PositionRow | None] = {}
-        """By watcher and lane; None: the row goes."""
+        self._written: dict[tuple[int, int], PositionRow | None] = {}
+        """The new row by watcher and lane; None to delete the row."""
         self._ended: set[int] = set()
-        """Requests to read again that were carried out or refused."""
+        """Replays that were done or refused."""
 
     async def perform(
         self, session: Locks, statement: Statement, values: Mapping[str, Any]
     ) -> list[Row]:
-        """Perform a statement; its rows are locked until the end of the transaction."""
+        """Perform a statement, and lock its rows until the end of the transaction."""
         if statement is END:
             await session.store.faults.delay()
             self._ended.update(values["requests"])
@@ -59,12 +59,12 @@ class PositionWrites:
                 await session.store.deleting_position(watcher, int(lane))
         await session.store.faults.delay()
         for watcher, lane, *saved in rows:
-            standing = None
+            row = None
             if statement is SAVE:
                 digest, text, since, _, failures, reemit, rewound_to = saved
                 position = orjson.loads(text)
                 found = session.store.checker.catching_up.lanes(digest)[int(lane)]
-                standing = PositionRow(
+                row = PositionRow(
                     digest,
                     int(lane),
                     offset_of(found, position),
@@ -74,30 +74,28 @@ class PositionWrites:
                     None if reemit is None else Reemission(*orjson.loads(reemit)),
                     None if rewound_to is None else orjson.loads(rewound_to),
                 )
-            self._standings[watcher, int(lane)] = standing
+            self._written[watcher, int(lane)] = row
         return []
 
     def apply(self, store: Store) -> None:
-        """The transaction commits."""
+        """Commit all writes."""
         streams = {
-            watcher.watcher_id: row.stream_digest
-            for row in store.triggers.values()
-            for watcher in row.watchers
+            watcher.watcher_id: trigger.stream_digest
+            for trigger in store.triggers.values()
+            for watcher in trigger.watchers
         }
-        for at, standing in self._standings.items():
+        for at, row in self._written.items():
             watcher, lane = at
-            if standing is not None and streams.get(watcher) != standing.topic:
-                # It was deleted meanwhile.
+            if row is not None and streams.get(watcher) != row.topic:
+                # The watcher was deleted meanwhile.
                 continue
             before = store.positions.pop(at, None)
-            if standing is not None:
-                store.positions[at] = standing
-            store.checker.trace(
-                "position", watcher=watcher, lane=lane, offset=standing and standing.offset
-            )
-            store.checker.catching_up.on_moved(watcher, lane, before, standing)
-            if standing is not None:
-                store.checker.rest.on_row(watcher, before, standing)
-                store.checker.replays.on_row(watcher, standing)
+            if row is not None:
+                store.positions[at] = row
+            store.checker.trace("position", watcher=watcher, lane=lane, offset=row and row.offset)
+            store.checker.catching_up.on_moved(watcher, lane, before, row)
+            if row is not None:
+                store.checker.rest.on_row(watcher, before, row)
+                store.checker.replays.on_row(watcher, row)
         for request in self._ended:
             store.replays.pop(request, None)

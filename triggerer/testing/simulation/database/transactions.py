@@ -54,23 +54,23 @@ T = TypeVar("T")
 
 
 class Database:
-    """Stands in for `Database` in one process; it has the locks, which a crash releases."""
+    """Stands in for `Database` in one process, with its locks, which a crash releases."""
 
     name = "the database"
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.is_alive = True
-        """Whether its process is alive: what a dead one sends never arrives."""
+        """Whether the process is alive. Requests of a dead process never arrive."""
         self.wakeups = Wakeups()
         self.transport = SimpleNamespace(sender="this process")
         store.wakeups = self.wakeups
         self.turn = anyio.Semaphore(1)
         self.locks: dict[str, anyio.Semaphore] = {}
         self.sharing: set[Transaction] = set()
-        """Transactions with a shared lock on the streams' rows, so that no lease can be claimed."""
+        """Transactions with a shared lock on the streams' rows, which prevents claims of leases."""
         self.claiming: Transaction | None = None
-        """The transaction that changes them."""
+        """The transaction with the exclusive lock on the streams' rows."""
         self._unshared = Notifier()
 
     @property
@@ -78,7 +78,7 @@ class Database:
         return "sqlite" if self.store.scenario.is_exclusive else "postgresql"
 
     def connect(self) -> Database:
-        """A connection of another process, which ends by itself; rows are locked for all of them."""
+        """A connection of another process, which may end alone. All connections share the row locks."""
         other = Database(self.store)
         other.wakeups, other.turn, other.locks = self.wakeups, self.turn, self.locks
         self.store.wakeups = self.wakeups
@@ -87,7 +87,7 @@ class Database:
     async def change_dag(
         self, dag: Dag, *, is_paused: bool | None = None, is_stale: bool | None = None
     ) -> None:
-        """A file was read, or somebody pauses the DAG or goes on with it."""
+        """Store a DAG after its file was read, or after it was paused or resumed."""
         async with self.transaction() as session:
             await session.change_dag(dag, is_paused, is_stale)
 
@@ -95,7 +95,7 @@ class Database:
         return self.locks.setdefault(name, anyio.Semaphore(1))
 
     async def until_unshared(self) -> None:
-        """Wait until nobody has a lock on the streams' rows; that holds until the caller awaits again."""
+        """Wait until no transaction has locked the streams' rows. This stays true until the caller's next await."""
         while self.sharing or self.claiming is not None:
             await self._unshared.wait()
 
@@ -127,7 +127,7 @@ class Database:
             yield session
             with anyio.CancelScope(shield=True):
                 await self._commit(session)
-            # In the same step as what the caller does next.
+            # The caller's next statement runs in the same step.
             session.on_success(session.told_leases)
         finally:
             session.release()
@@ -135,7 +135,7 @@ class Database:
                 self.turn.release()
 
     async def perform(self, script: Script[T]) -> T:
-        """A transaction of the script's own; each of its steps takes a while."""
+        """Perform a script in a transaction of its own. Each step takes a while."""
         async with self.transaction() as session:
             return await session.perform(script)
 
@@ -160,7 +160,7 @@ class Database:
         if not self.is_alive:
             return
         if faults.occur(rate / 2):
-            raise Conflict("somebody else's transaction won")
+            raise Conflict("another transaction won")
         if faults.occur(rate):
             drawn = faults.random.random()
             if drawn < 0.4:
@@ -171,7 +171,7 @@ class Database:
         session.apply()
 
     def _commit_later(self, session: Transaction) -> None:
-        """The commit arrives after the caller was told that its outcome is unknown; it keeps its locks until then."""
+        """Let the commit arrive after the caller's error about its unknown outcome. Until then its locks stay."""
         store = self.store
         number = store.next_id()
         store.pending_commits[number] = session.apply
@@ -192,13 +192,13 @@ class Transaction:
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
         self.told_leases: list[Fence] = []
-        """The leases that a heartbeat says the host owns; `on_success` gets them once it has committed."""
+        """The leases that the host owns according to its heartbeat. `on_success` gets them after the commit."""
         self.on_success: Callable[[list[Fence]], None] = lambda _: None
         self.store = database.store
         self.is_pending = False
         self._database = database
         self._rows: list[tuple[int, EventRow]] = []
-        """With their ids."""
+        """The inserted events, with their ids."""
         self._positions = PositionWrites()
         self._parked = ParkedWrites()
         self._planning = PlanningWrites()
@@ -256,10 +256,10 @@ class Transaction:
                 return [(self._insert(rows), None)]
         raise NotImplementedError(f"the model of the database does not know the step {step}")
 
-    # What the recorder asks
+    # The recorder
 
     async def _record(self, step: RecordEvents) -> Row:
-        """Insert the events whose leases hold; nobody can claim those until this transaction ends."""
+        """Insert the events whose leases hold. No instance can claim these leases until this transaction ends."""
         await self.store.faults.delay()
         await self._database.share(self)
         leases = self.store.owners.leases
@@ -273,7 +273,7 @@ class Transaction:
         numbered = zip(rows, step.rows.fence_numbers(), strict=True)
         return self._insert([row for row, number in numbered if number in {0, *held}]), held
 
-    # What the writer of positions asks
+    # The writers of positions and states
 
     async def lock_row(self, name: str) -> None:
         """Lock a row until the end of this transaction."""
@@ -282,7 +282,7 @@ class Transaction:
         self._held.append(lock)
 
     def lock_free_row(self, name: str) -> bool:
-        """The same, unless another transaction has locked it; return whether it is locked."""
+        """Lock a row unless another transaction has locked it; returns whether this transaction has the lock."""
         lock = self._database.lock(name)
         try:
             lock.acquire_nowait()
@@ -292,34 +292,34 @@ class Transaction:
         return True
 
     async def share_streams(self) -> None:
-        """Lock the streams' rows, so that no lease can be claimed until the end of this transaction."""
+        """Lock the streams' rows against claims of leases until the end of this transaction."""
         await self._database.share(self)
 
     async def show(self, states: Sequence[WatcherState]) -> None:
-        """Show how watchers are; the rows are locked until the end of this transaction."""
+        """Write states of watchers, and lock their rows until the end of this transaction."""
         if not self.lock_free_row("states of watchers"):
             await self.lock_row("states of watchers")
         self._shown.extend(states)
 
-    # What a person asks
+    # The operator
 
     async def decide_parked(self, decide: Callable[[ParkedRow], Decision]) -> None:
-        """As `triggerer watchers parked replay` and `discard`: what is replayed its owner is told."""
+        """Act as `triggerer watchers parked replay` and `discard`, and announce replayed messages to their owners."""
         digests = await self._parked.decide(self, decide)
         announce(cast("Any", self), Signal.STREAMS_CHANGED, *sorted(digests))
 
     async def ask_for_replay(
         self, digest: str, watcher: int, start: datetime | None, *, reemit: bool
     ) -> None:
-        """As `triggerer watchers replay`."""
+        """Act as `triggerer watchers replay`."""
         await self.store.faults.delay()
         self._asked.append(ReplayRequest(self.store.next_id(), watcher, start, reemit))
         announce(cast("Any", self), Signal.STREAMS_CHANGED, digest)
 
-    # What the hosts ask
+    # The hosts
 
     async def owners(self) -> Owners:
-        """Instances and leases as they will be after the commit, locked; change them in place."""
+        """Lock instances and leases, and return a copy that the caller changes in place. The commit stores the copy."""
         if self._owners is None:
             await self.store.faults.delay()
             await self._database.claim(self)
@@ -328,7 +328,7 @@ class Transaction:
         return self._owners
 
     def _insert(self, rows: Sequence[EventRow]) -> list[str]:
-        """Insert asset events; return the DAGs that may wait for them."""
+        """Insert asset events; returns the DAGs that may wait for them."""
         for row in rows:
             watcher, key, ordinal = row.watcher_id, row.idempotency_key, row.ordinal
             if REFUSED in row.extra:
@@ -360,12 +360,12 @@ class Transaction:
     # The commit
 
     def apply(self) -> None:
-        """Make all of it durable at once."""
+        """Make all changes durable at once."""
         store, checker = self.store, self.store.checker
         if self._owners is not None:
             store.owners = self._owners
             if store.skew != self._skew:
-                # The clock was set while it ran: a lease may have been over when it was claimed.
+                # The clock was set during the transaction, so it may have claimed a lease that was not over.
                 store.mark_shortened(self._owners.leases)
         for event, row in self._rows:
             asset, timestamp = row.asset_id, row.timestamp
@@ -407,4 +407,6 @@ class Transaction:
         digest, *lease = fence
         holder = self.store.owners.leases[digest]
         if holder != tuple(lease):
-            self.store.checker.fail("S6", f"{key} was written under {fence}, and {holder} holds it")
+            self.store.checker.fail(
+                "S6", f"{key} was written under {fence}, but {holder} has the lease"
+            )

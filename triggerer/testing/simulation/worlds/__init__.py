@@ -1,1 +1,1 @@
-"""The simulated worlds: processes, hosts and DAG files, and what happens to them."""
+"""The simulated worlds: processes, hosts and DAG files, and the actions of operators, users and networks."""

@@ -1,4 +1,4 @@
-"""Reads the DAG files of the simulated world, and decides with the product's code what they mean."""
+"""Reads the DAG files of the simulated world, and interprets them with the product's code."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.worlds.world import World
 
 GRACE: Final = timedelta(seconds=10)
-"""A file that is being replaced is away for less."""
+"""The time after which a missing file counts as deleted. A file that is being replaced is away for less."""
 _LONGEST_AWAY_S: Final = 3.0
 LIMIT: Final = timedelta(seconds=600)
-"""No file takes as long, also if what it defines cannot be stored at once."""
+"""A bound that no file reaches, even if its watchers cannot be stored at once."""
 _PATIENCE_AT_START_S: Final = 1.0
 _DEBOUNCE_S: Final = 0.4
 
 
 class FileReader:
-    """Reads the files as `DagProcessor` does, and stores what they declare; nothing of it fails."""
+    """Reads the files and stores their watchers, as `DagProcessor` does, without any faults."""
 
     def __init__(self, world: World, files: Files, database: Database) -> None:
         self._world = world
@@ -40,9 +40,9 @@ class FileReader:
         self._unread: dict[str, int] = {}
         self._parsed: set[str] = set()
         self._vanished: dict[str, float] = {}
-        """Files that were not read and stored before they were gone, and until when they may come back."""
+        """Files that disappeared before they were stored, and until when they may come back."""
         self._gone_at: dict[str, float] = {}
-        """When files that were seen were missing for the first time since."""
+        """The time at which a file that had been seen was first missing."""
         self._is_look_due = False
         self._due = math.inf
         self._news = AutoResetEvent()
@@ -56,7 +56,7 @@ class FileReader:
         return bool(self._unread) or self._is_look_due or is_replaced
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Read until cancelled; it has started when what was read within a second is stored."""
+        """Read until cancelled. The task counts as started once the files that were read in a second are stored."""
         async with anyio.create_task_group() as tasks:
             for path, file in self._files.by_path.items():
                 if file.back_at is not None:
@@ -76,7 +76,7 @@ class FileReader:
                 await self._store()
 
     def record_change(self) -> None:
-        """Files were written or deleted: look in a moment."""
+        """Record that files were written or deleted, so that the folder is scanned in a moment."""
         self._is_look_due = True
         self._news.set()
 
@@ -140,7 +140,7 @@ class FileReader:
                 world.declare(file.stream, file.declared)
                 changed.add(key)
         for key in new:
-            # Every file that has been seen by now declares watchers that must not miss its first message.
+            # Each file that has been seen by now declares watchers that must not miss the stream's first message.
             stream = world.stream(key)
             world.checker.owe(key, {one for one in files.of(stream) if f"{one}.py" in self._seen})
         if is_start:
@@ -164,27 +164,27 @@ class FileReader:
             self._database.wakeups.publish(Signal.STREAMS_CHANGED, *sorted(changed | set(closing)))
 
     def _forgive_unread(self) -> None:
-        """Owe nothing to a file that nobody has read and that is away while the service starts: it cannot be known."""
+        """Require nothing for unread files that are missing at the start, because the reader cannot know them."""
         known = self._seen.keys() | self._files.stored.keys()
         for path, file in self._files.by_path.items():
             if path not in known:
                 self._world.checker.forgive(file.stream.key, file.declared.ref.watcher_id)
 
     def _withdraw(self, path: str) -> str:
-        """Remove what the file declared; return its stream."""
+        """Remove the file's watcher; returns the key of its stream."""
         del self._files.stored[path]
         watcher = int(path.removesuffix(".py"))
         stream = next(one for one in self._world.streams if watcher in one.watchers)
         self._world.withdraw(stream, watcher)
         if not stream.watchers:
-            # Its row is deleted; if it is declared again, it is new.
+            # The stream's row is deleted, so the stream is new if it is declared again.
             self._world.store.closed_until.pop(stream.key, None)
         return stream.key
 
-    # What happens to the files
+    # Changes of the files
 
     async def _deploy(self, tasks: TaskGroup) -> None:
-        """Look when something changed; now and then a file is replaced by being deleted and written again."""
+        """Scan the folder after changes, and replace a file now and then: delete it and write it again."""
         rng, files = self._files.random, self._files
         replaced_at = anyio.current_time() + rng.expovariate(0.1)
         while True:

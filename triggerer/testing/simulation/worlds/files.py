@@ -24,20 +24,24 @@ class File:
     import_s: float
     version: int = 0
     back_at: float | None = None
-    """It is being replaced, and written again at this virtual time; None: it is there."""
+    """The virtual time at which a missing file is written again; None if the file exists."""
 
 
 class Files:
-    """The DAGs folder, which outlives the process. Has a generator of its own: worlds without files draw as ever."""
+    """The DAGs folder, which outlives the process.
+
+    A separate generator leaves the draws of worlds without files as they are.
+    """
 
     def __init__(self, seed: int, store: Store) -> None:
         self.random = Random(f"files {seed}")
         self.by_path: dict[str, File] = {}
         self.stored: dict[str, datetime | None] = {}
-        """The files whose watchers are stored, and since when each is missing; durable."""
+        """The files with stored watchers, each with the time since when it is missing; durable."""
         self.is_reading: Callable[[], bool] = lambda: True
+        """Whether the current reader has files to read."""
         self.on_change: Callable[[], None] = lambda: None
-        """Told that files were written or deleted; it and `is_reading` are those of the present reader."""
+        """Tells the current reader that files were written or deleted."""
         self._store = store
 
     def add(self, stream: Stream, declared: Declared, *, is_slow: bool) -> None:
@@ -47,19 +51,22 @@ class Files:
         self.on_change()
 
     def delete(self, watcher: int) -> None:
-        """Delete its file, for good."""
+        """Delete the watcher's file, for good."""
         self.by_path.pop(f"{watcher}.py", None)
         self.on_change()
 
     def of(self, stream: Stream) -> set[int]:
-        """The watchers of this stream that files declare."""
+        """The watchers of a stream that files declare."""
         return {
             file.declared.ref.watcher_id for file in self.by_path.values() if file.stream is stream
         }
 
     @property
     def is_busy(self) -> bool:
-        """Whether a file is being replaced or read, or a stream waits for that; a clock that jumps ends both early."""
+        """Whether a file is being replaced or read, or a stream waits for a file.
+
+        A clock that jumps would end these waits too early.
+        """
         return (
             self.is_reading()
             or any(file.back_at is not None for file in self.by_path.values())

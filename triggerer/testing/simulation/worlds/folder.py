@@ -1,4 +1,4 @@
-"""Users' own DAG files under simulation: their filters and expressions, on messages that are generated or given."""
+"""Simulates users' own DAG files: their filters and expressions, with generated messages or given ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MADE_UP = (
 
 @dataclass(frozen=True, slots=True)
 class FolderWorkload:
-    """Replaces a world's DAGs and watchers with those of a folder; call it with a world that has not started."""
+    """Replaces a world's DAGs and watchers with the folder's. Call it with a world that has not started."""
 
     dags: tuple[Dag, ...]
     watchers: tuple[ParsedWatcher, ...]
@@ -61,10 +61,10 @@ class FolderWorkload:
         for watcher in self.watchers:
             by_stream.setdefault(watcher.stream_digest, []).append(watcher)
         world.forget_streams()
-        # The capacity of the hosts is not what is tested.
+        # The hosts' capacity is no subject of this test.
         world.capacity = AMPLE
         for watchers in by_stream.values():
-            # A stream has the name of its first watcher in the trace; no other stream has that watcher.
+            # In the trace a stream has the name of its first watcher, which is unique.
             key = f"{watchers[0].asset_name}/{watchers[0].name}"
             templates = tuple(
                 WatcherTemplate(
@@ -82,10 +82,10 @@ class FolderWorkload:
                 world.new_watcher(stream, template)
 
     def load(self, watcher: ParsedWatcher) -> type[BaseEventTrigger]:
-        """The watcher's class.
+        """The class of the watcher's trigger.
 
         Raises:
-            PluginError: It is not in a place from which classes may be loaded.
+            PluginError: The class is not in the folder or in an allowed module.
         """
         return load_trigger_class(
             watcher.classpath,
@@ -98,7 +98,7 @@ def _message(
     samples: tuple[bytes, ...], topic: str, number: int, lane: int, offset: int
 ) -> BrokerMessage:
     value = samples[crc32(str(number).encode()) % len(samples)]
-    # Under the names of each of our brokers: the folder's filters may be for any.
+    # The position has the field names of every broker, because the folder's filters may be for any of them.
     position = {
         **dict.fromkeys(("topic", "queue", "subscription", "entity"), topic),
         **dict.fromkeys(("partition", "group_id", "ordering_key", "session_id"), lane),
@@ -115,13 +115,13 @@ def _shown(watcher: ParsedWatcher) -> str:
 
 
 def _why_not(cls: type[BaseEventTrigger], trigger: BaseEventTrigger) -> str | None:
-    """Return why a trigger cannot be simulated; None: it can be."""
+    """The reason why a trigger cannot be simulated; None if it can be."""
     if trigger.shared_stream_key() is None:
-        return "it runs alone, without a shared stream"
+        return "its trigger has no shared stream"
     kinds = _kinds_read(cls)
     if kinds and not any(_is_message(kind) for kind in kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
-        return f"{cls.__name__} reads {names}, and the simulation makes messages of brokers only"
+        return f"{cls.__name__} reads {names}, but the simulation has only messages of brokers"
     return None
 
 
@@ -130,12 +130,12 @@ def _is_message(kind: type) -> bool:
 
 
 def _kinds_read(cls: type[BaseEventTrigger]) -> tuple[type, ...]:
-    """Return the classes of raw events that the filter's annotation names; empty: it names none, or any."""
+    """The classes of raw events in the filter's annotation; empty if there is none, or if it allows any class."""
     filtering = cls.filter_shared_stream
     try:
         hints = get_type_hints(filtering)
     except NameError:
-        # A name is imported for type checkers only.
+        # The file imports a name for type checkers only.
         return ()
     parameter = next(iter([*inspect.signature(filtering).parameters][1:]), None)
     (element, *_) = get_args(hints.get(parameter or "")) or (None,)
@@ -145,7 +145,7 @@ def _kinds_read(cls: type[BaseEventTrigger]) -> tuple[type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The part of a folder that can be simulated; `left_out` says what cannot, and why."""
+    """The part of a folder that can be simulated. `left_out` names the rest, with reasons."""
 
     workload: FolderWorkload
     left_out: tuple[str, ...]
@@ -158,7 +158,7 @@ def select(
     allowed_modules: tuple[str, ...] = (),
     samples: tuple[bytes, ...] = (),
 ) -> Selection:
-    """Take the DAGs that wait for assets and the watchers that read messages of a shared stream.
+    """Choose the DAGs that wait for assets and the watchers that read messages of a shared stream.
 
     Raises:
         DagError: There is no watcher to simulate.
@@ -169,10 +169,12 @@ def select(
         try:
             condition = condition_from_json(parsed.schedule)
         except DagError:
-            left_out.append(f"DAG {parsed.dag_id}: it does not wait for assets alone")
+            left_out.append(f"DAG {parsed.dag_id}: its schedule has more than assets")
             continue
         if aliases_of(condition):
-            left_out.append(f"DAG {parsed.dag_id}: aliases are resolved by tasks, which do not run")
+            left_out.append(
+                f"DAG {parsed.dag_id}: only tasks resolve aliases, and tasks do not run"
+            )
         else:
             dags.append(
                 Dag(parsed.dag_id, condition, parsed.max_active_runs, parsed.events_per_run)

@@ -1,4 +1,4 @@
-"""An instance of the service that hosts streams: the real host and recorder, and what is noted of them."""
+"""An instance of the service: the real host and recorder, with records of their actions for the checkers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TriggerMaker:
-    """Makes the trigger of a row, under a lease; sometimes its constructor raises."""
+    """Makes the trigger of a row under a lease. Sometimes the constructor raises."""
 
     leased: LeasedStream
     prepared: PreparedTrigger
@@ -58,7 +58,7 @@ class TriggerMaker:
         return [one.watcher_id for one in self.row.watchers]
 
     def __call__(self) -> BaseEventTrigger:
-        # The world has the class; whether it has been loaded is another matter.
+        # The world knows the class, but the instance may not have loaded it.
         self.prepared.class_load.result()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
@@ -69,12 +69,12 @@ class TriggerMaker:
 
 
 def maker_of(member: Member) -> TriggerMaker:
-    """What made a trigger that a simulated host runs."""
+    """The maker of a member's trigger."""
     return cast("TriggerMaker", member.spec.make)
 
 
 def _is_refused(payload: Any) -> bool:
-    """Whether the recorder does not even give it to the store."""
+    """Whether the recorder refuses a payload before it reaches the store."""
     try:
         encode_extra(payload, max_bytes=sys.maxsize)
     except RowRefused:
@@ -83,7 +83,7 @@ def _is_refused(payload: Any) -> bool:
 
 
 class ObservedManager(Manager):
-    """Notes which triggers are hosted under which lease, and checks what the host asks of it.
+    """Records which triggers are hosted under which lease, and checks the host's calls.
 
     A host has no more triggers than its capacity (S9), and stops none without a reason (L4).
     """
@@ -97,7 +97,7 @@ class ObservedManager(Manager):
         super().__init__(context, on_state)
         self._instance = instance
         self._moves: dict[Member, int] = {}
-        """By trigger how often a watcher had moved to it or from it, where none did while it was made."""
+        """The moves of watchers to or from a trigger when it was added, by member."""
 
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         world = self._instance.world
@@ -133,7 +133,7 @@ class ObservedManager(Manager):
         has_moved = self._moves.pop(member, None) != world.moves[trigger_id]
         if trigger_id in world.store.triggers and not has_moved:
             maker.leased.checker.fail(
-                "L4", f"{member.name} was stopped, and nothing about it changed"
+                "L4", f"{member.name} was stopped, although nothing about it changed"
             )
         self._record_source(member, ())
         super().remove(member, on_purpose=on_purpose)
@@ -144,14 +144,14 @@ class ObservedManager(Manager):
         super().replace_source(member, source, name=name)
 
     def _record_source(self, member: Member, watchers: Iterable[WatcherRef]) -> None:
-        """It serves these watchers from now on."""
+        """Record the watchers that a member serves from now on."""
         leased = maker_of(member).leased
         for watcher in [one for one, other in leased.members.items() if other is member]:
             del leased.members[watcher]
         leased.members.update((one.watcher_id, member) for one in watchers)
 
     async def drain(self, timeout: float, members: Iterable[Member] | None = None) -> None:
-        """Note which leases the host is about to release."""
+        """Record which leases the host is about to release."""
         if members is None:
             self._instance.mark_releasing(self._instance.under_lease())
         else:
@@ -173,12 +173,12 @@ class ObservedManager(Manager):
 
 
 def _load(_: str) -> type[BaseEventTrigger]:
-    """The world has the class of each row, under a lease: the manager sees to that."""
+    """Return a placeholder, because `ObservedManager` binds the class of each row to its lease."""
     return BaseEventTrigger
 
 
 class SimulatedParkedWriter(ParkedWriter):
-    """Reads the model's rows."""
+    """The real writer, with reads of the model's rows."""
 
     async def read_stored(
         self, fence: Fence, watcher_id: int, after: int, limit: int, lane: str | None = None
@@ -216,9 +216,9 @@ class Instance:
         self.own_lease = OwnLease(lease, margin=OWN_LEASE_MARGIN, clock=loop.time)
         self._leased_streams: dict[Fence, LeasedStream] = {}
         self._held: set[Fence] = set()
-        """Its leases by its last heartbeat, without those that it has lost or is about to release since."""
+        """The leases of the last heartbeat, without the leases that were lost or are about to be released since."""
         self._releasing: set[Fence] = set()
-        """Those that it is about to release; it may extend them until then."""
+        """The leases that the instance is about to release. It may extend them until then."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
             cast("Any", self.connection),
@@ -280,7 +280,7 @@ class Instance:
                 retry=lease * RETRY_INTERVAL,
                 drain=timedelta(seconds=world.faults.random.uniform(0.1, 10.0)),
                 capacity=world.capacity,
-                # What is shown is judged by what is, and not by what was.
+                # A watcher is shown as running at once, so that `RestChecker` can judge its state.
                 healthy_after=timedelta(),
             ),
             writers=(self.positions, self.parked),
@@ -292,7 +292,7 @@ class Instance:
     def _start_load(
         self, loop: VirtualLoop, perform: Callable[[], Loaded], end: Callable[[Loaded], None]
     ) -> None:
-        """Load a class at once, or, in a world of slow modules, after a while."""
+        """Load a class at once or, in a world with slow modules, after a while."""
         seconds = self.world.draw_loading_time()
         if seconds is None:
             end(perform())
@@ -300,7 +300,7 @@ class Instance:
             loop.call_later(seconds, lambda: end(perform()))
 
     def leased_stream(self, fence: Fence) -> LeasedStream:
-        """The stream of this lease, as this instance hosts it."""
+        """The stream that this instance hosts under a lease."""
         found = self._leased_streams.get(fence)
         if found is None:
             stream = self.world.stream(fence.stream_digest)
@@ -311,42 +311,42 @@ class Instance:
 
     @property
     def hosted_triggers(self) -> int:
-        """How many triggers it hosts, including those that it drains."""
+        """The number of hosted triggers, including triggers that are drained."""
         return sum(leased.triggers for leased in self._leased_streams.values())
 
     def under_lease(self) -> list[LeasedStream]:
-        """The streams whose lease it does not know to be over."""
+        """The streams of all leases, except leases that the instance knows to be over."""
         return list(self._leased_streams.values())
 
     def record_end(self, fence: Fence) -> None:
-        """It stops what runs under this lease. If it cannot release the lease, it starts again under it."""
+        """Record that the instance stops a stream. If it cannot release the lease, it may start the stream again."""
         self._held.discard(fence)
         leased = self._leased_streams.pop(fence, None)
         if leased is not None:
             leased.is_over = True
 
     def mark_stopped(self, leased: LeasedStream) -> None:
-        """It stops a stream at once, which it may not do while its lease holds, by its own clock too (L4)."""
+        """Check a stream that is stopped at once: its lease must be over, or over by the instance's own clock (L4)."""
         if leased.fence in self._held and not self.own_lease.is_over:
-            leased.checker.fail("L4", f"{leased.fence} still holds, and was given up")
+            leased.checker.fail("L4", f"{leased.fence} was given up, although the lease holds")
         self.record_end(leased.fence)
 
     def mark_releasing(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """It is about to release these leases."""
+        """Record that the instance is about to release these leases."""
         self._releasing.update(leased.fence for leased in leased_streams)
         self._held -= self._releasing
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """For want of room it releases only what has grown, or what is beyond its share (L4)."""
+        """Check released streams: each has grown, or the instance owned more than its share (L4)."""
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:
             key = leased.stream.key
             is_as_declared = leased.triggers == shown.loads[key].triggers
             if is_as_declared and not shown.is_beyond_share(self.name):
-                leased.checker.fail("L4", f"{key} did not grow, and gives way to what did")
+                leased.checker.fail("L4", f"{key} was released for want of room, but did not grow")
 
     def _record_leases(self, fences: list[Fence]) -> None:
-        """By its last heartbeat it owns exactly these streams."""
+        """Record the leases of a heartbeat: the instance owns exactly these streams."""
         held = set(fences)
         self._held = held - self._releasing
         for leased in self.under_lease():
@@ -368,8 +368,8 @@ class Instance:
         key: str | None,
         ordinal: int,
     ) -> None:
-        """Hand an event to the recorder, and note the lease under which its filter was started."""
-        # Who submits is the task that drives the filter.
+        """Submit an event to the recorder, and record the lease under which its filter was started."""
+        # The filter's own task submits, so its context has the lease.
         self._submitting = under_lease.get().fence
         if key is not None and _is_refused(yielded.payload):
             self.world.checker.refused.update(
@@ -380,7 +380,7 @@ class Instance:
         self.recorder.submit_nowait(event, yielded, source, key, ordinal)
 
     def _stamp(self) -> datetime:
-        """The time of the event that is being submitted; no two events have the same."""
+        """A unique timestamp for the event that is being submitted."""
         store = self.world.store
         stamp = store.now()
         while stamp in store.derived_under:

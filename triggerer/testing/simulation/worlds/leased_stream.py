@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LeasedStream:
-    """A stream as one instance hosts it under one lease, with the triggers that the host gave to its manager."""
+    """A stream that one instance hosts under one lease, with its hosted triggers."""
 
     def __init__(self, world: World, database: Database, stream: Stream, fence: Fence) -> None:
         self.stream = stream
@@ -28,9 +28,9 @@ class LeasedStream:
         self.relapses = world.relapses
         self._database = database
         self.members: dict[int, Member] = {}
-        """By watcher; one may serve several."""
+        """The members by watcher. A member may serve several watchers."""
         self.parked_before = max((row.id for row in world.store.parked.values()), default=0)
-        """The id of the last row that was parked before it began."""
+        """The highest id of a parked row when the lease began."""
         self.is_over = False
         """Whether the instance knows that the lease is over."""
 
@@ -40,11 +40,11 @@ class LeasedStream:
 
     @property
     def triggers(self) -> int:
-        """How many are hosted."""
+        """The number of hosted triggers."""
         return len(set(self.members.values()))
 
     def cohort(self) -> Cohort:
-        """The watchers that have to answer for what is broadcast now."""
+        """The watchers that must resolve a message that is broadcast now."""
         found: dict[int, Any] = {}
         sharing: dict[Member, set[int]] = {}
         for watcher, member in self.members.items():

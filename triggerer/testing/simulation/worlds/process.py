@@ -1,4 +1,4 @@
-"""One process: the product's services on the models, and what happens to it."""
+"""One process: the product's services on the models, and the actions of operators, users and networks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _WEIGHTS = (14, 3, 1, 2, 2, 1, 2, 1, 1, 1, 3, 2, 2, 1)
 
 
 class Process:
-    """From its start to its end or crash, at which everything in it is lost."""
+    """A process from its start to its end or crash, when everything in its memory is lost."""
 
     def __init__(self, world: World, loop: VirtualLoop) -> None:
         self.world = world
@@ -77,7 +77,7 @@ class Process:
         return self.database.is_alive
 
     def kill(self) -> None:
-        """From now on nothing that it does has an effect on the world."""
+        """Cut the process off, so that it has no effect on the world from now on."""
         self.database.is_alive = False
 
     async def run(self) -> None:
@@ -125,7 +125,7 @@ class Process:
             tasks.cancel_scope.cancel()
 
     def hosted_under(self, fence: Fence) -> set[int]:
-        """The watchers that are hosted under this lease."""
+        """The watchers that are hosted under a lease."""
         return {
             watcher
             for instance in self.instances
@@ -135,7 +135,7 @@ class Process:
         }
 
     def hosting(self, stream: Stream) -> tuple[LeasedStream, SharedStream] | None:
-        """The stream as its owner hosts it, and the lease; None: nobody does."""
+        """The lease of a stream and the stream as its owner hosts it; None if no instance hosts it."""
         held = self.world.store.owners.leases[stream.key]
         for instance in self.instances:
             hosted = instance.host.manager.streams.get(stream.key)
@@ -144,7 +144,7 @@ class Process:
                     return leased, hosted
         return None
 
-    # What happens to it
+    # Actions
 
     async def _operate(self, tasks: anyio.abc.TaskGroup) -> None:
         """Act as operators, users, networks and clocks do; return for an orderly restart."""
@@ -187,7 +187,7 @@ class Process:
                     self._change(action, stream)
 
     def _change(self, action: str, stream: Stream) -> None:
-        """A DAG file changed: change its rows and tell the hosts."""
+        """Change the rows of a DAG file and tell the hosts."""
         world, rng = self.world, self.world.faults.random
         if action == "add" and len(stream.watchers) < 5:
             world.new_watcher(stream)
@@ -196,14 +196,14 @@ class Process:
         elif stream.watchers and action == "delete":
             world.delete_watcher(stream, rng.choice(sorted(stream.watchers)))
         elif action == "delete all":
-            # A message arrives in the moment in which the last watcher goes.
+            # A message arrives just when the last watcher is deleted.
             world.publish(stream)
             for each in sorted(stream.watchers):
                 world.delete_watcher(stream, each)
         self._announce(stream)
 
     async def _sicken(self) -> None:
-        """Have one watcher after the other be unwell for a while."""
+        """Make one watcher after the other unwell for a while."""
         health, world = self.world.health, self.world
         while True:
             await asyncio.sleep(health.random.expovariate(1.0 / world.catching_up_draws.interval_s))
@@ -215,7 +215,7 @@ class Process:
                 world.trace("unwell", watcher=watcher, how=health.sicken(watcher))
 
     async def _suffer_outages(self) -> None:
-        """Have what all filters of a stream need be away for a while."""
+        """Let all filters of a stream fail for a while, again and again."""
         world = self.world
         watchers = [stream.watchers for stream in world.streams]
         await world.health.suffer_outages(
@@ -223,7 +223,7 @@ class Process:
         )
 
     async def _cut_off(self, instance: Instance) -> None:
-        """An instance reaches its broker, but not the database, perhaps for longer than its lease."""
+        """Cut an instance off from the database, but not from its broker, perhaps for longer than its lease."""
         instance.connection.cut_off()
         await asyncio.sleep(self.world.faults.random.uniform(0.0, 3 * self.world.scenario.lease))
         instance.connection.restore()
@@ -233,18 +233,18 @@ class Process:
         self.database.wakeups.publish(Signal.STREAMS_CHANGED, stream.key)
 
     async def _expire(self, stream: Stream) -> None:
-        """The stream's lease expires, as if its owner had been suspended; whoever looks first claims it."""
+        """Let a lease expire, as if its owner had been suspended. The first instance that looks claims it."""
         await self.database.until_unshared()
         self.world.store.mark_shortened([stream.key])
         self.world.store.owners.expiries[stream.key] = self.world.store.now()
         self._announce(stream)
 
     async def _regain(self, stream: Stream) -> None:
-        """The lease expires and the same instance claims it again: the same owner in a new epoch."""
+        """Let a lease expire and its owner claim it again, in a new epoch."""
         await self.database.until_unshared()
         self.world.store.mark_shortened([stream.key])
         held = self.world.store.owners.leases
         owner, epoch = held[stream.key]
         if self.world.files is not None and epoch == 0:
-            return  # nobody has owned it yet, which its epoch says
+            return  # epoch 0: the stream has had no owner yet
         held[stream.key] = (owner, epoch + 1)

@@ -1,4 +1,4 @@
-"""Watchers with equal triggers, which share one: who shares with whom, and how that changes while messages come."""
+"""Shared triggers: which watchers with equal triggers share one, and changes of this while messages come."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.scenario import Scenario
 
 _SHARE: Final = 0.6
-"""How many of those that are declared share the trigger of a sibling, if one has an equal one."""
+"""The share of declared watchers that join a sibling's equal trigger, if there is one."""
 _MOST_MESSAGES: Final = 4
-"""So many come at most just before something changes."""
+"""The most messages that come just before a change."""
 _SOON_S: Final = 0.2
-"""How long it takes at most from the last of them until then."""
+"""The longest time from the last of these messages to the change."""
 _MOST_WATCHERS: Final = 6
-"""Of a stream."""
+"""The most watchers of a stream."""
 
 
 class SharingWorld(Protocol):
-    """What `Sharing` needs of the world (`triggerer.testing.simulation.worlds.world.World`)."""
+    """The part of `triggerer.testing.simulation.worlds.world.World` that `Sharing` needs."""
 
     scenario: Scenario
     faults: FaultInjector
@@ -42,7 +42,7 @@ class SharingWorld(Protocol):
 
 
 class Sharing:
-    """By a generator of its own; outlives every process."""
+    """Draws by a separate generator which watchers share a trigger. It outlives every process."""
 
     def __init__(self, world: SharingWorld) -> None:
         self._random = Random(f"{world.scenario.seed}/who shares")
@@ -52,17 +52,21 @@ class Sharing:
         self._every_s = self._random.choice((1.0, 3.0, 10.0))
 
     def kind_of(self, watcher: int) -> int:
-        """What its filter does: the same for all that may share a trigger, and for good."""
+        """The kind of the watcher's filter, for good. Only watchers of one kind share a trigger."""
         return self._first_kind + watcher % self._kinds
 
     def choose(self, triggers: Sequence[TriggerRow]) -> TriggerRow | None:
-        """The trigger that one that is declared shares, of those that are equal to its own; None: it has its own."""
+        """The trigger that a declared watcher joins, among equal ones; None if the watcher gets its own."""
         if not triggers or self._random.random() >= _SHARE:
             return None
         return self._random.choice(triggers)
 
     async def run(self, announce: Callable[[Stream], None]) -> None:
-        """Change who shares with whom until nothing goes wrong any more; `announce` tells the hosts of a process."""
+        """Change which watchers share a trigger until the faults end.
+
+        Args:
+            announce: Tells the hosts of the current process about a changed stream.
+        """
         random, world = self._random, self._world
         while True:
             await asyncio.sleep(random.expovariate(1.0 / self._every_s))

@@ -1,4 +1,4 @@
-"""Triggers under simulation: filters run as they are, on the model's broker and with injected faults."""
+"""Simulated triggers: unchanged filters on the model of the broker, with injected faults."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class InjectedError(Exception):
 
 
 under_lease: ContextVar[LeasedStream] = ContextVar("under_lease")
-"""Under which the filter was started that runs in this task."""
+"""The lease under which the filter of the current task was started."""
 
 
 class SimulatedTrigger(BaseEventTrigger):
-    """Mixed in before a trigger's class: gives it the model's broker, and faults in its filter."""
+    """A mix-in before a trigger's class, with the model's broker and faults in the filter."""
 
     leased: ClassVar[LeasedStream]
     original: ClassVar[type[BaseEventTrigger]]
@@ -68,7 +68,7 @@ class SimulatedTrigger(BaseEventTrigger):
         def is_selected(event: Any) -> bool:
             try:
                 return read(event) in values
-            except Exception:  # noqa: BLE001  (what cannot be read is for the filter to judge)
+            except Exception:  # noqa: BLE001  (the filter judges an event that cannot be read)
                 return True
 
         subscriber = current_subscriber.get()
@@ -78,7 +78,7 @@ class SimulatedTrigger(BaseEventTrigger):
 
     @staticmethod
     def event_of(broadcast: Any) -> Any:
-        """What filters get of what the group broadcasts."""
+        """The raw event that a filter gets for a broadcast."""
         return broadcast
 
     async def filter_shared_stream(
@@ -98,7 +98,7 @@ class SimulatedTrigger(BaseEventTrigger):
                     probe.yielded += 1
                     yield event
                     await self.leased.faults.delay()
-            # The filter returned, so it is done with the event that it has open.
+            # The filter returned, so it is done with its open event.
             probe.record_answer()
 
     async def cleanup(self) -> None:
@@ -109,7 +109,7 @@ class SimulatedTrigger(BaseEventTrigger):
 
 
 class Acknowledged(SimulatedTrigger):
-    """In ack mode."""
+    """A simulated trigger in ack mode."""
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
@@ -127,7 +127,7 @@ class Acknowledged(SimulatedTrigger):
 
 
 class OnFastPath(SimulatedTrigger):
-    """Without acknowledgements: raw events are the model's deliveries, and filters get the events in them."""
+    """A simulated trigger without acknowledgements. The group broadcasts deliveries, and filters get their events."""
 
     @staticmethod
     def event_of(broadcast: Any) -> Any:
@@ -142,10 +142,10 @@ class OnFastPath(SimulatedTrigger):
 
 
 def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[BaseEventTrigger]:
-    """The class with the model's broker instead of its own; in ack mode if the class is, or if the scenario says so.
+    """A subclass with the model's broker, in ack mode if the class or the scenario is.
 
     Args:
-        kind: What tells the filters of the simulation's own triggers apart.
+        kind: The kind of the filter, for the simulation's own triggers.
     """
     is_acknowledged = leased.scenario.is_acknowledged or is_acknowledging(cls)
     mode = Acknowledged if is_acknowledged else OnFastPath
@@ -154,7 +154,7 @@ def bind(cls: type[BaseEventTrigger], leased: LeasedStream, kind: int) -> type[B
 
 
 class ErrorProbe:
-    """Notes the errors that a filter raises of its own accord, while it has a message open."""
+    """Records the errors that a filter itself raises while it has a message open."""
 
     def __init__(self, leased: LeasedStream) -> None:
         self._errors = leased.checker.filter_errors
@@ -181,7 +181,7 @@ class ErrorProbe:
 
 
 class FilterRecord(ErrorProbe):
-    """Stands between the runtime's stream and the filter: notes what the filter does, and injects faults."""
+    """Stands between the runtime's stream and a live filter, records the filter's answers, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Subscriber) -> None:
         super().__init__(leased)
@@ -190,7 +190,7 @@ class FilterRecord(ErrorProbe):
         self._subscriber = subscriber
         self._last = 0
         self._served: list[int] = []
-        """The watchers for which it reads the event that it has open: not those that are behind."""
+        """The watchers that the open event is for, without watchers that have a backlog."""
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
         subscriber, checker = self._subscriber, self._leased.checker
@@ -202,8 +202,7 @@ class FilterRecord(ErrorProbe):
             served = self._served = [watcher.watcher_id for watcher in source.watchers]
             for watcher in served:
                 checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
-            # A selector may leave events out, and so do lanes in which the watcher is behind; `Checker.on_advance`
-            # knows which.
+            # Selectors and backlogs leave gaps in the numbers. `Checker.on_advance` checks the messages in the gaps.
             expected = (
                 delivery.number > self._last
                 if checker.has_selector(subscriber) or checker.catching_up.is_on
@@ -217,8 +216,8 @@ class FilterRecord(ErrorProbe):
                 return
             self._leased.stand_still(is_behind=False)
             self.mark_given(served, delivery.message.key)
-            note = partial(self._record_rejection, served, delivery.message)
-            current_subscriber.set(Rejecting(subscriber, note))
+            record = partial(self._record_rejection, served, delivery.message)
+            current_subscriber.set(Rejecting(subscriber, record))
             yield delivery.message.event
             self.mark_returned()
             # The filter asks for the next event, so it is done with this one.
@@ -229,7 +228,7 @@ class FilterRecord(ErrorProbe):
             self._leased.checker.catching_up.on_rejected_live(watcher, message)
 
     def record_answer(self) -> None:
-        """The filter is done with the event that it has open, if any."""
+        """Record that the filter is done with its open event, if any."""
         subscriber = self._subscriber
         entry = subscriber.open_entry
         if entry is not None:
@@ -243,19 +242,19 @@ class FilterRecord(ErrorProbe):
 
 
 class Rejecting:
-    """Stands between a filter and the runtime: notes what the filter rejects."""
+    """Stands between a filter and the runtime, and records rejections."""
 
-    def __init__(self, subscriber: Any, note: Callable[[], None]) -> None:
+    def __init__(self, subscriber: Any, record: Callable[[], None]) -> None:
         self._subscriber = subscriber
-        self._note = note
+        self._record = record
 
     def reject_open_event(self, reason: str | None = None) -> bool:
-        self._note()
+        self._record()
         return cast("bool", self._subscriber.reject_open_event(reason))
 
 
 class RereadingRecord(ErrorProbe):
-    """Stands before a filter that catches up beside the group: notes what the filter does, and injects faults."""
+    """Stands before a filter that catches up, records the filter's answers, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Any) -> None:
         super().__init__(leased)
@@ -268,8 +267,8 @@ class RereadingRecord(ErrorProbe):
         self._is_rejected = False
 
     @property
-    def _is_noted(self) -> bool:
-        """Whether what the filter does with its message counts: what it is tried with is no evidence."""
+    def _counts(self) -> bool:
+        """Whether the filter's answer counts. The answer to a probe does not."""
         return self._leased.is_alive and not isinstance(self._in_flight, Probe)
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
@@ -298,7 +297,7 @@ class RereadingRecord(ErrorProbe):
             checker.parked.on_tried(in_flight.backlog, watcher, message)
             return
         if isinstance(in_flight, LaneMessageInFlight):
-            # What was set aside is given whatever lies before it.
+            # A replayed message comes regardless of earlier messages, so only messages of a lane are checked.
             checker.catching_up.on_opened(watcher, message)
             checker.parked.on_given(in_flight.backlog, watcher, message, self._subscriber)
         checker.rest.on_given(watcher, message)
@@ -307,15 +306,15 @@ class RereadingRecord(ErrorProbe):
 
     def _record_rejection(self) -> None:
         self._is_rejected = True
-        if self._open is not None and self._is_noted:
+        if self._open is not None and self._counts:
             self._leased.checker.catching_up.on_rejected(self._watcher, self._open)
 
     def record_answer(self) -> None:
-        """The filter is done with the message that it has open, if any."""
+        """Record that the filter is done with its open message, if any."""
         message, self._open = self._open, None
         if message is None:
             return
-        if self._is_noted:
+        if self._counts:
             self._leased.checker.catching_up.on_passed(self._watcher, message, self.yielded)
             if isinstance(self._in_flight, LaneMessageInFlight):
                 self._leased.checker.handover.on_passed(self._watcher, message)
@@ -331,13 +330,13 @@ class RereadingRecord(ErrorProbe):
 async def inject_fault(
     leased: LeasedStream, watchers: Sequence[int], name: str, message: Message
 ) -> bool:
-    """Inject a fault into a filter that reads for these watchers, or none; True: the fault is that it returns."""
+    """Perhaps inject a fault into the filter of these watchers. True if the filter must return."""
     faults, scenario = leased.faults, leased.scenario
     for watcher in watchers:
         await leased.health.suffer(watcher, message.key)
     await faults.delay()
     if faults.is_instant:
-        # Some take a turn or two more than others.
+        # Some filters take a turn or two longer than others.
         for _ in range(min(watchers) % 4):
             await asyncio.sleep(0)
     if not faults.occur(scenario.filter_fault_rate):

@@ -1,4 +1,4 @@
-"""Ends what is left of a process that has crashed, or that was stopped."""
+"""Ends the remaining tasks of a process that has crashed or was stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.kernel.drawn_faults import FaultInjector
 
 _TIMEOUT_S = 600.0
-"""For all that a process shields from its cancellation; each shield has a deadline of its own."""
+"""The longest time for all shielded work of a process. Each shield has its own deadline."""
 
 
 class Crash(BaseException):
@@ -21,7 +21,7 @@ class Crash(BaseException):
 
 
 class Finished(BaseException):
-    """Nothing is left to do."""
+    """No work is left."""
 
 
 def unwind(
@@ -31,14 +31,14 @@ def unwind(
     faults: FaultInjector,
     checker: Checker,
 ) -> None:
-    """Cancel what is left of a process, and wait for it; nothing that it does has an effect on the world."""
+    """Cancel the tasks of a process and wait for them. They have no effect on the world."""
     kill()
     loop.on_step = None
     were_over, faults.are_over = faults.are_over, True
     task.cancel()
     try:
         if task.done():
-            # It ended in the turn in which it crashed; the loop has yet to be told.
+            # The task ended in the turn of the crash, before its callback could stop the loop.
             loop.call_soon(loop.stop)
             loop.run_forever()
         else:

@@ -1,4 +1,4 @@
-"""What goes on around schedulers: runs that end after a while, and events that are emitted by hand."""
+"""The surroundings of schedulers: runs that end after a while, and events that users emit."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Workload:
-    """Of the schedulers of one process.
+    """Ends the runs of one process and emits events.
 
     Args:
-        longest_run_s: How long a run may take.
-        next_number: For the keys of events.
-        draw_events: What is emitted at once, as an asset's id and a partition key; None: one event without a key.
+        longest_run_s: The longest run, in seconds.
+        next_number: Gives unique numbers for the keys of events.
+        draw_events: Draws the events of one call, as asset ids and partition keys; None for one event without a key.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Workload:
                         if not run.is_ended and pk not in following:
                             following.add(pk)
                             tasks.start_soon(self._end_run, pk, run.dag_id)
-                    # A commit of unknown outcome may be announced before it arrives; the sweep finds its run.
+                    # A commit of unknown outcome may be announced before it arrives. The timeout finds its run.
                     await subscription.wait(timedelta(seconds=10))
 
     async def _end_run(self, pk: int, dag_id: str) -> None:
@@ -64,18 +64,18 @@ class Workload:
         )
 
     async def _end(self, session: Any, *, pk: int, dag_id: str) -> None:
-        """End a run; in the same transaction it emits what it has made."""
+        """End a run and emit its outlet's event, in one transaction."""
         store = self._store
         session.end_run(pk)
         if (outlet := store.dags[dag_id].outlet) is not None:
-            # Of two commits, one of them of unknown outcome, the second finds the event there.
+            # After a commit of unknown outcome, a second commit may find the event in the store.
             name, key = f"made by run {pk}", store.runs[pk].partition_key
             row = EventRow(store.asset_ids[outlet], "{}", store.now(), 0, name, 0, key)
             inserted = await session.perform(insert_events([row]))
             announce(session, Signal.EVENTS_QUEUED, *inserted.dag_ids)
 
     async def emit(self) -> None:
-        """Emit by hand: the ids of events are drawn long before they are committed."""
+        """Emit events as a user does. Their ids are drawn long before the commit."""
         store = self._store
         rows = [
             EventRow(asset, "{}", store.now(), 0, f"emitted {self._next_number()}", 0, key)
@@ -87,7 +87,7 @@ class Workload:
                 announce(cast("Any", session), Signal.EVENTS_QUEUED, *inserted.dag_ids)
                 await asyncio.sleep(store.faults.random.uniform(0.0, 3.0))
         except StoreError:
-            # The caller gets the error and gives up, though an unknown outcome may be a commit.
+            # The user sees the error and gives up, although an unknown outcome may be a commit.
             return
 
     def _draw_one(self) -> list[tuple[int, str | None]]:

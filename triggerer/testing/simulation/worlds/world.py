@@ -1,4 +1,4 @@
-"""The simulated world: all that outlives a process."""
+"""The simulated world: everything that outlives a process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """What a seed has drawn, and what survives a crash; a `Supervisor` runs it."""
+    """Everything that a seed has drawn and that survives a crash. A `Supervisor` runs it."""
 
     def __init__(
         self, scenario: Scenario, *, trace: Callable[[float, int, str], None] | None = None
@@ -65,9 +65,9 @@ class World:
             is_instant=has_instant_answers(scenario),
         )
         self.jitter = Random(scenario.seed)
-        """The generator for the product's back-offs."""
+        """The generator for the jitter of the product's back-offs."""
         self._loads = Random(f"loads {scenario.seed}") if has_slow_modules(scenario.seed) else None
-        """How long trigger classes take to load; None: they are there at once."""
+        """Draws how long trigger classes take to load; None if they load at once."""
         self.checker = Checker()
         self.checker.is_owner = self._is_owner
         if trace is not None:
@@ -104,34 +104,34 @@ class World:
         self.streams: list[Stream] = []
         self._classes: dict[int, type[BaseEventTrigger]] = {}
         self._served_by: dict[int, int] = {}
-        """By watcher the trigger that it was declared with last."""
+        """The trigger of each watcher's last declaration."""
         self.moves = Counter[int]()
-        """By trigger how often a watcher has moved to it, or from it to another."""
+        """How often a watcher has moved to a trigger or away from it, by trigger."""
         self.steps = 0
         self.processes = 0
         self.operator = Operator(self)
         self.replaying = Replaying(self) if has_replays(scenario) else None
         self.recreations = Recreations(self) if has_recreations(scenario) else None
         self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
-        """What changes watchers besides; None: nothing does."""
+        """Deploys watchers while messages come; None in seeds without deployments."""
         self.relapses = (
             Relapses(self) if has_relapses(scenario) and self.catching_up_draws.is_on else None
         )
-        """What else does so; None: nothing."""
+        """Deploys watchers that have just caught up; None in seeds without relapses."""
         self.sharing = Sharing(self) if has_shared_triggers(scenario) else None
-        """Which watchers share a trigger; None: each has its own."""
+        """Decides which watchers share a trigger; None if each watcher has its own."""
         if self.relapses is not None:
             self.store.deleting_position = self.relapses.on_deleting
         self._standstills = Standstills(scenario) if has_standstills(scenario) else None
         self.pass_time: Callable[[float], None] = lambda _: None
-        """Have so many seconds pass at once; it is replaced for each process."""
+        """Lets seconds pass at once; replaced for each process."""
         self.capacity = scenario.capacity
         self._trace = trace
         self._numbers = 0
         self.time: Callable[[], float] = lambda: 0.0
         """The virtual time, in seconds."""
         self.files: Files | None = None
-        """The DAGs folder; None: watchers are declared at once."""
+        """The DAGs folder; None if the world declares watchers itself."""
         self._draw_dags()
         self._draw_streams()
         if scenario.has_files:
@@ -157,7 +157,7 @@ class World:
         return poison.may_stay_at(watcher, message)
 
     def _is_incurable(self, watcher: int) -> bool:
-        """Whether what the watcher cannot take can be set aside: it falls behind alone, and others are tried."""
+        """Whether the watcher's poison can be parked: the watcher falls behind alone, and probes are made."""
         siblings = next(stream.watchers for stream in self.streams if watcher in stream.watchers)
         falls_behind = self.checker.catching_up.falls_behind and len(siblings) > 1
         return falls_behind and self.catching_up_draws.max_deliveries <= MOST_DELIVERIES
@@ -183,7 +183,7 @@ class World:
         self.store.queues[dag.dag_id] = {}
 
     def replace_dags(self, dags: Iterable[Dag], asset_ids: dict[str, int]) -> None:
-        """Use these DAGs instead of those that the seed drew."""
+        """Use these DAGs instead of the seed's own."""
         self.store.dags.clear()
         self.store.queues.clear()
         self.store.asset_ids = asset_ids
@@ -198,14 +198,14 @@ class World:
             template = WatcherTemplate(self._example, {})
             stream = Stream(key, broker, (template,), lambda number, *_: f"message {number}")
             self.add_stream(stream)
-            # Where capacity is limited, streams have different sizes.
+            # With a limited capacity, streams have different sizes.
             is_ample = self.capacity == AMPLE
             count = self.scenario.watchers if is_ample else self.faults.random.randint(1, 4)
             for _ in range(count):
                 self.new_watcher(stream)
 
     def _put_into_files(self, files: Files) -> None:
-        """Declare by files what was drawn: none of it is stored yet, and of each stream one file at least is quick."""
+        """Move the drawn watchers into files. At least one file of each stream is quick to import."""
         for stream in self.streams:
             for number, watcher in enumerate(list(stream.watchers)):
                 declared = self._declared(stream, watcher)
@@ -213,7 +213,7 @@ class World:
                 self.withdraw(stream, watcher)
 
     def stream(self, key: str) -> Stream:
-        """The stream of this key."""
+        """The stream with this key."""
         return next(stream for stream in self.streams if stream.key == key)
 
     def add_stream(self, stream: Stream) -> None:
@@ -221,7 +221,7 @@ class World:
         self.store.owners.leases[stream.key] = (None, 0)
 
     def forget_streams(self) -> None:
-        """Remove those that the seed drew, and their files."""
+        """Remove the seed's own streams and their files."""
         self.files = self.health.poison = self.sharing = None
         self.checker.catching_up.sets_aside = False
         self.streams.clear()
@@ -244,7 +244,7 @@ class World:
             self.files.add(stream, declared, is_slow=self.files.random.random() < 0.5)
 
     def replace_watcher(self, stream: Stream, watcher: int) -> None:
-        """Change its arguments: the same watcher with another trigger."""
+        """Give a watcher another trigger, as after a change of its arguments."""
         declared = self._declared(stream, watcher)
         self._leave_trigger(stream, watcher)
         self.declare(stream, declared)
@@ -255,7 +255,7 @@ class World:
         return Declared(ref, self.class_of(row), row.kwargs)
 
     def delete_watcher(self, stream: Stream, watcher: int) -> None:
-        """Delete it on purpose, or its file, which takes effect once it has been away for long enough."""
+        """Delete a watcher on purpose, or its file. A missing file counts as deleted after its grace."""
         self.checker.deleted.add(watcher)
         if self.files is None:
             self.withdraw(stream, watcher)
@@ -263,7 +263,7 @@ class World:
             self.files.delete(watcher)
 
     def withdraw(self, stream: Stream, watcher: int) -> None:
-        """Remove it from the store, with its positions."""
+        """Remove a watcher from the store, with its positions and replays."""
         self._leave_trigger(stream, watcher)
         for at in [at for at in self.store.positions if at[0] == watcher]:
             del self.store.positions[at]
@@ -274,7 +274,7 @@ class World:
                 self.store.parked[key] = replace(row, state=ParkedState.SET_ASIDE.value)
 
     def declare(self, stream: Stream, declared: Declared) -> None:
-        """Store the watcher, with a trigger of its own, or with one that is equal to it."""
+        """Store a watcher, with a trigger of its own or with a sibling's equal trigger."""
         ref = declared.ref
         before, row = self._served_by.get(ref.watcher_id), self._find_equal(stream, declared)
         if row is None:
@@ -287,7 +287,7 @@ class World:
             self.moves.update((before, row.trigger_id))
 
     def _find_equal(self, stream: Stream, declared: Declared) -> TriggerRow | None:
-        """The trigger of others that the watcher shares from now on, if any."""
+        """The siblings' trigger that the watcher joins, if any."""
         watcher = declared.ref.watcher_id
         if self.sharing is None:
             return None
@@ -302,7 +302,7 @@ class World:
         return self.sharing.choose(equal)
 
     def _leave_trigger(self, stream: Stream, watcher: int) -> None:
-        """The trigger that serves a watcher goes, or serves only the others from now on."""
+        """Remove a watcher from its trigger, and delete the trigger if it has no other watcher."""
         row = stream.watchers.pop(watcher)
         others = tuple(one for one in row.watchers if one.watcher_id != watcher)
         if others:
@@ -311,7 +311,7 @@ class World:
             del self.store.triggers[row.trigger_id]
 
     def _serve(self, stream: Stream, row: TriggerRow, refs: tuple[WatcherRef, ...]) -> None:
-        """Store that the trigger serves these watchers."""
+        """Store a trigger with these watchers."""
         refs = tuple(sorted(refs, key=attrgetter("watcher_id")))
         names = tuple(f"watcher {one.watcher_id}" for one in refs)
         row = replace(row, watchers=refs, watcher_names=names)
@@ -319,11 +319,11 @@ class World:
         stream.watchers.update((one.watcher_id, row) for one in refs)
 
     def kind_of(self, watcher: int) -> int:
-        """What the simulation's own filters do for the watcher: by default what they do for no other."""
+        """The kind of the watcher's simulated filter; unique to the watcher unless triggers are shared."""
         return watcher if self.sharing is None else self.sharing.kind_of(watcher)
 
     def class_of(self, row: TriggerRow) -> type[BaseEventTrigger]:
-        """The class that the row's class path means."""
+        """The trigger class of a row."""
         return self._classes[row.trigger_id]
 
     def next_number(self) -> int:
@@ -340,17 +340,17 @@ class World:
         stream.broker.publish(lane, stream.next_event(self.next_number(), lane, offset))
 
     def draw_loading_time(self) -> float | None:
-        """How long it takes to load a trigger class, in seconds; None: no time."""
+        """The seconds that loading a trigger class takes; None if it takes no time."""
         random, deployments = self._loads, self.deployments
         if random is None or self.faults.are_over:
             return None
         if (deployments is not None and not deployments.is_under_way) or random.random() < 0.5:
             return None
-        # Some take longer than streams wait for them.
+        # Some classes take longer than streams wait for them.
         return random.choice((random.uniform(0, 2), random.uniform(0, 60)))
 
     def stand_still(self, *, is_behind: bool) -> None:
-        """Perhaps nothing runs for a while: called from within a filter, which goes on then."""
+        """Let the process stand still for a while, or not. A filter calls this and then continues."""
         is_busy = self.files is not None and self.files.is_busy
         if self._standstills is None or self.faults.are_over or is_busy:
             return

@@ -1,4 +1,4 @@
-"""What executors share: the clock, the faults, and the check of what is executed."""
+"""The shared parts of simulated executors: the clock, the faults, and the check of executions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Trace = Callable[[float, int, str], None]
 
 
 class Attempt(NamedTuple):
-    """An attempt of a run, as one executor has claimed it."""
+    """An attempt of a run that one executor has claimed."""
 
     executor: str
     run_pk: int
@@ -21,9 +21,9 @@ class Attempt(NamedTuple):
 
 
 class Timeline:
-    """One clock for the database, the kernel and all executors, and what happens by it outside their event loops.
+    """One clock for the database, the kernel and all executors, with an agenda of actions outside their event loops.
 
-    Draws from a generator of its own, so that the other draws of a seed stay what they were.
+    A separate generator leaves the other draws of a seed as they are.
     """
 
     def __init__(self, seed: int, *, first_step: int, trace: Trace | None) -> None:
@@ -31,9 +31,9 @@ class Timeline:
         self.lease = self.random.choice((10.0, 15.0, 30.0))
         sweeps = Random(f"sweeps {seed}")
         self.sweep_every = self.lease * sweeps.choice((0.25, 10.0))
-        """How often an executor sweeps where nothing asks it to."""
+        """The seconds between two regular sweeps of an executor."""
         self.now = 0.0
-        """In seconds."""
+        """The virtual time, in seconds."""
         self.steps = first_step
         self.are_faults_over = False
         self._trace = trace
@@ -41,7 +41,7 @@ class Timeline:
         self._numbers = 0
 
     def on_step(self, loop_time: float) -> None:
-        """An executor does something, at its loop's time."""
+        """Record a step of an executor, at its loop's time."""
         self.steps += 1
         self.now = max(self.now, loop_time)
 
@@ -57,11 +57,11 @@ class Timeline:
         return self._agenda[0][0] if self._agenda else float("inf")
 
     def act(self) -> None:
-        """Do what is due next."""
+        """Perform the next action of the agenda."""
         heapq.heappop(self._agenda)[2]()
 
     def occurs(self, rate: float) -> bool:
-        """Whether a fault does, given its rate."""
+        """Whether a fault occurs now, given its rate."""
         return not self.are_faults_over and self.random.random() < rate
 
     def trace(self, what: str, **details: Any) -> None:
@@ -72,19 +72,19 @@ class Timeline:
 
 
 class ExecutionChecker:
-    """Is told by the workers' processes when they begin and are gone: of one run there is one at a time (S12)."""
+    """Checks that a run has one worker process at a time (S12). The processes report their beginning and end."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.violation: Violation | None = None
         self.executing: dict[int, Attempt] = {}
-        """By run."""
+        """The executing attempts, by run."""
         self._timeline = timeline
 
     def begin(self, attempt: Attempt) -> None:
         self._timeline.trace("executes", **attempt._asdict())
         other = self.executing.get(attempt.run_pk)
         if other is not None and self.violation is None:
-            self.violation = Violation("S12", f"{other} and {attempt} are executed at once")
+            self.violation = Violation("S12", f"{other} and {attempt} run at the same time")
         self.executing[attempt.run_pk] = attempt
 
     def end(self, attempt: Attempt) -> None:

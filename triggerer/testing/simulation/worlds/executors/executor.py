@@ -1,4 +1,4 @@
-"""An executor's process: the real registration, and models of what executes runs under its lease."""
+"""An executor's process: the real registration, and models of the workers under its lease."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ T = TypeVar("T")
 
 _SLOTS = 2
 _TO_DIE_S = 0.5
-"""From the end of the guard to that of the last process of a worker."""
+"""The longest time from the end of the guard to the end of its last worker process."""
 _LENGTHS = (0.05, 0.5, 3.0)
-"""Of runs, in leases: some are still executed when others may begin them."""
+"""The lengths of runs, in leases. A long run is still executed when another executor may begin it."""
 _UNWIND_TIMEOUT_S = 60.0
 
 
 class SimulatedGuard:
-    """Stands in for `LeaseGuard`. Its timer is the kernel's: it ends in time though its executor stands still."""
+    """Stands in for `LeaseGuard`. The kernel runs its timer, so it ends in time even if its executor stands still."""
 
     def __init__(self, timeline: Timeline, loop: VirtualLoop, ends_at: float) -> None:
         self.has_ended = False
         self.workers: list[Worker] = []
         self.returncode: int | None = None
-        self._world = timeline
+        self._timeline = timeline
         self._loop = loop
         self._ended = anyio.Event()
         self._ends_at = 0.0
@@ -51,14 +51,14 @@ class SimulatedGuard:
 
     def extend(self, ends_at: float) -> None:
         self._ends_at = ends_at
-        self._world.call_at(ends_at, self._on_timer)
+        self._timeline.call_at(ends_at, self._on_timer)
 
     def _on_timer(self) -> None:
-        if self._world.now >= self._ends_at:
+        if self._timeline.now >= self._ends_at:
             self.end()
 
     def end(self) -> None:
-        """It is killed, and its workers with it."""
+        """Kill the guard and its workers."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -77,7 +77,7 @@ class SimulatedGuard:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """One attempt of a run in a process of its own, which goes on while its executor stands still."""
+    """One attempt of a run in its own process, which continues while its executor stands still."""
 
     executor: SimulatedExecutor
     attempt: Attempt
@@ -86,7 +86,7 @@ class Worker:
     has_ended: bool = False
 
     def start(self) -> None:
-        """Its process has started. The pipe whose writer is gone ends it at once."""
+        """Called when the process has started. If the guard is gone, its closed pipe ends the process at once."""
         timeline = self.executor.timeline
         if self.is_killed or self.guard.has_ended:
             self._end(is_finished=False)
@@ -99,7 +99,7 @@ class Worker:
             self._end(is_finished=True)
 
     def kill(self) -> None:
-        """It dies soon."""
+        """Let the process die soon."""
         if not self.is_killed and not self.has_ended:
             self.is_killed = True
             timeline = self.executor.timeline
@@ -114,7 +114,7 @@ class Worker:
 
 
 class SimulatedExecutor:
-    """A `LeaseHolder`, as `triggerer.executor.executor.Executor`, whose workers are models."""
+    """A `LeaseHolder`, like `triggerer.executor.executor.Executor`, with models of workers."""
 
     def __init__(
         self, timeline: Timeline, store: ExecutorStore, checker: ExecutionChecker, name: str
@@ -133,7 +133,7 @@ class SimulatedExecutor:
         self._leases_lost = 0
         self._workers: list[Worker] = []
         self._unwritten: dict[int, int] = {}
-        """The attempts that were executed to their end, by run, until that is written."""
+        """The finished attempts, by run, until their results are written."""
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -167,23 +167,23 @@ class SimulatedExecutor:
         self._changed.set()
 
     def forgotten(self) -> list[Attempt]:
-        """The attempts that the store shows as its own, and that it does not execute, while it holds its lease."""
+        """The attempts that the store assigns to this executor and that it does not execute under its lease."""
         if not self._is_lease_held or self._stopping.is_set():
             return []
         known = {worker.attempt.run_pk for worker in self._workers} | self._unwritten.keys()
         ours = self.store.running_at(self.name)
         return [Attempt(self.name, pk, one) for pk, one in ours.items() if pk not in known]
 
-    # Its life
+    # Its event loop
 
     @property
     def next_due(self) -> float | None:
-        """When it does something next, if nobody calls it before."""
+        """The time of its next callback, unless an outside call comes before; None if it only waits for such a call."""
         due = self.loop.next_due()
         return None if due is None else max(due, self.stands_still_until)
 
     def turn(self) -> bool:
-        """Run what is due; False once it has stopped in order."""
+        """Run the due callbacks; returns False once the executor has stopped in order."""
         self.loop.now = max(self.loop.now, self.timeline.now)
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
@@ -195,11 +195,11 @@ class SimulatedExecutor:
         return False
 
     def stop(self) -> None:
-        """Have it stop in order."""
+        """Let the executor stop in order."""
         self._stopping.set()
 
     def crash(self) -> None:
-        """It is killed. Its guard notices, and ends."""
+        """Kill the executor. Its guard notices and ends."""
         self.connection.is_alive = False
         if self.guard is not None:
             self.guard.end()
@@ -234,7 +234,7 @@ class SimulatedExecutor:
             worker.kill()
 
     def on_end(self, worker: Worker, *, is_finished: bool) -> None:
-        """A worker's process has ended."""
+        """Called when a worker's process has ended."""
         self._workers.remove(worker)
         if is_finished:
             self._unwritten[worker.attempt.run_pk] = worker.attempt.number
@@ -253,20 +253,20 @@ class SimulatedExecutor:
                             await self._sweep()
                     await self._claim()
                 except TransientStoreError:
-                    # Runs may have become ours without our knowing which.
+                    # The store may have assigned runs to this executor although it saw an error.
                     self._sweeps.ask()
                     await anyio.sleep(self.timeline.random.uniform(0.1, 2.0))
             with anyio.move_on_after(self.timeline.lease / 4):
                 await self._changed.wait()
 
     async def _sweep(self) -> None:
-        """As `Executor` does: queue again what nobody executes, and end what is somebody else's."""
+        """Sweep as `Executor` does: queue lost runs again, and kill workers of runs that have another owner."""
         executing = list(self._workers)
         known = {worker.attempt.run_pk for worker in executing}
         all_known = known | self._unwritten.keys()
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
-            # What is being written may be the end of an older attempt.
+            # The result that is being written may belong to an older attempt.
             self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:
@@ -299,7 +299,7 @@ class SimulatedExecutor:
         self.timeline.call_later(self.timeline.random.uniform(0.0, 0.3), worker.start)
 
     async def _write(self) -> None:
-        """Write the ends of runs, until the store has taken them."""
+        """Write the results of runs until the store has accepted them."""
         while True:
             for pk, attempt in list(self._unwritten.items()):
                 try:
@@ -313,7 +313,7 @@ class SimulatedExecutor:
                 await self._finished.wait()
 
     async def _ask(self, act: Callable[[], T]) -> T:
-        """A request, with the store's own timeout."""
+        """Send a request, with the store's own timeout."""
         with anyio.move_on_after(self.timeline.lease / 3):
             return await self.connection.request(act)
         raise OutcomeUnknown("the store took too long")

@@ -1,4 +1,4 @@
-"""A model of the database as executors see it: runs, registrations, and requests that are slow or lost."""
+"""A model of the database for executors: runs, registrations, and requests that are slow or lost."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 _SLOW_SHARE = 0.2
 _FAULT_SHARE = 0.03
-"""Of the requests, and again of the answers."""
+"""The share of failing requests, and the share of lost answers."""
 
 
 @dataclass(slots=True)
 class StoredRun:
-    """A row of `dag_run`, as far as executors change it."""
+    """The columns of a `dag_run` row that executors change."""
 
     pk: int
     state: str = "queued"
@@ -38,22 +38,19 @@ class StoredRun:
 
 
 class ExecutorStore:
-    """What is durable. Each method is one transaction, as the statement does it that it is named after.
-
-    The statements are in `triggerer.store.runs`.
-    """
+    """The durable rows. Each method is one transaction and has the name of its statement in `triggerer.store.runs`."""
 
     def __init__(self) -> None:
         self.runs: dict[int, StoredRun] = {}
         self.expiries: dict[str, float] = {}
-        """By executor, when its registration expires."""
+        """The end of each registration, by executor."""
 
     def add_run(self) -> None:
         pk = len(self.runs) + 1
         self.runs[pk] = StoredRun(pk)
 
     def claim_runs(self, executor: str, limit: int) -> dict[int, int]:
-        """The attempts that are now this executor's, by run."""
+        """Claim queued runs; returns their attempts, by run."""
         picked = [run for run in self.runs.values() if run.state == "queued"][:limit]
         for run in picked:
             run.state, run.executor = "running", executor
@@ -62,7 +59,7 @@ class ExecutorStore:
         return {run.pk: run.attempt for run in picked}
 
     def begin_run(self, executor: str, pk: int, attempt: int) -> bool:
-        """Whether the attempt is still this executor's."""
+        """Mark an attempt as begun; returns whether it still belongs to this executor."""
         run = self.runs[pk]
         is_ours = self._is_running_as(run, executor, attempt)
         run.has_begun |= is_ours
@@ -74,12 +71,12 @@ class ExecutorStore:
             run.state = "success"
 
     def running_at(self, executor: str) -> dict[int, int]:
-        """The attempts that are this executor's, by run."""
+        """The running attempts of this executor, by run."""
         running = [run for run in self.runs.values() if run.state == "running"]
         return {run.pk: run.attempt for run in running if run.executor == executor}
 
     def sweep(self, executor: str, known: Set[int], now: float) -> dict[int, int]:
-        """Queue the runs of the dead again, and ours that are not known; return the attempts that are ours, by run."""
+        """Queue runs of dead executors and this executor's unknown runs again; returns its known attempts, by run."""
         running = [run for run in self.runs.values() if run.state == "running"]
         for run in running:
             assert run.executor is not None
@@ -107,7 +104,7 @@ class ExecutorStore:
 
 
 class Session:
-    """A transaction on one executor's registration; it changes the store at its commit."""
+    """A transaction on one executor's registration. Its commit changes the store."""
 
     def __init__(self, connection: ExecutorConnection) -> None:
         self.connection = connection
@@ -115,7 +112,7 @@ class Session:
 
 
 class ExecutorConnection:
-    """Stands in for `Database` in one executor. A request that was sent arrives even if its sender stands still."""
+    """Stands in for `Database` in one executor. A sent request arrives even if its executor stands still."""
 
     name = "the database"
 
@@ -124,18 +121,18 @@ class ExecutorConnection:
         self.store = store
         self._loop = loop
         self.is_alive = True
-        """Whether its process is: what a dead one would send does not arrive."""
+        """Whether the executor's process is alive. Requests of a dead process do not arrive."""
         self.is_cut_off = False
 
     def restore(self) -> None:
         self.is_cut_off = False
 
     async def request(self, act: Callable[[], T]) -> T:
-        """Have the database do this.
+        """Let the database perform `act`.
 
         Raises:
-            OutcomeUnknown: It may have done it, or may not.
-            StoreUnavailable: It has not.
+            OutcomeUnknown: The database may have performed it.
+            StoreUnavailable: The database has not performed it.
         """
         timeline, rng = self.timeline, self.timeline.random
         reply: asyncio.Future[T] = self._loop.create_future()
@@ -155,7 +152,7 @@ class ExecutorConnection:
             if not self.is_alive:
                 return
             if self.is_cut_off:
-                # It never arrives, and nobody says so: whoever asks has a timeout.
+                # The request is lost without an answer. The caller has a timeout.
                 return
             if timeline.occurs(_FAULT_SHARE):
                 answer(reply.set_exception, StoreUnavailable("the database does not answer"))
@@ -199,7 +196,7 @@ class InstanceModel:
         timeline = session.connection.timeline
         expiries = session.connection.store.expiries
         until = await session.connection.request(lambda: timeline.now + expiry.total_seconds())
-        # The row's lock, which the model lacks, keeps the order of two heartbeats.
+        # The model lacks the row's lock, which orders two heartbeats, so the later expiry wins.
         session.changes.append(
             lambda: expiries.update({instance_id: max(until, expiries.get(instance_id, 0.0))})
         )

@@ -1,7 +1,6 @@
-"""Two executors that share the runs of a store, each with an event loop of its own, and what happens to them.
+"""A separate world of two executors that share the runs of a store, each with its own event loop, and their faults.
 
-It is a world by itself, beside that of hosts and schedulers: an executor that is stopped (SIGSTOP) is an event loop
-that is not run, while its workers, its guard and the database go on.
+The event loop of a stopped executor (SIGSTOP) does not run, while its workers, its guard and the database continue.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from triggerer.testing.simulation.worlds.executors.executor_store import Executo
 
 _LEASES_WITH_FAULTS = 8
 _LEASES_AFTERWARDS = 40
-"""A run is ended by then: each takes three leases at most, and those of dead executors are queued again after one."""
+"""Every run has ended by then: a run takes up to three leases, and a dead executor's run is requeued after one."""
 _ACTIONS = ("queue", "stand still", "cut off", "crash", "restart", "end the guard")
 _WEIGHTS = (5, 4, 2, 1, 1, 1)
 
@@ -35,7 +34,7 @@ class ExecutorWorld:
         self._forgotten_since: dict[Attempt, float] = {}
 
     def run(self) -> None:
-        """Until every run has ended.
+        """Run until every run has ended.
 
         Raises:
             Violation: A promise was broken.
@@ -64,23 +63,23 @@ class ExecutorWorld:
             return False
         left = [run for run in self.store.runs.values() if run.state in {"queued", "running"}]
         bound = self.timeline.lease * (_LEASES_WITH_FAULTS + _LEASES_AFTERWARDS)
-        # The runs of the dead are found by a sweep.
+        # A sweep finds the runs of dead executors.
         bound += self.timeline.sweep_every
         if left and self.timeline.now > bound:
-            raise Violation("L1", f"long after the last fault {left[0]} has not ended")
+            raise Violation("L1", f"{left[0]} has not ended long after the last fault")
         return not left and not self._checker.executing
 
     def _check_forgotten(self) -> None:
-        """What an executor has lost while it holds its lease is queued again at once: it knows of that."""
+        """Check that an executor soon requeues runs that it lost under its lease, because it knows of them."""
         timeline, before = self.timeline, self._forgotten_since
         forgotten = [one for executor in self._executors for one in executor.forgotten()]
         self._forgotten_since = {one: before.get(one, timeline.now) for one in forgotten}
         for one, since in self._forgotten_since.items():
             if timeline.now - since > timeline.lease:
-                raise Violation("L1", f"nobody executes {one}, and it is not queued again")
+                raise Violation("L1", f"no executor executes {one}, and it is not queued again")
 
     def _next(self) -> None:
-        """Do what is due next: something outside the executors, or a turn of one."""
+        """Perform the next due action: an action of the agenda, or a turn of an executor."""
         timeline = self.timeline
         due, chosen = timeline.next_due, None
         for executor in self._executors:
@@ -94,7 +93,7 @@ class ExecutorWorld:
             self._executors.remove(chosen)
             self._start()
 
-    # What happens to them
+    # Actions
 
     def _start(self) -> None:
         # The id of an executor is new at every start.

@@ -1,6 +1,6 @@
-"""Which runs of partition keys there have to be, by an account of its own: nothing of the scheduler is asked here.
+"""Checks the runs of partition keys, independently of the scheduler.
 
-It sees each commit: what came into a DAG's queue and what left it, and which runs were made.
+It observes each commit: the events that entered or left a DAG's queue, and the created runs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Account:
-    """Of one DAG."""
+    """The events and runs of one DAG, by the checker's own account."""
 
     seen: set[int] = field(default_factory=set)
     queue: set[int] = field(default_factory=set)
-    """Events that were not divided yet."""
+    """Events that are not divided yet."""
     waits: dict[str, set[int]] = field(default_factory=dict)
-    """By key."""
-    in_flight: dict[str, set[int]] = field(default_factory=dict)
-    """Likewise; a key that is here has had a run."""
+    """The events that wait for a run, by key."""
+    taken: dict[str, set[int]] = field(default_factory=dict)
+    """The events that runs took, by key. Each key here has had a run."""
     runs: list[Run] = field(default_factory=list)
-    """Of the transaction that commits."""
+    """The runs of the transaction that commits."""
     is_remapped: bool = False
 
     def divide(self, event: int, keys: frozenset[str]) -> None:
         self.queue.discard(event)
         for key in keys:
-            if event not in self.in_flight.get(key, ()):
+            if event not in self.taken.get(key, ()):
                 self.waits.setdefault(key, set()).add(event)
 
     def return_to_queue(self) -> None:
@@ -44,7 +44,7 @@ class _Account:
 
 
 class PartitionChecker(TimeChecker):
-    """Notes the first broken promise (P1 to P4, and T4); says which keys are due and have no run (L2)."""
+    """Reports broken promises (P1 to P4, and T4), and finds keys that are due without a run (L2)."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -52,7 +52,7 @@ class PartitionChecker(TimeChecker):
             dag_id: _Account() for dag_id, dag in store.dags.items() if dag.keyed is not None
         }
         self.set_back = timedelta()
-        """By how much the database's clock was set back, all times together."""
+        """The sum of all steps by which the database's clock was set back."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         super().on_run(dag, state, run)
@@ -88,29 +88,29 @@ class PartitionChecker(TimeChecker):
             self._fail("P1", f"{run.run_id} of {dag.dag_id} has no partition key")
             return
         waited = account.waits.pop(key, set())
-        has_run = key in account.in_flight
+        has_run = key in account.taken
         if set(run.events) != waited or not waited:
-            told = f"took {sorted(run.events)}, and {sorted(waited)} waited for the key"
+            told = f"took {sorted(run.events)}, but {sorted(waited)} waited for the key"
             self._fail("P1", f"{run.run_id} of {dag.dag_id} for {key} {told}")
-        account.in_flight.setdefault(key, set()).update(run.events)
-        # A period that had begun before the clock was set back is over no later than by that clock.
+        account.taken.setdefault(key, set()).update(run.events)
+        # A period that began before the clock was set back may end by the former clock.
         at = run.made_at + self.set_back
-        there = self._there(waited)
+        arrived = self._arrived(waited)
         assert dag.keyed is not None
-        if not dag.keyed.is_due(key, there, at, has_run=has_run):
-            self._fail("P2", f"{dag.dag_id} is run for {key} at {at}, and there is only {there}")
-        quiet, newest = dag.quiet_period_s, max((one.at for one in there), default=at)
+        if not dag.keyed.is_due(key, arrived, at, has_run=has_run):
+            self._fail("P2", f"{dag.dag_id} is run for {key} at {at}, but has only {arrived}")
+        quiet, newest = dag.quiet_period_s, max((one.at for one in arrived), default=at)
         if quiet is not None and not self.is_clock_set_back:
             passed = (run.made_at - newest).total_seconds()
             if passed < quiet:
                 self._fail("P4", f"{dag.dag_id} is run for {key} {passed} s after an event")
 
     def _compare(self, dag_id: str, account: _Account) -> None:
-        """P3: what waits is there as long as no run has taken it, and once for each key that it is for."""
+        """Check P3: an event waits once for each of its keys, until a run takes it."""
         waits = {key: events for key, events in account.waits.items() if events}
         stored = self._store.partitions[dag_id].waiting()
         if waits != stored:
-            self._fail("P3", f"for {dag_id} {stored} waits, and it has to be {waits}")
+            self._fail("P3", f"for {dag_id} {stored} waits, but {waits} should")
 
     def find_due(self) -> dict[tuple[str, int], str]:
         found = super().find_due()
@@ -127,9 +127,7 @@ class PartitionChecker(TimeChecker):
                 key
                 for key, events in account.waits.items()
                 if events
-                and dag.keyed.is_due(
-                    key, self._there(events), now, has_run=key in account.in_flight
-                )
+                and dag.keyed.is_due(key, self._arrived(events), now, has_run=key in account.taken)
             ]
             queued = {one for one in account.queue if self._asset(one) in dag.keyed.assets}
             if due or queued:
@@ -138,7 +136,7 @@ class PartitionChecker(TimeChecker):
         return found
 
     def record_clock(self, by: timedelta) -> None:
-        """The database's clock is set."""
+        """Record that the database's clock is set."""
         super().record_clock(by)
         self.set_back += max(-by, timedelta())
 
@@ -147,7 +145,7 @@ class PartitionChecker(TimeChecker):
         assert keyed is not None
         return keyed.keys_of(self._asset(event), self._store.event_keys.get(event))
 
-    def _there(self, events: set[int]) -> frozenset[Arrival]:
+    def _arrived(self, events: set[int]) -> frozenset[Arrival]:
         times, keys = self._store.event_times, self._store.event_keys
         return frozenset(Arrival(self._asset(one), keys[one] or "", times[one]) for one in events)
 

@@ -72,12 +72,12 @@ _OF_TIMETABLES: Final[dict[str, PartitionMapper]] = {
     "hour two": _hour(MinimumCount(2)),
     "hour late": _hour(WaitUntil(AFTER_HOUR)),
 }
-"""Of keys that timetables give."""
+"""The mappers of keys from timetables."""
 _NEEDS: Final[dict[str, Condition]] = {"a": _A, "a & b": _A & _B, "a | b": _A | _B}
 
 
 def schedule_for(keyed: Keyed) -> Schedule:
-    """What the file of a DAG says whose runs are these."""
+    """The product's schedule for the checker's model of it."""
     mappers = {
         asset: {**_MAPPERS, **_OF_TIMETABLES}[kind]
         for asset, kind in zip(ASSETS, keyed.mappers, strict=True)
@@ -92,7 +92,7 @@ def schedule_for(keyed: Keyed) -> Schedule:
 
 
 def draw_dag(rng: Random, dag_id: str, keyed: Keyed | None = None) -> Dag:
-    """Draw a DAG; of runs with keys of timetables, if they are given."""
+    """Draw a partitioned DAG, for the given model of its schedule or for any."""
     keyed = keyed or _draw_keyed(rng)
     is_late = rng.random() < 0.2
     return Dag(
@@ -110,12 +110,12 @@ def draw_dag(rng: Random, dag_id: str, keyed: Keyed | None = None) -> Dag:
 
 
 def draw_follower(rng: Random, dag_id: str) -> Dag:
-    """Draw a DAG that follows others, which timetables give keys."""
+    """Draw a partitioned DAG that follows DAGs with keys from timetables."""
     return draw_dag(rng, dag_id, _draw_keyed_by_time(rng))
 
 
 def draw_change(rng: Random, dag: Dag, *, is_follower: bool = False) -> Dag:
-    """What somebody may change in its file: its mappers, its expression, its quiet period or its cap."""
+    """Draw a change of the DAG's file: its mappers, its expression, its quiet period or its cap."""
     drawn = rng.random()
     if drawn < 0.3:
         return replace(dag, max_active_runs=rng.choice((1, 2, 16)))
@@ -128,7 +128,7 @@ def draw_change(rng: Random, dag: Dag, *, is_follower: bool = False) -> Dag:
 def _draw_keyed(rng: Random) -> Keyed:
     kinds = sorted(_MAPPERS)
     if rng.random() < 0.5:
-        # The runs of both assets have the same keys.
+        # Choose mappers whose runs have the same keys for both assets.
         kinds = rng.choice((["all", "late", "two"], ["all", "late", "same"], ["months", "same"]))
     return Keyed(rng.choice(sorted(_NEEDS)), (rng.choice(kinds), rng.choice(kinds)))
 

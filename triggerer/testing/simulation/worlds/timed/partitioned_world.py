@@ -1,4 +1,4 @@
-"""Schedulers and DAGs that are scheduled by partition keys, and what happens to them: another world by itself."""
+"""A separate world of schedulers and DAGs that are scheduled by partition keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.testing.simulation.worlds.timed.timed_world import TimedWorld
 
 
 class PartitionedWorld(TimedWorld):
-    """As the world of timetables, with events that have partition keys."""
+    """The world of timetables, with partitioned DAGs and events with partition keys."""
 
     name: ClassVar[str] = "partitions"
     action_interval_s: ClassVar[float] = 90.0
@@ -33,12 +33,12 @@ class PartitionedWorld(TimedWorld):
         self._keys: list[str | None] = keys
 
     def run(self) -> None:
-        """Until the hour without faults is over.
+        """Run until the hour without faults is over.
 
         Raises:
             Violation: A promise was broken.
         """
-        # The product's bound is far beyond what a seed emits.
+        # The product's bound is far too large for a seed.
         module = cast("Any", dividing)
         before, module.MOST_EVENTS = module.MOST_EVENTS, self._most_divided
         try:
@@ -47,7 +47,7 @@ class PartitionedWorld(TimedWorld):
             module.MOST_EVENTS = before
 
     def draw_events(self) -> list[tuple[int, str | None]]:
-        """Some events at once, as an asset's id and a key."""
+        """Draw some events: for each the id of its asset, and its partition key."""
         assets = sorted(self.store.asset_ids.values())
         number = self.random.randint(1, 5)
         return [(self.random.choice(assets), self.random.choice(self._keys)) for _ in range(number)]

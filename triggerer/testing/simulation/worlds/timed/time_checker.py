@@ -1,6 +1,6 @@
-"""Which runs timetables ask for, by an account of its own: nothing of `triggerer.scheduler` is asked here.
+"""Checks the runs of timetables, independently of `triggerer.scheduler`.
 
-It knows what is committed, and what a timetable answers.
+It knows only the committed rows and the timetables' answers.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _LONGEST_CHAIN = 5_000
 
 
 class TimeChecker:
-    """Notes the first broken promise with the store's checker (T1 to T6); says what is due and has no run (L2)."""
+    """Reports broken promises to the store's checker (T1 to T6), and finds DAGs that are due without a run (L2)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._changed: set[str] = set()
         """DAGs whose schedule has changed."""
         self._made_ahead: set[str] = set()
-        """DAGs with a run that was made before its time, since a host's clock was ahead."""
+        """DAGs with a run that was created too early because a host's clock was ahead."""
         self.is_clock_set_back = False
         """Whether the database's clock ever was."""
 
     def on_creating(self, run: Run, read_at: ReadAt | None) -> None:
-        """T3: nothing is run before it is due, by the clock of the database."""
+        """Check T3: no run is created before it is due by the database's clock."""
         if run.run_type is not RunType.SCHEDULED or read_at is None:
             return
         here = self._store.now()
         allowed = max(read_at.database, here)
         dag = self._store.dags[run.dag_id]
         if _answers_now(dag):
-            # It was asked after that, and its host's clock may have been set since.
+            # The timetable was asked later, and its host's clock may have been set since.
             asked_at = read_at.host + max(here - read_at.database, timedelta())
             allowed = max(allowed, host_now(), asked_at)
         if run.run_after > allowed:
@@ -55,10 +55,10 @@ class TimeChecker:
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         if state.is_paused or state.is_stale:
-            self._fail("T4", f"{dag.dag_id} is paused or stale, and got a run")
+            self._fail("T4", f"{dag.dag_id} is paused or stale, but got a run")
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
-            # It may be later than the snapshot by which the scheduler has decided, but never earlier.
+            # The run may be later than the scheduler's snapshot, but never earlier.
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
@@ -78,7 +78,7 @@ class TimeChecker:
             self._check_chain(dag, run, others)
 
     def _check_chain(self, dag: Dag, run: Run, others: list[Run]) -> None:
-        """T2: with catch-up each run is the one that follows the last."""
+        """Check T2: with catch-up each run follows the run before it."""
         if isinstance(dag.on, OnBoth):
             before = max(others, key=lambda one: one.pk, default=None)
             if self.is_clock_set_back:
@@ -88,7 +88,7 @@ class TimeChecker:
             before = max(earlier, key=lambda one: one.run_after, default=None)
         info = self._following(dag, before)
         if info is None or info.data_interval != run.interval:
-            self._fail("T2", f"{dag.dag_id} is run for {run.interval}, and {info} was to be next")
+            self._fail("T2", f"{dag.dag_id} is run for {run.interval}, but {info} should be next")
 
     def on_changed(self, dag: Dag, state: DagState) -> None:
         before = self._store.dags[dag.dag_id]
@@ -96,7 +96,7 @@ class TimeChecker:
             self._changed.add(dag.dag_id)
 
     def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
-        """T5: what was due is not replaced by what is not, unless it was run."""
+        """Check T5: a due run that was not created is not replaced by a run that is not due."""
         due = self._store.states[dag_id].next_run
         if due is None or due.run_after > decided_at:
             return
@@ -105,7 +105,7 @@ class TimeChecker:
         dag = self._store.dags[dag_id]
         if isinstance(dag.on, OnBoth) or _answers_now(dag):
             return
-        # Of several that were missed, the timetable names the last.
+        # After several missed runs the timetable names the last one.
         if not any(
             run.interval is not None and run.run_after >= due.run_after
             for run in self._runs(dag_id)
@@ -113,14 +113,14 @@ class TimeChecker:
             self._fail("T5", f"{dag_id} was due for {due}, got no run, and waits for {info}")
 
     def record_clock(self, by: timedelta) -> None:
-        """The database's clock is set."""
+        """Record that the database's clock is set."""
         self.is_clock_set_back |= by < timedelta()
 
     def on_committed(self) -> None:
-        """A transaction is durable, whatever it was."""
+        """Check nothing here; a subclass may."""
 
     def find_due(self) -> dict[tuple[str, int], str]:
-        """Return what is due and has no run, for each DAG and the number of runs that it has."""
+        """The due runs that do not exist, by DAG and the DAG's number of runs."""
         found: dict[tuple[str, int], str] = {}
         for dag_id, dag in self._store.dags.items():
             state, active = self._store.states[dag_id], self._store.active_runs(dag_id)
@@ -153,7 +153,7 @@ class TimeChecker:
         )
 
     def _due_moment(self, dag: Dag, state: DagState) -> DagRunInfo | None:
-        """What its timetable, asked now or when it was asked last, has due and has no run."""
+        """A due run that does not exist, by the timetable's answer now or by its last answer."""
         here = self._store.now()
         runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
         past = [run for run in runs if _moment_of(dag, run) <= here + _CLOCK_STEP]
@@ -161,12 +161,12 @@ class TimeChecker:
         asked = [self._following(dag, last)]
         if not isinstance(dag.on, OnBoth):
             if dag.dag_id in self._made_ahead & self._changed:
-                # Which run is its last changes while those that were made ahead of their time fall due. The timetable
-                # is not asked again for that: it holds what it answered when it was asked.
+                # The DAG's last run changes when runs that were created too early become due. The scheduler does not
+                # ask the timetable again for that, so its last answer counts.
                 asked.clear()
             asked.append(state.next_run)
         if isinstance(dag.on, OnBoth):
-            # Where the clock was set back, the last by its instant is not the one made last.
+            # After the clock was set back, the run with the latest instant is not the newest run.
             asked = [self._not_made(dag, info, runs) for info in asked]
         for info in asked:
             if info is not None and info.run_after <= here:
@@ -178,14 +178,14 @@ class TimeChecker:
         return None
 
     def _not_made(self, dag: Dag, info: DagRunInfo | None, runs: list[Run]) -> DagRunInfo | None:
-        """The first, from `info` on, whose interval has no run."""
+        """The first run of the chain, beginning with `info`, whose interval has no run."""
         made = {run.interval for run in runs}
         while info is not None and info.data_interval in made:
             info = next_info(dag.on, info.data_interval, dag.restriction)
         return info
 
     def _following(self, dag: Dag, last: Run | None) -> DagRunInfo | None:
-        """What comes after a run: the next in the chain that is later than it."""
+        """The first run of the chain that is later than `last`."""
         interval = None if last is None else last.interval
         for _ in range(_LONGEST_CHAIN):
             info = next_info(dag.on, interval, dag.restriction)
@@ -204,10 +204,10 @@ class TimeChecker:
 
 
 def _moment_of(dag: Dag, run: Run) -> datetime:
-    """When the timetable asked for a run, or before.
+    """The instant at which the timetable asked for a run, or an earlier one.
 
-    One that waits for assets, too, is named after the instant at which it was made: by a clock that has been set back
-    since that may lie ahead, and its interval is not run again.
+    A run of a schedule with assets and time has the instant of its creation, which is in the future if the clock was
+    set back since. Its interval is not run again.
     """
     if isinstance(dag.on, OnBoth) and run.interval is not None:
         return min(run.run_after, run.interval.end)
@@ -215,7 +215,7 @@ def _moment_of(dag: Dag, run: Run) -> datetime:
 
 
 def _answers_now(dag: Dag) -> bool:
-    """Whether its timetable may answer with the time of the host on which it is asked."""
+    """Whether the DAG's timetable may answer with the current time of its host."""
     timetable = timetable_in(dag.on)
     if isinstance(timetable, Keyed):
         timetable = timetable.timetable
@@ -225,7 +225,7 @@ def _answers_now(dag: Dag) -> bool:
 
 
 def _key_of(dag: Dag, interval: DataInterval) -> str | None:
-    """The partition key that its file asks for: the start of the data interval, on the clock of a zone."""
+    """The partition key of an interval: its start, in the timetable's zone and format; None without keys."""
     match timetable_in(dag.on):
         case CronPartitionTimetable() | Keyed() as keyed:
             start = interval.start.astimezone(cast("tzinfo", keyed.timezone))

@@ -25,7 +25,7 @@ from triggerer.testing.simulation.worlds.timed import partitioned_dags
 
 _X, _Y, _Z = ASSETS = tuple(Asset(name=name) for name in "xyz")
 OUTLETS = partitioned_dags.ASSETS
-"""What the runs make."""
+"""The assets that the runs update."""
 _CONDITIONS: tuple[Condition, ...] = (_X, _Y, _X & _Y, _X | _Y, _X & (_Y | _Z))
 _TIMETABLES: tuple[Timetable, ...] = (
     CronDataIntervalTimetable("*/10 * * * *", timezone="UTC"),
@@ -36,7 +36,7 @@ _TIMETABLES: tuple[Timetable, ...] = (
     DeltaDataIntervalTimetable(timedelta(minutes=12)),
     DeltaTriggerTimetable(timedelta(minutes=9)),
 )
-# No two of them ask for one data interval at different times: after a change of the file it would be run again.
+# No two timetables ask for one data interval at different times, because a changed file would run it again.
 _KEYED: tuple[Timetable, ...] = (
     CronPartitionTimetable("*/12 * * * *", timezone="UTC", run_offset=-1, key_format=MINUTE_FORMAT),
     CronPartitionTimetable("1,31 * * * *", timezone="UTC", run_offset=1, key_format=MINUTE_FORMAT),
@@ -51,7 +51,7 @@ _KEYED: tuple[Timetable, ...] = (
 
 
 def draw_dag(rng: Random, dag_id: str, *, is_followed: bool) -> Dag:
-    """Draw a DAG of any kind; one that is followed has a timetable with keys as a rule."""
+    """Draw a DAG of any kind. If other DAGs follow it, its timetable usually gives keys."""
     start = EPOCH + timedelta(minutes=rng.randint(-180, 30))
     dag = Dag(
         dag_id,
@@ -70,7 +70,11 @@ def draw_dag(rng: Random, dag_id: str, *, is_followed: bool) -> Dag:
 
 
 def _draw_schedule(rng: Random, dag: Dag, keyed: float) -> Dag:
-    """The same DAG with another schedule; `keyed` is how likely its timetable gives keys."""
+    """Draw a schedule for a DAG.
+
+    Args:
+        keyed: The probability that the timetable gives keys.
+    """
     timetable = _draw_timetable(rng, keyed)
     condition = rng.choice(_CONDITIONS)
     schedule: Schedule = rng.choice(
@@ -87,7 +91,7 @@ def _draw_schedule(rng: Random, dag: Dag, keyed: float) -> Dag:
 
 
 def draw_change(rng: Random, dag: Dag) -> Dag:
-    """What somebody may change in its file: its timetable, its dates, catch-up or its cap."""
+    """Draw a change of the DAG's file: its timetable, its dates, catch-up or its cap."""
     if dag.keyed is not None:
         return partitioned_dags.draw_change(rng, dag, is_follower=True)
     drawn = rng.random()

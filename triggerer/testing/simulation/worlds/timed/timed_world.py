@@ -1,7 +1,4 @@
-"""One to four schedulers and DAGs with timetables, and what happens to them.
-
-It is a world by itself, beside that of hosts and brokers, with virtual time and draws of its own.
-"""
+"""A separate world of one to four schedulers and DAGs with timetables, with its own virtual time and draws."""
 
 from __future__ import annotations
 
@@ -40,10 +37,10 @@ from triggerer.testing.simulation.worlds.workload import Workload
 
 _FAULTS_S = 3 * 3600.0
 _CALM_S = 3600.0
-"""How long it goes on once nothing was due."""
+"""The time that the world continues after no run was due."""
 _UNTIL_IDLE_S = 12 * 3600.0
 _BOUND_S = 240.0
-"""The longest that something may be due without faults: a gap, a quiet period, and runs at the cap fit into it."""
+"""The longest time that a run may be due without faults. A gap, a quiet period, and runs at the cap fit into it."""
 _SWEEP = timedelta(minutes=30)
 _LONGEST_RUN_S = 60.0
 _ACTIONS = (
@@ -54,14 +51,14 @@ _HARMLESS = {"emit", "pause", "resume", "parse"}
 
 
 class TimedWorld:
-    """Runs schedulers through hours with faults, until nothing is due, and through an hour without any."""
+    """Runs schedulers for hours with faults, then until no run is due, then for an hour without faults."""
 
     name: ClassVar[str] = "timetables"
-    """Its draws are those of a generator of this name."""
+    """The name of the world's generator."""
     action_interval_s: ClassVar[float] = 240.0
-    """How much time passes between two things that happen, on the average."""
+    """The average time between two actions, in seconds."""
     assets = ASSETS
-    """What events are emitted of."""
+    """The assets of emitted events."""
 
     def __init__(
         self,
@@ -99,7 +96,7 @@ class TimedWorld:
             self.store.queues[dag.dag_id] = {}
 
     def draw_all_dags(self) -> list[Dag]:
-        """The DAGs as they are at first."""
+        """Draw the DAGs at the start."""
         rng = self.random
         is_followed = rng.random() < 0.5
         dags = [
@@ -109,11 +106,11 @@ class TimedWorld:
         return [*dags, draw_follower(rng, "follower")] if is_followed else dags
 
     def draw_change(self, dag: Dag) -> Dag:
-        """What somebody may change in a DAG's file."""
+        """Draw a change of a DAG's file."""
         return draw_change(self.random, dag)
 
     def draw_events(self) -> list[tuple[int, str | None]]:
-        """What is emitted at once: for each event the id of its asset, and its partition key."""
+        """Draw the events of one call: for each the id of its asset, and its partition key."""
         assets = [self.store.asset_ids[asset.name] for asset in self.assets]
         return [(self.faults.random.choice(assets), None)]
 
@@ -133,7 +130,7 @@ class TimedWorld:
     # Processes, one after the other
 
     def run(self) -> None:
-        """Until the hour without faults is over.
+        """Run until the hour without faults is over.
 
         Raises:
             Violation: A promise was broken.
@@ -164,7 +161,7 @@ class TimedWorld:
         except Finished:
             return False
         except Deadlock:
-            raise Violation("L1", f"nothing moves any more: {self.times.find_due()}") from None
+            raise Violation("L1", f"no task can continue: {self.times.find_due()}") from None
         except Violation:
             raise
         except Exception as error:
@@ -198,11 +195,11 @@ class TimedWorld:
             host.skew = self.store.skew
 
     def _check_waits(self) -> None:
-        """L2: after the faults there is a moment at which nothing is due, and from then on nothing is for long."""
+        """Check L2: at some moment after the faults no run is due, and from then on no run stays due for long."""
         now = self._time()
         with self._hosts[0].as_here():
             due = self.times.find_due()
-        # What was wrong with a clock is noticed by the next sweep.
+        # Only the next sweep notices a wrong clock.
         if not due and self._idle_at is None and now > _FAULTS_S + _SWEEP.total_seconds():
             self.trace("nothing is due")
             self._idle_at = now
@@ -210,24 +207,24 @@ class TimedWorld:
             if now > _FAULTS_S + _UNTIL_IDLE_S:
                 raise Violation("L2", f"{_UNTIL_IDLE_S:.0f} s after the last fault {due}")
             return
-        # A DAG that gets a run is served, though more may be due.
+        # A DAG that gets a run is served, even if more of its runs are due.
         self._due_since = {one: self._due_since.get(one, now) for one in due}
         for one, since in self._due_since.items():
             if now > since + _BOUND_S:
-                raise Violation("L2", f"for {_BOUND_S:.0f} s {due[one]}")
+                raise Violation("L2", f"{due[one]}, for more than {_BOUND_S:.0f} s")
         if now > self._idle_at + _CALM_S:
             raise Finished
 
-    # What happens
+    # Actions
 
     def may(self, action: str) -> bool:
-        """Whether it happens in this seed, and at this time."""
+        """Whether this seed has the action, and has it now."""
         if self.faults.are_over:
             return self._idle_at is not None and action in _HARMLESS
         return self._do_clocks_jump or "clock" not in action
 
     def set_clock(self) -> None:
-        """The database's clock is set: a little, or by a lot."""
+        """Set the database's clock, by a little or by a lot."""
         reach = self.random.choice((0.5, 120.0, 7200.0))
         by = self.random.uniform(-reach, reach)
         self.times.record_clock(timedelta(seconds=by))
@@ -239,7 +236,7 @@ class TimedWorld:
 
 
 class TimedProcess:
-    """The schedulers of a world, from a start to a crash of all of them; each may also die alone."""
+    """The schedulers of a world, from their start to a crash of all. Each may also die alone."""
 
     def __init__(self, world: TimedWorld) -> None:
         self.world = world
@@ -253,10 +250,10 @@ class TimedProcess:
             draw_events=world.draw_events,
         )
         self._alone: dict[int, anyio.CancelScope] = {}
-        """What ends each scheduler, by its host."""
+        """The cancel scope of each scheduler, by its host's number."""
 
     def kill(self) -> None:
-        """From now on nothing that it does has an effect on the world."""
+        """Cut the process off, so that it has no effect on the world from now on."""
         for connection in [self._database, *self._connections.values()]:
             connection.is_alive = False
 
@@ -319,7 +316,7 @@ class TimedProcess:
 
     def _kill_scheduler(self) -> None:
         number = self.world.random.choice(sorted(self._alone))
-        # What it has sent and was not carried out is lost: the server notices that the connection is gone.
+        # Pending requests are lost, because the server notices that the connection is gone.
         self._connections[number].is_alive = False
         self._alone[number].cancel()
 
@@ -338,5 +335,5 @@ class TimedProcess:
         try:
             await self._database.change_dag(dag, is_paused=is_paused, is_stale=is_stale)
         except StoreError:
-            # Whoever asked for it sees the error.
+            # The user sees the error.
             return
