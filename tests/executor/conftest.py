@@ -42,7 +42,7 @@ from triggerer.domain.tasks import task
 
 @dataclass
 class House:
-    """What the tests of the executor live in."""
+    """The environment of executor tests: a store, a DAGs folder, and executors with real workers."""
 
     database: Database
     folder: Path
@@ -66,7 +66,7 @@ class House:
         tasks: Sequence[tuple[str, Sequence[str]]] = (("t", ()),),
         **columns: Any,
     ) -> None:
-        """Write a DAG file, and the row that its parser would have written; `tasks` with what they wait for."""
+        """Write a DAG file, and the row that its parser would store. `tasks` has the upstream tasks of each task."""
         path = self.dags_folder / f"{dag_id}_file.py"
         path.write_text(HEADER + textwrap.dedent(source))
         row = {
@@ -84,7 +84,7 @@ class House:
             announce(session, Signal.DAGS_CHANGED, dag_id)
 
     async def point_at(self, dag_id: str, path: str) -> None:
-        """Have another file define the DAG."""
+        """Let another file define the DAG."""
         async with self.database.transaction() as session:
             await session.execute(update(Dag).where(Dag.dag_id == dag_id).values(path=path))
 
@@ -96,7 +96,7 @@ class House:
             await session.execute(insert(Instance), [row])
 
     async def queue(self, dag_id: str, count: int = 1, **values: Any) -> list[int]:
-        """Queue runs; their primary keys."""
+        """Queue runs, and return their primary keys."""
         now = datetime.now(UTC)
         rows = []
         for _ in range(count):
@@ -129,7 +129,7 @@ class House:
             await session.execute(update(DagRun).where(DagRun.id == pk).values(**values))
 
     async def cancel(self, pk: int) -> None:
-        """What `runs cancel` does."""
+        """Request a cancellation, as `runs cancel` does."""
         async with self.database.transaction() as session:
             state = await request_cancel(session, pk)
             if state is RunState.RUNNING:
@@ -163,7 +163,7 @@ class House:
 
     async def until(self, pk: int, holds: Callable[[DagRun], bool], timeout: float = 60) -> DagRun:
         with anyio.fail_after(timeout):
-            # Polled: a test looks at the store as somebody who knows nothing of the executor.
+            # Poll the store, because a test looks at it like an outsider.
             while True:
                 run = await self.run(pk)
                 if holds(run):
@@ -182,7 +182,7 @@ class House:
         return self.log(run).splitlines()[-1].split(" ", 2)[2]
 
     def executor(self, name: str = "one", **options: Any) -> AbstractAsyncContextManager[Executor]:
-        """Run an executor of this name; leaving the block shuts it down."""
+        """Run an executor with this name. Leaving the block shuts it down."""
         return _running(self, name, options)
 
 
@@ -207,7 +207,7 @@ async def _running(house: House, name: str, options: dict[str, Any]) -> AsyncIte
 
 @asynccontextmanager
 async def open_house(url: str, folder: Path, **options: Any) -> AsyncIterator[House]:
-    """`options` as of `open_database`."""
+    """Open a house. The options go to `open_database`."""
     (folder / "dags").mkdir()
     async with open_database(url, **options) as database:
         yield House(database, folder)
@@ -215,13 +215,13 @@ async def open_house(url: str, folder: Path, **options: Any) -> AsyncIterator[Ho
 
 @pytest.fixture
 async def house(sqlite_url: str, tmp_path: Path) -> AsyncIterator[House]:
-    """On SQLite, for what does not depend on the store."""
+    """A house on SQLite, for tests that do not depend on the store."""
     async with open_house(sqlite_url, tmp_path) as house:
         yield house
 
 
 @pytest.fixture
 async def any_house(store_url: str, tmp_path: Path) -> AsyncIterator[House]:
-    """Once on each database."""
+    """A house on each database in turn."""
     async with open_house(store_url, tmp_path) as house:
         yield house

@@ -53,7 +53,7 @@ async def _started(house: House, pk: int, marker: Path) -> None:
 
 
 async def _stop(pid: int) -> None:
-    """SIGSTOP; until a thread of the process has taken it, others may still read."""
+    """Send SIGSTOP. Until a thread of the process has received it, other threads may still read."""
     os.kill(pid, signal.SIGSTOP)
     with anyio.fail_after(10):
         while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
@@ -102,7 +102,7 @@ async def test_a_worker_that_is_killed_fails_its_run_with_the_reason(house: Hous
 async def test_a_worker_that_dies_between_two_runs_fails_neither(
     house: House, attempt: int
 ) -> None:
-    """It has not taken the second order yet, though it was sent."""
+    """The second order was sent, but the worker had not accepted it yet."""
     await house.add_dag("sleeps", SLEEPS)
     async with house.executor(workers=1) as executor:
         (first,) = await house.ended(*await house.queue("sleeps", params={"long": False}))
@@ -135,7 +135,7 @@ async def test_a_run_that_is_cancelled_as_its_worker_dies_unbegun_is_cancelled(
 
 
 async def test_a_worker_that_dies_while_it_reads_the_file_fails_its_run(house: House) -> None:
-    """It has taken the order: whatever the file does may be why."""
+    """The worker has accepted the order, so the file may be the cause."""
     await house.add_dag("sleeps", SLEEPS)
     await house.add_dag("exits", "os._exit(7)")
     async with house.executor(workers=1):
@@ -147,7 +147,7 @@ async def test_a_worker_that_dies_while_it_reads_the_file_fails_its_run(house: H
 async def test_a_worker_that_cannot_start_fails_its_run(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other one could, and trying again would not end."""
+    """No other executor could start a worker either, and retries would never end."""
     await house.add_dag("sleeps", SLEEPS)
     (house.folder / "sitecustomize.py").write_text("import os; os._exit(9)")
     monkeypatch.setenv("PYTHONPATH", str(house.folder))
@@ -160,7 +160,7 @@ async def test_a_worker_that_cannot_start_fails_its_run(
 async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once it is reaped, its number may belong to somebody else; a slot keeps a dead worker until its next run."""
+    """A reaped process id may belong to a stranger, and a slot keeps a dead worker until its next run."""
     setup = {
         "home": str(tmp_path),
         "dags_folder": str(tmp_path),
@@ -172,7 +172,7 @@ async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     killpg = os.killpg
 
     def kill(group: int, number: int) -> None:
-        # Raises where it is no child of ours any more.
+        # Raises if the process is no longer our child.
         os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         killed.append(number)
         killpg(group, number)
@@ -183,7 +183,7 @@ async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
         os.kill(worker.pid, signal.SIGKILL)
         with anyio.fail_after(10):
             await worker.gone.wait()
-        # What it had left in its group.
+        # The rest of the worker's group was killed.
         assert killed == [signal.SIGKILL]
         assert await worker.reap() == -signal.SIGKILL
         worker.terminate()
@@ -202,7 +202,7 @@ async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
     }
     async with open_worker(setup) as worker:
         assert (await worker.receive())["type"] == "ready"
-        # The event loop has other things to do, and nobody else may reap.
+        # The event loop is busy, and no other code may reap the worker.
         os.kill(worker.pid, signal.SIGKILL)
         os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
         worker.terminate()
@@ -250,12 +250,12 @@ async def test_cancelling_ends_a_running_run_and_all_that_it_started(any_house: 
 async def test_a_run_that_is_cancelled_before_a_worker_has_it_has_a_log_that_says_so(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However long the worker takes to start.
+    # The worker may take any time to start.
     monkeypatch.setattr("triggerer.executor.executor.STALE_SECONDS", 60)
     await house.add_dag("sleeps", SLEEPS)
     marker = house.folder / "marker"
     async with house.executor(workers=1) as executor:
-        # So short that several are claimed at a time.
+        # Runs are so short that the executor claims several at once.
         executor._prefetch.record(0.001)
         first, second = await house.queue("sleeps", 2, params={"marker": str(marker)})
         await _started(house, first, marker)
@@ -309,7 +309,7 @@ async def test_shutting_down_puts_running_runs_back_and_leaves_no_process(
     interrupted = "interrupted: the service stopped, and the run is queued again"
     said = house.said_of_the_end(runs[0])
     assert said == f"INFO triggerer.run: run {runs[0].run_id}: {interrupted}"
-    # What no worker had begun has not been interrupted.
+    # A run that no worker had begun was not interrupted.
     home = runs[0].log_home
     assert home is not None
     assert not Path(log_path(home, runs[1].dag_id, runs[1].run_id)).exists()
@@ -334,7 +334,7 @@ async def test_clean_restarts_use_up_none_of_a_runs_attempts(any_house: House) -
             await _started(house, pk, marker)
             assert (await house.run(pk)).attempt == 1
         assert (await house.run(pk)).state == "queued"
-    # The next start dies without a word: that one counts, and the run is tried again all the same.
+    # The next start dies silently. It counts as an attempt, and the run is tried again.
     params = {"marker": str(house.folder / "last"), "long": False}
     lost = {"state": "running", "executor": "dead", "attempt": 1}
     await house.change_run(pk, params=params, **lost)
@@ -424,7 +424,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def _service(house: House, *, dies_with_the_first_worker: bool = False) -> subprocess.Popen[bytes]:
-    """A process with an executor. Sleeps until it is killed, or kills itself before a worker is started."""
+    """A process with an executor. It sleeps until it is killed, or kills itself before a worker starts."""
     dies = "yes" if dies_with_the_first_worker else ""
     return subprocess.Popen(
         [sys.executable, "-c", _SERVICE, str(house.folder), str(house.database.path), dies],
@@ -458,7 +458,7 @@ async def test_a_run_for_which_no_worker_can_be_had_waits_for_one(
         asked += 1
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    # As where a burst of connections has used up the descriptors.
+    # As if a burst of connections had used up the descriptors.
     monkeypatch.setattr(slot, "open_worker", refuse)
     await house.add_dag("sleeps", SLEEPS)
     async with house.executor():
@@ -502,7 +502,7 @@ async def test_a_run_that_takes_its_service_with_it_is_given_up(house: House) ->
 
 
 async def _never_begins(result_writer: ResultWriter, order: RunOrder) -> bool:
-    """What `ResultWriter.begin` does while the store is away."""
+    """Stands for `ResultWriter.begin` while the store is unavailable."""
     await anyio.sleep_forever()
     return False
 
@@ -515,7 +515,7 @@ async def test_a_run_that_waits_to_begin_can_be_cancelled(
     monkeypatch.setattr(ResultWriter, "begin", _never_begins)
     async with house.executor(workers=1, cancel_grace=timedelta(seconds=60)) as executor:
         (pk,) = await house.queue("sleeps", params={}, attempt=1)
-        # The run was read before the worker is looked for, which may have come in between.
+        # Read the run first, because the search for the worker takes time.
         run = await house.until(
             pk, lambda run: run.state != "queued" and bool(executor.worker_pids)
         )
@@ -552,7 +552,7 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 
     async def give_away(worker: WorkerProcess) -> None:
         await ready(worker)
-        # To SQLite, which knows one service only, another executor that runs it is a dead one.
+        # SQLite knows only one service, so any other executor counts as dead.
         await house.change_run(pk, executor="other", state="success")
 
     monkeypatch.setattr(WorkerProcess, "ready", give_away)
@@ -568,7 +568,7 @@ async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
 async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others took the executor for dead, queued the run again, and the executor claims it once more."""
+    """Others took the executor for dead and queued the run again, and the executor claims it a second time."""
     house = any_house
     await house.add_dag(
         "notes",
@@ -617,14 +617,14 @@ async def test_a_run_that_was_given_to_somebody_else_is_ended_here_and_writes_no
         (pk,) = await house.queue("sleeps", params={"marker": str(marker)})
         await _started(house, pk, marker)
         family = _descendants(executor.worker_pids[0])
-        # To SQLite, which knows one service only, another executor is a dead one.
+        # SQLite knows only one service, so any other executor counts as dead.
         state = "running" if house.database.dialect == "postgresql" else "success"
         await house.change_run(pk, executor="other", attempt=2, state=state)
         await _all_gone(family)
     run = await house.run(pk)
     assert (run.state, run.executor, run.attempt) == (state, "other", 2)
     assert await house.events("x-sleeps") == []
-    # The other one may write there by now.
+    # The other executor may write there by now.
     assert house.log(run).endswith("about to sleep\n")
 
 
@@ -646,7 +646,7 @@ async def test_an_executor_that_is_cancelled_while_it_starts_ends(house: House, 
                 await checkpoint()
             tasks.cancel_scope.cancel()
 
-    # No scope of ours reaches into a shield that nobody opens any more.
+    # A cancellation from outside cannot reach this shield.
     starting = asyncio.ensure_future(start_and_cancel())
     await asyncio.wait([starting], timeout=10)
     has_ended = starting.done()

@@ -1,6 +1,6 @@
 """An executor that does not run while its lease ends: the kernel ends its workers before others may begin their runs.
 
-Nothing in these tests ends a worker but what they are about: a stopped process cannot.
+Nothing else in these tests ends a worker: a stopped process cannot end others.
 """
 
 import os
@@ -92,7 +92,7 @@ async def house(postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
 def _service(
     house: House, postgres_url: str, *, expiry: timedelta = EXPIRY
 ) -> Iterator[psutil.Process]:
-    """`triggerer executor`, a process of its own."""
+    """`triggerer executor` in a process of its own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
     environment |= {
         "TRIGGERER__CORE__HOME": str(house.home),
@@ -137,7 +137,7 @@ async def _registered_executor(house: House) -> AsyncIterator[tuple[Executor, Re
 async def test_an_executor_starts_also_if_its_first_lease_was_over_before_there_was_a_guard(
     house: House,
 ) -> None:
-    """The machine was suspended in that moment (simulation, seed 2315: nobody renewed it)."""
+    """The machine was suspended at that moment (simulation, seed 2315: nobody renewed the lease)."""
     suspended_s = 0.0
     async with (
         house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor,
@@ -158,7 +158,7 @@ async def test_an_executor_starts_also_if_its_first_lease_was_over_before_there_
 
 
 async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
-    """The process that has written its id."""
+    """Return the process that has written its id."""
     with anyio.fail_after(within_s):
         while not (log.exists() and log.read_text().endswith("\n")):  # noqa: ASYNC110
             await anyio.sleep(0.02)
@@ -166,9 +166,9 @@ async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
 
 
 async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
-    """Wait until they are gone; return when one of them was seen last, by `boottime`.
+    """Wait until the processes are gone, and return when one of them was last seen, by `boottime`.
 
-    When that is noticed depends on when this process has its turn.
+    The moment of noticing depends on when this process gets a processor.
     """
     seen_at = 0.0
     with anyio.fail_after(within_s + 30):
@@ -181,7 +181,7 @@ async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
 
 
 async def _lease_end(house: House, instance_id: str | None) -> float:
-    """When the lease ends by the database's clock, at the earliest, as a time by `boottime`."""
+    """Return the earliest end of the lease by the database's clock, as a time of `boottime`."""
     left = func.extract("epoch", Instance.expires_at - func.clock_timestamp())
     asked_at = boottime()
     async with house.database.reading() as session:
@@ -218,7 +218,7 @@ async def test_the_workers_of_a_stopped_executor_are_gone_before_others_may_begi
             assert (ended.state, ended.executor, ended.attempt) == ("success", "other", 2)
         finally:
             service.resume()
-        # It goes on, with another guard.
+        # The executor continues, with another guard.
         (next_pk,) = await house.queue("stays", params={"log": str(log)})
         (ended,) = await house.ended(next_pk)
     assert (ended.state, ended.executor, ended.attempt) == ("success", run.executor, 1)
@@ -270,7 +270,7 @@ async def test_a_guard_that_is_killed_ends_the_runs_which_are_queued_again(house
             guard = _guard_of(executor)
             guard.kill()
             await _gone([worker, child], within_s=5)
-            # By its own sweep: nobody else is there, and the next one is due in minutes.
+            # Its own sweep finds the run: there is no other executor, and the next regular sweep is minutes away.
             (run,) = await house.ended(pk, timeout=20)
             assert _guard_of(executor) != guard
     assert (run.state, run.executor, run.attempt) == ("success", "one", 1)
@@ -296,7 +296,7 @@ async def test_a_guard_that_is_stopped_ends_at_the_time_that_it_was_told_last(ho
 async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_another_sweep(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease is held again before the worker has ended: that sweep still counts the run as executed."""
+    """The lease is back before the worker has ended, so that sweep still sees the run as executing."""
     await house.add_dag("stays", STAYS)
     log = house.folder / "log"
     async with _registered_executor(house) as (executor, _):
@@ -331,7 +331,7 @@ async def test_nothing_is_left_of_an_executor_that_is_killed(
         await house.queue("stays", params={"log": str(log)})
         await _begun(log)
         family = service.children(recursive=True)
-        # The guard, a worker, and what that has started.
+        # The guard, a worker, and the worker's child.
         assert len(family) == 3
         service.kill()
         await _gone(family, within_s=5)
@@ -356,8 +356,8 @@ async def test_a_jvm_is_gone_before_others_may_begin_its_run(
         run = await house.run(pk)
         service.suspend()
         lease_end = await _lease_end(house, run.executor)
-        # What executes Python functions has groups of its own, and would notice by itself that the JVM is gone: at a
-        # load of 12 that once took three seconds. Nothing needs a processor to be killed.
+        # Processes that execute Python functions have groups of their own. On their own they would notice the end of
+        # the JVM, but at a load of 12 that once took three seconds. The kernel kills them without a processor.
         assert len({os.getpgid(one.pid) for one in family}) > 3
         for one in family:
             one.suspend()
@@ -390,7 +390,7 @@ async def test_a_worker_that_starts_after_its_guard_has_ended_does_not_live(tmp_
 
 
 async def test_a_guard_ends_only_when_it_is_due() -> None:
-    """Not by what a service is stopped with; and a later time replaces an earlier one."""
+    """Signals that stop a service do not end the guard, and a later time replaces an earlier one."""
     due = boottime() + 0.5
     async with aclosing(await LeaseGuard.start(due)) as guard:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -400,7 +400,7 @@ async def test_a_guard_ends_only_when_it_is_due() -> None:
             assert await guard.wait() == -signal.SIGKILL
         assert due + 1 <= boottime() < due + 50
         assert guard.has_ended
-        # Its end is not known yet when the next heartbeat comes.
+        # Its end is still unknown when the next heartbeat comes.
         guard.extend(due + 100)
 
 

@@ -20,7 +20,7 @@ from triggerer.store.schema.models import Instance
 
 EXPIRY = timedelta(seconds=6)
 
-# The first one is there for as long as it is let live; whoever comes later looks whether it is there still.
+# The first run lives as long as the test lets it. Each later run checks whether the first is still there.
 ONE_AT_A_TIME = """
     with DAG("one_at_a_time"):
         @task
@@ -46,7 +46,7 @@ ONE_AT_A_TIME = """
 
 
 class Holder:
-    """Notes what it is told."""
+    """Records the calls of a lease holder."""
 
     def __init__(self) -> None:
         self.lost = anyio.Event()
@@ -96,7 +96,7 @@ async def test_a_heartbeat_that_hangs_is_given_up_before_the_lease_is_over(
                 is_alive = select(Instance.expires_at > func.clock_timestamp())
                 assert await reading.scalar(is_alive)
             assert not holder.kept_again.is_set()
-        # The statement that waits for the lock now is not the first one.
+        # This is not the first statement that waits for the lock.
         with anyio.fail_after(EXPIRY.total_seconds()):
             await holder.kept_again.wait()
         tasks.cancel_scope.cancel()
@@ -116,7 +116,7 @@ async def test_a_connection_that_is_dead_without_our_knowing_does_not_cost_the_l
             pids = await session.scalars(
                 text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
             )
-        # A server of which no answer comes, and no end of the connection either.
+        # The server neither answers nor closes the connection.
         stopped = [psutil.Process(pid) for pid in pids]
         for process in stopped:
             process.suspend()
@@ -137,7 +137,7 @@ async def test_a_run_whose_lease_is_lost_has_ended_here_before_it_begins_elsewhe
     async with open_house(postgres_url, tmp_path) as house:
         await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
         await house.add_instance("other")
-        # It would take its time to find out by itself.
+        # On its own, the executor would notice only later.
         async with (
             house.executor("one", sweep_every=timedelta(minutes=5)) as one,
             anyio.create_task_group() as tasks,
@@ -151,7 +151,7 @@ async def test_a_run_whose_lease_is_lost_has_ended_here_before_it_begins_elsewhe
                 house.executor("other", sweep_every=timedelta(seconds=0.1)),
                 house.database.transaction() as session,
             ):
-                # Of its heartbeat none comes through.
+                # No heartbeat of this executor reaches the store.
                 row = select(Instance).where(Instance.id == "one")
                 await session.execute(row.with_for_update())
                 (run,) = await house.ended(pk)
@@ -176,7 +176,7 @@ async def test_an_executor_begins_nothing_until_its_lease_is_held_again(any_hous
         async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
             executor.mark_lease_kept(guard)
             runs = await house.ended(first, second)
-    # The attempt that was cut short does not count.
+    # The interrupted attempt does not count.
     assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 2
     assert not Path(params["overlap"]).exists()
 
@@ -185,14 +185,14 @@ async def test_an_executor_begins_nothing_until_its_lease_is_held_again(any_hous
 async def _two_claimed_ahead(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Executor, list[int], psutil.Process]]:
-    """An executor whose worker has begun a run, with two more claimed; the three runs, and the worker."""
+    """Yield an executor whose worker has begun one run, with two more claimed; also the three runs, and the worker."""
     params = _params(house.folder)
-    # However long the worker takes to start.
+    # The worker may take any time to start.
     monkeypatch.setattr("triggerer.executor.executor.STALE_SECONDS", 60)
     await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
     await house.add_instance("one")
     async with house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor:
-        # So short that several are claimed at a time.
+        # Runs are so short that the executor claims several at once.
         executor._prefetch.record(0.001)
         pks = await house.queue("one_at_a_time", 3, params=params)
         worker = await _begun(params)
@@ -203,7 +203,7 @@ async def _two_claimed_ahead(
 async def test_a_run_that_was_cut_short_is_queued_again_although_its_slot_has_another_one(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease was held again, and more was claimed, before the worker was gone."""
+    """The lease came back, and further runs were claimed, before the worker was gone."""
     async with _two_claimed_ahead(house, monkeypatch) as (executor, pks, _):
         executor._slots[0].cut_short()
         runs = await house.ended(*pks)

@@ -1,4 +1,4 @@
-"""Out of memory: in a task's process. What the run says, and whether the next one runs."""
+"""A task's process runs out of memory: the run's error, and the start of the next run."""
 
 import re
 
@@ -81,5 +81,5 @@ async def test_a_jvm_that_finds_no_more_heap_fails_its_run_and_the_next_one_runs
         )
     assert (run.state, after.state) == ("failed", "success")
     assert "OutOfMemoryError: Java heap space" in house.log(run)
-    # What the JVM still holds is gone with it.
+    # The JVM's memory was freed, because the process is another one.
     assert process_of(house.log(after)) != process_of(house.log(run))

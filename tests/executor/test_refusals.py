@@ -1,4 +1,4 @@
-"""What the store refuses fails its own attempt, and nothing else."""
+"""A result that the store refuses fails its own attempt, and nothing else."""
 
 from datetime import UTC, datetime
 
@@ -33,7 +33,7 @@ async def test_what_one_attempt_left_does_not_fail_the_next_one(any_house: House
         result_writer.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
         await result_writer.written()
         assert (await house.tasks(pk))["t"].state == "failed"
-        # Others took this executor for dead and queued the run, which it has claimed again.
+        # Others took this executor for dead and queued the run. This executor has claimed it again.
         await house.change_run(pk, attempt=2)
         result_writer.submit_nowait(_ended(_order(pk, 2), "none"))
         end = RunEnd(RunState.SUCCESS, datetime.now(UTC))

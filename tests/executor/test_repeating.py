@@ -41,7 +41,7 @@ ALL = ["keeps", "gives", "fails", "after"]
 
 
 async def _failed(house: House) -> tuple[DagRun, Path]:
-    """A run whose third task has failed, and the file that lets it pass."""
+    """Return a run whose third task has failed, and the file that lets the task pass."""
     await house.add_dag("d", DAG, tasks=TASKS)
     may_pass = house.folder / "may_pass"
     (pk,) = await house.queue("d", params={"may_pass": str(may_pass)})
@@ -61,7 +61,7 @@ async def _clear(house: House, run: DagRun, *tasks: str) -> list[str]:
 
 
 def _executed(house: House, run: DagRun) -> list[str]:
-    """What the tasks of all attempts have printed, in order."""
+    """Return the printed lines of the tasks in all attempts, in order."""
     lines = house.log(run).splitlines()
     return [line.split()[1] for line in lines if line.startswith("executing")]
 
@@ -85,7 +85,7 @@ async def test_a_retried_run_leaves_what_has_succeeded_and_emits_nothing_twice(
     assert again.ended_at is not None
     assert run.ended_at is not None
     assert again.ended_at > run.ended_at
-    # What `gives` returned is needed, and lay in the first worker's memory.
+    # `gives` runs again, because its result is needed and was only in the first worker's memory.
     assert _executed(house, run)[3:] == ["gives", "fails", "after"]
     assert await _emitted(house) == {"x-kept": 1, "x-needed": 1, "x-out": 1}
     tasks = await house.tasks(run.id)
@@ -102,7 +102,7 @@ async def test_a_cleared_run_is_executed_whole_and_emits_its_events_anew(any_hou
         assert again.state == "success"
         assert _executed(house, run)[3:] == ALL
         assert await _emitted(house) == {"x-kept": 2, "x-needed": 2, "x-out": 1}
-        # And once more, from success.
+        # Repeat it again, from success.
         assert await _clear(house, run) == ALL
         await house.ended(run.id)
     assert await _emitted(house) == {"x-kept": 3, "x-needed": 3, "x-out": 2}
@@ -120,7 +120,7 @@ async def test_a_cleared_task_is_executed_with_what_waits_for_it(any_house: Hous
         assert set(await house.tasks(run.id)) >= {"keeps", "gives"}
         (again,) = await house.ended(run.id)
     assert again.state == "success"
-    # `gives` for its result: it was not cleared, and does not emit again.
+    # `gives` runs for its result only. It was not cleared, so it emits no further event.
     assert _executed(house, run)[before:] == ["gives", "fails", "after"]
     assert await _emitted(house) == {"x-kept": 1, "x-needed": 1, "x-out": 2}
 
@@ -165,7 +165,7 @@ async def test_attempts_from_before_a_retry_do_not_count_for_giving_up(any_house
     await house.add_dag("d", DAG, tasks=TASKS)
     (pk,) = await house.queue("d", state="failed", attempt=3, params={"may_pass": "/"})
     await _retry(house, await house.run(pk))
-    # Its executor has died in the middle of it: that is the first time since.
+    # Its executor died in the middle of it, for the first time after the repeat.
     now = datetime.now(UTC)
     await house.change_run(pk, state="running", attempt=4, executor="dead", started_at=now)
     async with house.executor():

@@ -1,4 +1,4 @@
-"""A queued run is executed in a worker process, and all that it leaves is kept."""
+"""A queued run is executed in a worker process, and its results and log are kept."""
 
 import os
 from datetime import timedelta
@@ -133,7 +133,7 @@ async def test_a_log_is_for_its_user_alone(house: House) -> None:
     async with house.executor():
         (run,) = await house.ended(*await house.queue("quiet"))
     log = house.log_path(run)
-    # <home>/logs/<dag_id>/<run_id>.log: nothing of it was there before.
+    # <home>/logs/<dag_id>/<run_id>.log: no part of the path existed before.
     modes = [one.stat().st_mode & 0o777 for one in (log, *log.parents[:3])]
     assert modes == [0o600, 0o700, 0o700, 0o700]
     assert log.parents[2] == house.home.resolve()
@@ -169,7 +169,7 @@ async def test_a_failed_task_fails_its_run_and_what_waits_for_it(house: House) -
     assert run.error is not None
     assert run.error.startswith("task broken failed: Traceback")
     assert run.error.endswith("ValueError: no such \\x00 thing")
-    # What `runs list` shows of it.
+    # The text in `runs list`.
     assert one_line(run.error) == "task broken failed: ValueError: no such \\x00 thing"
     assert "in helper" in run.error
     assert "/triggerer/" not in run.error
@@ -204,7 +204,7 @@ async def test_a_task_is_tried_again_as_often_as_it_says(house: House) -> None:
         (run,) = await house.ended(*await house.queue("again"))
     assert run.state == "success"
     assert (await house.tasks(run.id))["flaky"].try_number == 3
-    # Of the tries that failed nothing is left.
+    # The failed tries left no events.
     assert [event.extra for event in await house.events("x-again")] == [{"try 3": True}]
 
 
@@ -395,7 +395,7 @@ async def test_what_a_dead_executor_was_to_cancel_is_cancelled_by_the_sweep(
         async with house.executor("one"):
             (run,) = await house.ended(pk, timeout=20)
             assert (run.state, run.attempt) == ("cancelled", 1)
-            # Who waits for room hears of it.
+            # A waiting sender learns that there is room.
             with anyio.fail_after(10):
                 assert await ends.wait() == {Signal.RUNS_ENDED: {"waits"}}
 
@@ -474,6 +474,6 @@ async def test_a_worker_lets_the_service_go_first(house: House) -> None:
         (run,) = await house.ended(*await house.queue("nice"))
     log = house.log(run)
     assert f"niceness {os.nice(0) + 5}" in log
-    # Where the kernel shares processors out among sessions, a process's own niceness tells nobody else.
+    # If the kernel divides processors among sessions, a process's niceness affects only its own session.
     assert ("session:" in log) == Path("/proc/self/autogroup").exists()
     assert all(line.endswith(" nice 5") for line in log.splitlines() if "session:" in line)

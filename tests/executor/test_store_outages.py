@@ -1,4 +1,4 @@
-"""The store goes away while runs are executed; no result is lost."""
+"""The store is unavailable while runs are executed; no result is lost."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -56,20 +56,20 @@ async def test_a_result_is_written_when_postgresql_is_back(
             (run,) = await house.ended(pk)
             assert (run.state, run.attempt) == ("success", 1)
             assert len(await house.events("x-waits")) == 1
-            # And it goes on claiming.
+            # The executor continues to claim.
             (run,) = await house.ended(*await house.queue("waits", params=_params(tmp_path)))
             assert run.state == "success"
 
 
 @pytest.fixture
 async def impatient(sqlite_url: str, tmp_path: Path) -> AsyncIterator[House]:
-    """SQLite soon says that it is locked, so that whoever has to try again does."""
+    """A house whose SQLite reports a lock soon, so that code with retries must use them."""
     async with open_house(sqlite_url, tmp_path, busy_timeout=timedelta(seconds=0.05)) as house:
         yield house
 
 
 def _lock(house: House) -> sqlite3.Connection:
-    """What another process does that writes; closing it lets go."""
+    """Lock the database as another writing process would. Closing the connection releases the lock."""
     assert house.database.path is not None
     other = sqlite3.connect(house.database.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -122,7 +122,7 @@ async def test_a_run_that_is_tried_again_begins_when_sqlite_can_be_written_again
             await _until_said(logs, "a run waits for the store to begin", times=2)
         run = await house.run(pk)
         assert (run.state, run.started_at) == ("running", None)
-        # Were it executed now and killed its service, nobody would know that it had begun.
+        # If the run began now and killed its service, nobody would know that it had begun.
         assert not Path(params["marker"]).exists()
         for lock in locks:
             lock.close()

@@ -148,7 +148,7 @@ async def test_an_asset_function_reads_the_events_of_the_assets_that_it_names(
     )
     await house.add_dag("upstream", "from made_file import upstream")
     async with house.executor():
-        # The file that defines it is that of the other.
+        # Both DAGs are in the same file.
         await house.point_at("upstream", "made_file.py")
         (first,) = await house.ended(*await house.queue("upstream"))
         (second,) = await house.ended(*await house.queue("made"))

@@ -1,4 +1,4 @@
-"""What a run waits for, from the executor into the store, on each database."""
+"""The reason why a run waits gets from the executor into the store, on each database."""
 
 from datetime import UTC, datetime
 
@@ -33,7 +33,7 @@ async def test_a_wait_is_written_in_order_with_other_results(any_house: House) -
         await result_writer.written()
         runs = [await house.run(pk) for pk in pks]
         assert [(run.waiting_for, run.waiting_since) for run in runs] == [("cores", AT)] * 2
-        # In one transaction.
+        # Both updates are in one transaction.
         result_writer.submit_nowait(AttemptUpdate(first, wait=Wait(None, AT)))
         result_writer.submit_nowait(AttemptUpdate(second, end=RunEnd(RunState.SUCCESS, AT)))
         result_writer.submit_nowait(AttemptUpdate(first, wait=Wait("more cores", AT)))

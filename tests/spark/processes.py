@@ -1,4 +1,4 @@
-"""Processes with a Spark session of their own, and a look at what they leave behind."""
+"""Processes with a Spark session each, and a look at the processes that they leave behind."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import psutil
 
 
 def start_python(code: str, home: Path, **environment: str) -> subprocess.Popen[str]:
-    """Start a process with `home` and the package's names at hand."""
+    """Start a process that has `home` and the package's names as variables."""
     preamble = (
         "import os, sys, time\n"
         "from datetime import timedelta\n"
@@ -33,7 +33,7 @@ def start_python(code: str, home: Path, **environment: str) -> subprocess.Popen[
 
 
 def run_python(code: str, home: Path, **environment: str) -> str:
-    """What the process printed; it has to succeed, and to leave standard error empty."""
+    """Return the process's output. The process must succeed and write nothing to standard error."""
     with start_python(code, home, **environment) as process:
         try:
             shown, errors = process.communicate(timeout=240)
@@ -44,7 +44,7 @@ def run_python(code: str, home: Path, **environment: str) -> str:
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """All Javas and trainings that were started with this home."""
+    """Return all Javas and training processes that were started with this home."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         arguments = process.info["cmdline"] or []
@@ -54,9 +54,9 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 
 def wait_until_gone(home: Path, *, timeout_s: float) -> float:
-    """How many seconds it took until no process of this home was left."""
+    """Return how many seconds passed until no process of this home was left."""
     started = time.monotonic()
     while left := processes_of(home):
         assert time.monotonic() - started < timeout_s, left
-        time.sleep(0.05)  # nothing tells that a process which is not our child has ended
+        time.sleep(0.05)  # the end of a process that is not our child raises no event
     return time.monotonic() - started

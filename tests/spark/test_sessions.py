@@ -1,4 +1,4 @@
-"""Classic sessions, each in a process of its own, as a worker has it."""
+"""Classic sessions, each in a process of its own, like in a worker."""
 
 import signal
 import time
@@ -25,7 +25,7 @@ def test_a_session_takes_most_classes_from_the_archive_and_prints_nothing(home: 
     shown = run_python(
         "option = '-Xlog:class+load:file=' + str(home / 'loaded')\n"
         "conf = {'spark.driver.extraJavaOptions': f'\"{option}\"'}\n"
-        # A heartbeat that falls into the end is warned of by Spark.
+        # Spark warns about a heartbeat during the end of a session.
         "conf['spark.executor.heartbeatInterval'] = '100s'\n"
         "session = open_it(SparkSettings(conf=conf))\n"
         "warm_up(session)\n"
@@ -68,7 +68,7 @@ def test_a_session_that_was_stopped_or_lost_its_java_is_not_alive_and_can_be_rep
         "stopped.stop()\n"
         "print(is_alive(stopped), how_it_ended(stopped))\n"
         "killed = open_it()\n"
-        # Py4J tells Java of each object that Python no longer has, and logs it if there is no Java any more.
+        # Py4J tells Java about each object that Python no longer has, and logs an error if Java is gone.
         "import logging; logging.disable()\n"
         "jvm_process().kill(); jvm_process().wait()\n"
         "print(is_alive(killed), how_it_ended(killed))\n"
@@ -127,7 +127,7 @@ def test_what_spark_refuses_is_said_in_the_error(home: Path, settings: str, mess
 def test_a_damaged_archive_is_not_used_and_one_that_kills_java_is_dropped(
     home: Path, tmp_path: Path
 ) -> None:
-    # The same key, in a home of its own, with a file that claims to be whole.
+    # An archive with an equal key, in another home, that claims to be complete.
     classes = tmp_path / "spark" / "classes"
     classes.mkdir(parents=True)
     for path in (home / "spark" / "classes").glob("*.jsa"):

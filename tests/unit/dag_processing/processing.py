@@ -37,9 +37,9 @@ with DAG("d", schedule=a, description="one"):
 async def processing(
     database: Database, folder: Path, **settings: Any
 ) -> AsyncIterator[DagProcessor]:
-    # An hour: what these tests see was told by the operating system, not found by the periodic look.
+    # An hour, so that the operating system reports the changes in these tests, and no periodic scan finds them.
     settings.setdefault("min_file_process_interval", timedelta(hours=1))
-    # What is deleted is deleted, unless a test says otherwise.
+    # A missing file counts as deleted at once, unless a test says otherwise.
     settings.setdefault("removal_grace", timedelta())
     processor = DagProcessor(database, dags_folder=folder, **settings)
     async with anyio.create_task_group() as tasks:
@@ -56,7 +56,7 @@ async def every(database: Database, model: type[Any]) -> list[Any]:
 async def until(
     database: Database, model: type[Any], holds: Callable[[list[Any]], bool]
 ) -> list[Any]:
-    """Wait for it by asking; the deadline is the test's failure."""
+    """Poll until the condition holds. If it never does, the test runs into its deadline."""
     with anyio.fail_after(60):
         while not holds(rows := await every(database, model)):  # noqa: ASYNC110
             await anyio.sleep(0.02)

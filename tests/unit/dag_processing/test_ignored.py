@@ -1,4 +1,4 @@
-"""What looks like DAGs and is not loaded is named."""
+"""Files that look like DAGs and are not loaded are reported."""
 
 import zipfile
 from datetime import timedelta

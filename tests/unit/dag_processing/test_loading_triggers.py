@@ -198,7 +198,7 @@ def test_a_dag_file_that_lacks_the_kafka_client_says_how_to_get_it(
         name for name in sys.modules if name.startswith(("watchers.kafka", "producers.kafka"))
     ]:
         monkeypatch.delitem(sys.modules, name)
-    # What makes `import aiokafka` raise ModuleNotFoundError.
+    # With this entry, `import aiokafka` raises ModuleNotFoundError.
     monkeypatch.setitem(sys.modules, "aiokafka", None)
     (tmp_path / "orders.py").write_text("from watchers.kafka import KafkaEventTrigger\n")
     with pytest.raises(DagFileError, match="aiokafka") as raised:
@@ -220,7 +220,7 @@ log = structlog.get_logger("triggerer.ours")
 log.info("before")
 load_trigger_class("rude.Mine", dags_folder=Path(sys.argv[1]))
 log.info("after")
-# Whatever a logger was told before, one that is used for the first time is made as structlog is told by now.
+# structlog's present configuration applies to a logger that is used for the first time.
 structlog.get_logger("triggerer.new").info("new")
 print(os.getcwd())
 """
@@ -263,7 +263,7 @@ def test_a_class_is_loaded_where_the_working_directory_is_not_for_this_user(
             raise PermissionError
         return opened(path, *arguments)
 
-    # Root, as whom tests may run, may look into any.
+    # Tests may run as root, and root may look into any folder.
     monkeypatch.setattr(os, "open", refuse)
     assert load_trigger_class("triggers_here.Mine", dags_folder=folder).__name__ == "Mine"
 

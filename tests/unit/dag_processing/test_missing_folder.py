@@ -1,4 +1,4 @@
-"""A folder that is gone for a while takes nothing with it; what comes back is read at once."""
+"""A folder that is missing for a while loses no definitions, and files that come back are read at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def full(folder: Path) -> Path:
 
 
 async def in_force(database: Database) -> tuple[set[str], int]:
-    """The DAGs that are not stale, and how many watchers have a trigger."""
+    """Return the DAGs that are not stale, and the number of watchers with a trigger."""
     dags = {row.dag_id for row in await every(database, Dag) if not row.is_stale}
     watchers = [row for row in await every(database, Watcher) if row.trigger_id is not None]
     return dags, len(watchers)
@@ -59,7 +59,7 @@ def about(said: list[EventDict], level: str) -> list[EventDict]:
 
 
 async def shown(database: Database, *paths: str) -> list[Any]:
-    """Wait until these, and no others, are shown as broken; return what is said of them."""
+    """Wait until exactly these files are shown as broken, and return their errors."""
 
     def broken(rows: list[Any]) -> dict[str, Any]:
         return {row.path: row.errors for row in rows if row.errors}
@@ -77,7 +77,7 @@ async def test_a_folder_that_goes_while_it_is_watched_retires_nothing(
         assert error["file"] == str(full)
         assert "No such file or directory" in error["reason"]
         assert await in_force(database) == ALL
-        # Another file's change is the proof that the folder was looked through meanwhile.
+        # The change of another file proves that the folder was scanned meanwhile.
         full.mkdir()
         (full / "new.py").write_text(OTHER.replace("other", "new"))
         await until(database, Dag, lambda rows: {"new"} <= {row.dag_id for row in rows})
@@ -91,7 +91,7 @@ async def test_a_folder_that_comes_back_is_read_and_watched_again(
     database: Database, full: Path
 ) -> None:
     away = full.with_name("away")
-    async with processing(database, full):  # looked through every hour
+    async with processing(database, full):  # scanned every hour
         full.rename(away)
         await shown(database, ".")
         away.rename(full)
@@ -152,8 +152,8 @@ async def test_a_file_found_broken_while_another_was_out_of_sight_is_read_again(
 async def test_a_folder_that_is_deleted_and_made_anew_is_watched_again(
     database: Database, full: Path
 ) -> None:
-    """At once, so that it may be given the same inode: nothing else tells the two apart."""
-    async with processing(database, full):  # looked through every hour
+    """The new folder comes at once, so that it may get the same inode. Nothing else distinguishes the two."""
+    async with processing(database, full):  # scanned every hour
         for name in ("first", "second"):
             shutil.rmtree(full)
             full.mkdir()
@@ -169,7 +169,7 @@ async def test_a_folder_that_is_deleted_and_made_anew_is_watched_again(
 async def test_a_link_that_is_switched_is_followed_at_once(
     database: Database, tmp_path: Path, below: str
 ) -> None:
-    """As git-sync deploys: the link is replaced in one step, and what it led to is deleted later."""
+    """git-sync deploys like this: the link is replaced in one step, and its old target is deleted later."""
     for name in ("first", "second"):
         root = tmp_path / name / below
         root.mkdir(parents=True)
@@ -180,14 +180,14 @@ async def test_a_link_that_is_switched_is_followed_at_once(
         (tmp_path / "next").symlink_to(tmp_path / "second")
         (tmp_path / "next").rename(link)
         await until(database, Dag, lambda rows: [row.description for row in rows] == ["second"])
-        # The watch is where the link leads now.
+        # The watch has moved to the link's new target.
         (link / below / "b.py").write_text(OTHER)
         await until(database, Dag, lambda rows: len(rows) == 2)
 
 
 @pytest.fixture
 def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Refuse to list the folder of this name; none if it is empty. (Root may list all, so a mode does not do.)"""
+    """Refuse to list the folder with this name; "": none. (Root may list all folders, so a mode would not help.)"""
     forbidden = [""]
 
     @contextmanager
@@ -224,7 +224,7 @@ async def test_a_subfolder_that_cannot_be_read_keeps_its_dags_and_is_shown(
         (error,) = await shown(database, "sub")
         assert error["file"] == "sub"
         assert "Permission denied" in error["reason"]
-        # What can be read is read as ever.
+        # Readable parts are read as before.
         (full / "a.py").unlink()
         await until(database, Dag, lambda rows: any(row.is_stale for row in rows))
         assert await in_force(database) == ({"other"}, 0)

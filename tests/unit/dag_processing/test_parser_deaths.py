@@ -33,7 +33,7 @@ from triggerer.processes.ipc import Channel, ChildChannel
 
 ROOT = Path(__file__).parents[3]
 
-# `signal.alarm` as users' code may use it: it takes away an alarm that was set before.
+# Users' code may call `signal.alarm`, which removes an alarm that was set before.
 HANGS = """\
 import os, signal, subprocess, time
 from pathlib import Path
@@ -56,7 +56,7 @@ anyio.run(parse_once, Path(sys.argv[1]))
 
 @pytest.fixture
 def note(tmp_path: Path) -> Path:
-    """Where the DAG file writes the process that imports it, and one that it has started."""
+    """The path where the DAG file writes the id of the process that imports it, and of one that it started."""
     (tmp_path / "hangs.py").write_text(HANGS)
     return tmp_path / "children"
 
@@ -129,7 +129,7 @@ async def test_a_parser_that_cannot_be_started_again_yet_is_tried_again(
     async with anyio.create_task_group() as tasks:
         await tasks.start(parser.run)
         assert parser.pid is not None
-        # As where the service has used up its file descriptors.
+        # As if the service had used up its file descriptors.
         monkeypatch.setattr(ChildProcess, "start", refuse_twice)
         with capture_logs() as logs:
             os.kill(parser.pid, signal.SIGKILL)
@@ -158,7 +158,7 @@ async def test_a_start_for_which_no_process_can_be_had_is_a_plain_error(
         await parse_once(tmp_path)
 
 
-# As it does that has a C library write into the parser's memory, or takes so much that the kernel ends it.
+# Like a file whose C library writes into the parser's memory, or that takes so much memory that the kernel ends it.
 KILLS_ITS_PARENT = """\
 import os, signal
 from pathlib import Path
@@ -206,7 +206,7 @@ async def test_what_has_ended_parsers_is_read_alone_until_it_is_mended(tmp_path:
         assert "SIGTERM" in (await read()).errors[0].reason
         others = parsers.pid
         tries = len((tmp_path / "tries").read_text())
-        # Of an unchanged file that is known to do so, one try is enough.
+        # For an unchanged file that is known to end its parser, one try is enough.
         assert (await read()).is_broken
         assert len((tmp_path / "tries").read_text()) == tries + 1
         bad.write_text("x = 1\n")
@@ -302,7 +302,7 @@ async def test_a_parser_that_is_to_end_leaves_nothing_that_a_file_has_detached(
 async def test_what_is_read_of_an_older_version_is_not_taken_for_the_newer_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parser had read the file when the request for the newer version was under way."""
+    """The parser had read the file while the request for the newer version was on its way."""
     ours, theirs = await Channel.open()
     child = Mock(channel=ours, pid=1, returncode=0, supervise=AsyncMock(), aclose=AsyncMock())
     monkeypatch.setattr(ChildProcess, "start", AsyncMock(return_value=child))

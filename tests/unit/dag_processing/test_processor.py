@@ -1,4 +1,4 @@
-"""Real children, real files, SQLite."""
+"""The DAG processor with real children, real files and SQLite."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_a_parser_that_is_killed_is_started_again(database: Database, fold
 async def test_a_processor_that_is_cancelled_does_not_wait_for_its_watch(
     database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It watches in a thread, for so long at a time unless it is told to stop."""
+    """The watch waits in a thread, and would notice the end only after this time without an event."""
     monkeypatch.setattr(watching, "awatch", partial(watching.awatch, rust_timeout=60_000))
     (folder / "a.py").write_text(DAG_FILE)
     async with processing(database, folder):
@@ -214,7 +214,7 @@ async def test_a_change_that_nobody_reported_is_found_by_the_periodic_look(
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        # Of inotify's instances each user has 128 by default, on a Kubernetes node for all its pods.
+        # Each user has 128 inotify instances by default, shared by all pods of a Kubernetes node.
         (WatchfilesRustInternalError("Too many open files"), "Too many open files"),
         (ExceptionGroup("", [RuntimeError("can't start new thread")]), "can't start new thread"),
     ],

@@ -1,4 +1,4 @@
-"""What watchers promise, as `triggerer check` says it."""
+"""The guarantees of watchers in `triggerer check`."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -140,7 +140,7 @@ async def test_a_watcher_that_asks_for_more_is_an_error_and_its_sibling_is_not(
         "at_least_once",
         "effectively_once",
     ]
-    # Refusing one must not stop the other: they do not share a trigger, and do share a stream.
+    # The watchers have separate triggers but share a stream. Refusing one must not stop the other.
     a, b, *_ = (one.watcher for one in found.promises)
     assert a.trigger_digest != b.trigger_digest
     assert a.stream_digest == b.stream_digest

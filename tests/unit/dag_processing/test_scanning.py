@@ -1,4 +1,4 @@
-"""What is found in a folder, and what a look does not prove to be gone."""
+"""Scans of a folder: the files that they find, and the files that they do not prove to be gone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Listing = Callable[[Path], None]
 
 @pytest.fixture
 def when_listed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Listing], None]:
-    """Have a function called with each folder, once its listing was made and before it is read."""
+    """Register a function that is called with each folder, between making and reading its listing."""
 
     def install(happens: Listing) -> None:
         @contextmanager
@@ -55,7 +55,7 @@ def test_files_are_found_by_path_and_hidden_names_left_out(full: Path) -> None:
         (full / name).parent.mkdir(exist_ok=True)
         (full / name).touch()
     (full / "linked").symlink_to(full / "sub", target_is_directory=True)
-    # A volume's own folder, for root alone; and what can have been no folder.
+    # A volume's own folder, which only root can read, and names that can be no folder.
     (full / "lost+found").mkdir()
     (full / "lost+found" / "a.py").touch()
     (full / "README.md").symlink_to(full / "absent.md")
@@ -146,7 +146,7 @@ def test_the_empty_folder_below_a_mount_that_went_hides_what_was_mounted() -> No
     now = with_hidden(before, Scanned({}, devices={HERE: 2}))
     assert now.files == {"a.py": OLD}
     assert "another file system" in now.unreadable[HERE]
-    # Still so at the next look, and also after one that found nothing at all.
+    # The result is stable, even after a scan that found nothing.
     assert with_hidden(now, Scanned({}, devices={HERE: 2})).files == {"a.py": OLD}
     missing = with_hidden(before, Scanned({}, {HERE: "gone"}))
     assert with_hidden(missing, Scanned({}, devices={HERE: 2})).files == {"a.py": OLD}

@@ -1,4 +1,4 @@
-"""Files that take long to import, and the new streams that they declare watchers of."""
+"""Files that take long to import, and the new streams that their watchers declare."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HOUR = timedelta(hours=1)
 
 
 def named(name: str) -> str:
-    """A file with an asset and a watcher of its own; all share a stream."""
+    """Return a file with an asset and a watcher of its own. All such files share a stream."""
     return DAG_FILE.replace('Asset("a"', f'Asset("{name}"').replace('DAG("d"', f'DAG("{name}"')
 
 
 def slow(name: str, gate: Path) -> str:
-    """The same in a file that takes to import until the gate is there."""
+    """Return such a file that imports only once the gate exists."""
     wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
     return wait + named(name)
 
@@ -102,7 +102,7 @@ async def test_a_slow_file_that_is_deleted_is_not_waited_for(
     async with processing(database, folder, file_timeout=timedelta(seconds=4)):
         assert are_closed(await every(database, Stream))
         (folder / "b.py").unlink()
-        # The parser is not interrupted: at the latest it gives up by itself, which nothing is written of.
+        # The parser is not interrupted. It gives up on its own in the end, and nothing is written about that.
         await until(database, Stream, are_open)
         assert [row.path for row in await every(database, DagFile)] == ["a.py"]
 
@@ -148,7 +148,7 @@ async def test_a_file_that_is_replaced_while_it_is_first_read_is_waited_for(
         with anyio.fail_after(20):
             while not processor._vanished:  # noqa: ASYNC110
                 await anyio.sleep(0.02)
-            # What is read of the file is dropped, since it is not there any more.
+            # The file is gone, so its result is dropped.
             gate.touch()
             while not processor._parser.is_idle:  # noqa: ASYNC110
                 await anyio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What of an error is stored."""
+"""The text of an error that the store receives."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is promised, combined from what triggers say of their sources."""
+"""Guarantees, computed from the facts that triggers give about their sources."""
 
 from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import replace
@@ -108,7 +108,7 @@ def test_a_lock_that_is_renewed_or_long_enough_is_no_warning() -> None:
     assert promised(replace(LOG, redelivers_after=5 * MINUTE)).warnings == ()
 
 
-# What follows from what a trigger overrides.
+# Guarantees that follow from the methods that a trigger overrides.
 
 
 class Standalone(BaseEventTrigger):

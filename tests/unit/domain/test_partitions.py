@@ -147,12 +147,12 @@ def test_a_roll_up_knows_all_keys_that_it_needs(
 def test_a_day_on_which_clocks_are_set_has_the_hours_that_it_has(
     zone: str, day: str, hours: int
 ) -> None:
-    """Airflow waits for an hour that does not come, or forgets one that comes twice."""
+    """Airflow waits for an hour that does not come, or forgets one that occurs twice."""
     mapper = day_of_hours(timezone=zone, input_format="%Y-%m-%dT%H%z")
     needed = mapper.to_upstream(day)
     assert len(needed) == hours
     assert {mapper.to_downstream(key) for key in needed} == {day}
-    # Who writes in UTC means the same hours.
+    # An event in UTC can name the same hours.
     in_utc = [datetime.strptime(key, "%Y-%m-%dT%H%z").astimezone(UTC) for key in needed]
     keys = [one.strftime("%Y-%m-%dT%H%z") for one in in_utc if one.minute == 0]
     progress = mapper.progress(day, keys, now=NOON, first_event_at=NOON)
@@ -226,7 +226,7 @@ def test_a_day_on_which_clocks_are_set_is_fanned_out_into_the_hours_that_it_has(
     keys = downstream_keys(mapper, day)
     at = keys.index(f"{day}{near[0]}")
     assert [key.removeprefix(day) for key in keys[at : at + 4]] == near
-    # One after the other, each once.
+    # The keys are consecutive, without repetition.
     instants = [datetime.strptime(key, written).astimezone(UTC) for key in keys]
     assert instants == [instants[0] + n * timedelta(hours=1) for n in range(hours)]
     # By the clock alone, as in Airflow.
@@ -369,7 +369,7 @@ rollups = st.sampled_from(
 
 @given(moments, zones, rollups, st.sampled_from(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]))
 def test_what_a_run_waits_for_is_just_what_is_for_it(moment, zone, rollup, input_format) -> None:
-    """A key is for a run if, and only if, the run waits for it."""
+    """A key belongs to a run exactly if the run waits for it."""
     start, window, step = rollup
     upstream = start(timezone=zone, input_format=input_format)
     mapper = RollupMapper(upstream_mapper=upstream, window=window())

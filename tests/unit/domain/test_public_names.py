@@ -8,7 +8,7 @@ import pytest
 
 import triggerer
 
-# The contract's list; what is commented out comes with later issues.
+# The names in the contract. Names in comments come with later issues.
 CONTRACT = {
     "Asset",
     "AssetAlias",

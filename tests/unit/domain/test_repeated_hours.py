@@ -1,4 +1,4 @@
-"""The author of a DAG is told where two hours share a partition key."""
+"""The author of a DAG is warned if two hours share a partition key."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_it_is_said_when_and_which_key() -> None:
         ("@hourly", "America/New_York", HOURS, True),
         ("@hourly", "Australia/Sydney", HOURS, True),
         ("*/30 * * * *", LORD_HOWE, "%Y-%m-%dT%H:%M", True),
-        # The hours have keys of their own.
+        # The hours have different keys.
         ("@hourly", BERLIN, "%Y-%m-%dT%H%z", False),
         ("@hourly", BERLIN, "%Y-%m-%dT%H %Z", False),
-        # The clock of the zone is never set.
+        # The clock of this zone never changes.
         ("@hourly", "UTC", HOURS, False),
         ("@hourly", "Asia/Kolkata", HOURS, False),
         ("@hourly", "Europe/Moscow", HOURS, False),
-        # No run is in that hour, or it is no hour that a key tells of.
+        # No run is in that hour, or its key does not name hours.
         ("@daily", BERLIN, HOURS, False),
         ("30 2 * * *", BERLIN, HOURS, False),
         ("@hourly", BERLIN, "%Y-%m-%d", False),

@@ -1,4 +1,4 @@
-"""What a DAG waits for, and how that is stored."""
+"""Schedules of DAGs, and their stored form."""
 
 import json
 from datetime import timedelta

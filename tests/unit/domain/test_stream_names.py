@@ -1,4 +1,4 @@
-"""What people read where a stream is meant."""
+"""The names of streams that people read."""
 
 from collections.abc import Hashable
 from pathlib import Path

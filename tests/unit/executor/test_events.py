@@ -1,4 +1,4 @@
-"""Sequences of events fetch what is looked at, by page, and nothing else."""
+"""Sequences of events fetch, by page, only the events that are used."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,11 +15,11 @@ from triggerer.worker.protocol import PAGE_SIZE
 
 
 class FakeExecutor:
-    """Answers as the executor would, and counts. The event at place n has the id n + 1.
+    """Answers like the executor, and counts. The event at index n has the id n + 1.
 
     Args:
-        kept: So many are left of them.
-        at_once: A page has no more, however many were asked for: the events are large.
+        kept: The number of events that were not deleted.
+        at_once: The most events in a page, because the events are large.
     """
 
     def __init__(self, total: int, *, kept: int | None = None, at_once: int = PAGE_SIZE) -> None:
@@ -28,7 +28,7 @@ class FakeExecutor:
         self.at_once = at_once
         self.counts = 0
         self.pages: list[tuple[int, int]] = []
-        """(id of the first event, how many), in the order in which they were asked for."""
+        """(id of the first event, number of events) of each page, in order."""
         self.skipped = 0
 
     def __call__(self, what: str, **fields: Any) -> Any:
@@ -112,7 +112,7 @@ def test_the_length_is_counted_once_and_fetches_nothing() -> None:
     executor = FakeExecutor(LONG)
     events = inlet(executor)
     assert (len(events), len(events), executor.counts, executor.pages) == (LONG, LONG, 1, [])
-    # Now the nearer end is known.
+    # The length is known, so the nearer end is used.
     assert events[LONG - 2].id == LONG - 1
     assert [event.id for event in events[LONG - 2 :]] == [LONG - 1, LONG]
     assert executor.skipped == 1
@@ -243,7 +243,7 @@ def test_inlet_events_are_those_of_declared_inlets_only() -> None:
 
 
 def _uris(monkeypatch: pytest.MonkeyPatch, *uris: str) -> list[str]:
-    """`uris()` of one event for each of these."""
+    """Return the result of `uris()` for one event per URI."""
     ordinary = FakeExecutor._page
 
     def page(self: FakeExecutor, **arguments: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What is told about failures, and where logs lie."""
+"""The texts of failures, and the places of logs."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ def test_two_run_ids_never_share_a_log() -> None:
 
 
 def failure_of(source: str, file: Path) -> KeyError:
-    """What the source's `f` raises, as if it had been read from the file."""
+    """Return the error that the source's `f` raises, as if the source were read from the file."""
     names: dict[str, object] = {}
     exec(compile(source, str(file), "exec"), names)
     with pytest.raises((KeyError, RecursionError, SyntaxError)) as caught:
@@ -64,7 +64,7 @@ def test_an_error_shows_the_users_lines_only_with_what_caused_it(tmp_path: Path)
 
 
 def test_an_error_that_many_others_led_to_is_shown(tmp_path: Path) -> None:
-    """As where a function calls itself in the handler of its own failure, until the stack is full."""
+    """Such a chain comes from a function that calls itself in its error handler until the stack is full."""
     source = "def f():\n    try:\n        1 / 0\n    except ZeroDivisionError:\n        f()\n"
     file = tmp_path / "user.py"
     told = explain(failure_of(source, file), tmp_path)
@@ -73,7 +73,7 @@ def test_an_error_that_many_others_led_to_is_shown(tmp_path: Path) -> None:
 
 
 def test_an_error_that_cannot_be_shown_is_named(tmp_path: Path) -> None:
-    # pytest could not show it either, were it raised.
+    # If this error were raised, pytest could not show it either.
     error = SyntaxError("s")
     error.text, error.lineno = 5, "x"  # type: ignore[assignment]
     assert explain(error, tmp_path) == "SyntaxError (it cannot be shown: AttributeError)"
@@ -134,7 +134,7 @@ async def test_a_log_that_cannot_be_written_does_not_keep_a_run_from_ending(tmp_
 async def test_a_log_whose_file_system_hangs_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipe that nobody reads cannot be opened for writing, as a file of a server that does not answer."""
+    """A pipe without a reader cannot be opened for writing, like a file on a server that does not answer."""
     monkeypatch.setattr(log_files, "_PATIENCE_S", 0.2)
     path = tmp_path / "r.log"
     os.mkfifo(path)
@@ -153,7 +153,7 @@ async def test_a_log_whose_file_system_hangs_is_done_without(
         assert await files.tail(str(path)) == ""
         tasks.cancel_scope.cancel()
     assert turns > 5
-    # The server answers again: both ends of the pipe, for the thread that was left behind.
+    # The server answers again: open both ends of the pipe, for the thread that was left behind.
     ends = os.open(path, os.O_RDWR)
     monkeypatch.setattr(log_files, "_PATIENCE_S", 60)
     path.rename(tmp_path / "pipe")

@@ -1,4 +1,4 @@
-"""What a task says about its outlets becomes its events."""
+"""A task's outlets, as the task sets them, become its events."""
 
 import math
 

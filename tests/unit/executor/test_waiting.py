@@ -1,4 +1,4 @@
-"""What is said of a run that waits for its cluster, and what is not."""
+"""Reports about a run that waits for its cluster, and waits that are not reported."""
 
 import queue
 import threading
@@ -16,7 +16,7 @@ LONG = timedelta(hours=1)
 
 
 class Cluster:
-    """Answers each look with what is put into `answers`, one after the other."""
+    """Answers each look with the next item of `answers`."""
 
     def __init__(self) -> None:
         self.answers: queue.Queue[str | Exception | None] = queue.Queue()
@@ -30,11 +30,11 @@ class Cluster:
         return answer
 
     def say(self, *answers: str | None) -> None:
-        """Have it looked at with each of these answers, and what came of them done."""
+        """Let the watch look once per answer, and wait until it has handled them all."""
         for answer in answers:
             self.looked.acquire(timeout=10)
             self.answers.put(answer)
-        # The next look begins after that.
+        # The next look begins after the last answer was handled.
         self.looked.acquire(timeout=10)
         self.looked.release()
 
@@ -53,7 +53,7 @@ def watch(cluster: Cluster, told: list[Wait], log: Path, patience: timedelta) ->
 
 
 def lines(log: Path) -> list[str]:
-    """The log without its times."""
+    """Return the log without its times."""
     return [line.split(" ", 2)[2] for line in log.read_text().splitlines()] if log.exists() else []
 
 

@@ -1,4 +1,4 @@
-"""The daemon of Spark's Python workers dies with what our worker dies with, whatever it is doing."""
+"""The daemon of Spark's Python workers dies with our worker's lifeline, even while it is busy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.services.process import lives
 from triggerer.processes.lifelines import armed_lifelines, open_again
 from triggerer.worker.spark import classic
 
-# Arms a lifeline, as a worker does, and starts the daemon as the JVM does: by its bare name. It sleeps until it is
-# killed, as do the daemon and its child below: that is what is tested.
+# Arms a lifeline as a worker does, and starts the daemon by its bare name as the JVM does. It sleeps until it is
+# killed, and so do the daemon and its child below. The test checks that they are killed.
 WORKER = """
 import os, subprocess, sys, time
 from triggerer.processes.lifelines import armed_lifelines, die_with_writer, open_again

@@ -1,4 +1,4 @@
-"""Who runs Spark needs a name, since Hadoop asks for it."""
+"""The user who runs Spark needs a name, because Hadoop asks for it."""
 
 import os
 import pwd
@@ -17,7 +17,7 @@ def test_a_user_without_a_name_is_told_so_before_a_jvm_is_started(
     def no_entry(_uid: int) -> None:
         raise KeyError
 
-    # As on OpenShift, which makes user ids up.
+    # OpenShift invents user ids in this way.
     monkeypatch.setattr(pwd, "getpwuid", no_entry)
     nowhere: Any = None
     with pytest.raises(SubmitFailed, match=f"the user {os.geteuid()}, which has no name") as failed:

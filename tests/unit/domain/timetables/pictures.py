@@ -1,6 +1,6 @@
-"""The pictures of docs/timetables.md and partitions.md: each is drawn from what the timetable answers.
+"""The pictures of docs/timetables.md and partitions.md, drawn from the answers of timetables.
 
-`.venv/bin/python -m tests.unit.domain.timetables.pictures` draws them anew.
+`.venv/bin/python -m tests.unit.domain.timetables.pictures` draws them again.
 """
 
 import re
@@ -71,7 +71,7 @@ class Picture:
     zone: tzinfo = UTC
     catchup: bool = True
     now: tuple[timedelta, ...] = ()
-    """When the scheduler asks, from the start; (): at each run."""
+    """When the scheduler asks, counted from the start; (): at each run."""
     has_start: bool = True
 
     def draw(self) -> str:
@@ -244,7 +244,7 @@ PICTURES: dict[str, Picture | AssetPicture | PartitionPicture] = {
 
 
 def drawn(page: str) -> str:
-    """The page with each picture as it is drawn now."""
+    """Return the page with each picture as it is drawn now."""
     return _BLOCK.sub(
         lambda one: f"<!-- picture: {one[1]} -->\n```\n{PICTURES[one[1]].draw()}```\n", page
     )

@@ -1,4 +1,4 @@
-"""Timetables made of others, and days of work."""
+"""Timetables made of others, and workdays."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice, pairwise
@@ -54,7 +54,7 @@ def ask(
     latest: str | None = None,
     catchup: bool = False,
 ) -> tuple[str, str, str] | None:
-    """Run after, start and end of the interval, as short texts."""
+    """Return run_after, start and end of the interval as short texts."""
     with time_machine.travel(at(now), tick=False):
         info = timetable.next_dagrun_info(
             last_automated_data_interval=last and DataInterval(*map(at, last)),
@@ -202,7 +202,7 @@ def test_what_was_missed_is_rolled_up_into_one_run() -> None:
         "03-10 00:00",
         "03-11 00:00",
     )
-    # The first run: the last interval, or with catch-up all since the start.
+    # The first run covers the last interval, or with catch-up everything since the start.
     first = {"earliest": "2026-02-01"}
     assert ask(daily, "2026-03-10 01:00", **first) == ("03-10 00:00", "03-09 00:00", "03-10 00:00")
     assert ask(daily, "2026-03-10 01:00", catchup=True, **first) == (
@@ -210,7 +210,7 @@ def test_what_was_missed_is_rolled_up_into_one_run() -> None:
         "02-01 00:00",
         "03-10 00:00",
     )
-    # Up to the end date and no further, also long after it.
+    # The interval ends at the end date, even when asked long afterwards.
     ended, last = {"latest": "2026-03-07"}, ("2026-03-05", "2026-03-06")
     assert ask(daily, "2026-05-01", last, **ended) == (
         "03-08 00:00",
@@ -233,7 +233,7 @@ def test_after_workday_runs_at_the_end_of_each_for_that_day() -> None:
         "Tue 22. 00:00", "Wed 23. 00:00", "Wed 23. 00:00", "Thu 24. 00:00", "Thu 24. 00:00", "Fri 25. 00:00",
         "Mon 28. 00:00", "Tue 29. 00:00", "Tue 29. 00:00", "Wed 30. 00:00",
     ]  # fmt: skip
-    # Over a weekend, without catch-up: Friday's.
+    # On a weekend without catch-up, the last run is Friday's.
     new_york = AfterWorkdayTimetable(timezone="UTC")
     assert ask(new_york, "2026-03-15 12:00") == ("03-14 00:00", "03-13 00:00", "03-14 00:00")
     assert ask(new_york, "2026-03-15 12:00", ("2026-03-13", "2026-03-14"))[0] == "03-17 00:00"
@@ -309,7 +309,7 @@ moments = st.integers(0, 400 * 1440).map(lambda n: at("2025-12-01") + n * timede
 
 
 def named(timetable: HasTicks, moment: datetime) -> bool:
-    """The meaning of a combination, said once more."""
+    """Return whether a combination names the moment, by a second, independent definition."""
     match timetable:
         case AnyOf():
             return any(named(one, moment) for one in timetable.timetables)
@@ -366,7 +366,7 @@ def test_rolled_up_runs_cover_time_without_a_gap_or_a_repeat(
 
 
 def test_the_wishes_of_aip_39_are_answered_as_their_author_wanted() -> None:
-    """Its tables: the days of work with the data of the day, and twice-a-month pay."""
+    """The tables of AIP-39: workdays with the data of the day, and pay twice a month."""
     weekdays = AfterWorkdayTimetable(timezone="UTC")
     since = TimeRestriction(at("2021-03-01"), None, catchup=True)
     table = [

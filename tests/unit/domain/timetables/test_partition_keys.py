@@ -1,4 +1,4 @@
-"""Partition keys that timetables make of data intervals."""
+"""Partition keys that timetables make from data intervals."""
 
 import random
 from bisect import bisect_left
@@ -54,7 +54,7 @@ def chain(
     catchup: bool = True,
     last: DataInterval | None = None,
 ) -> list[tuple[DagRunInfo, str | None]]:
-    """The runs that follow, with their keys, as a scheduler that waits for each makes them."""
+    """Return the next runs with their keys, as a scheduler makes them that waits for each."""
     found = []
     for _ in range(number):
         info = timetable.next_dagrun_info(
@@ -138,7 +138,7 @@ def test_without_catch_up_the_last_run_that_was_missed_is_made_and_with_it_all_a
         ]  # fmt: skip
         named = keys(daily, None, 2, catchup=False)
     assert late == [[14, 15, 16], [10, 11, 12]]
-    # It was due an hour ago, less than a tenth of a day.
+    # The run was due an hour ago, less than a tenth of a day.
     assert named == [f"{14 + offset}", f"{15 + offset}"]
 
 
@@ -257,7 +257,7 @@ def test_a_key_leads_back_to_its_run(timetable: Timetable, moment: datetime) -> 
 def test_a_range_holds_the_runs_of_all_partitions_that_begin_in_it(
     timetable: Timetable, moment: datetime, length: int
 ) -> None:
-    """Whatever the distance between a run and its partition: beside a chain that begins before, and ends after it."""
+    """It holds for any distance between a run and its partition, compared with a chain that starts earlier."""
     end = moment + length * HOUR
     margin = next((days for mark, days in MARGINS.items() if mark in timetable.summary), 12) * DAY
     found = runs_between(timetable, moment, end, now=end + 400 * DAY)

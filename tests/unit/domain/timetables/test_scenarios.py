@@ -1,4 +1,4 @@
-"""Bugs that others had with time, as far as a timetable can have them."""
+"""Bugs that other projects had with time, as far as a timetable can have them."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -54,7 +54,7 @@ def ask(
 
 
 def runs(timetable: Timetable, start: str, end: str) -> list[str]:
-    """The local dates of all runs with catch-up."""
+    """Return the local dates of all runs with catch-up."""
     restriction = TimeRestriction(at(start), at(end), catchup=True)
     last, found = None, []
     while (info := ask(timetable, at(start), last, restriction)) is not None:
@@ -65,7 +65,7 @@ def runs(timetable: Timetable, start: str, end: str) -> list[str]:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many dates croniter was asked for."""
+    """Count the dates that croniter was asked for."""
     count = [0]
 
     def counting(step):
@@ -118,7 +118,7 @@ def test_a_clock_that_jumps_decades_costs_no_more_than_a_second(
 @pytest.mark.rule("hourly becomes daily: the next date equals an existing run")
 @pytest.mark.parametrize("catchup", [False, True])
 def test_hourly_becomes_daily_and_the_next_run_has_a_date_of_its_own(catchup: bool) -> None:
-    """Also from a trigger to intervals, and the other way."""
+    """A change from triggers to intervals, and back, behaves alike."""
     start = at("2026-03-01")
     allowed = TimeRestriction(start, None, catchup)
     pairs = [
@@ -246,7 +246,7 @@ def test_the_29th_of_february_is_in_leap_years_only() -> None:
         years.append(info.run_after.year)
         last = info.data_interval
     assert years == [1996, 2000, 2004, 2008]
-    # 1900 and 2100 are none.
+    # 1900 and 2100 are no leap years.
     last = DataInterval.exact(at("2096-03-01"))
     info = ask(timetable, at("2096-03-01"), last, FREE)
     assert info is not None
@@ -286,7 +286,7 @@ def test_a_cron_of_years_that_are_over_asks_for_nothing_and_raises_nothing() -> 
     ids=lambda one: type(one).__name__,
 )  # fmt: skip
 def test_a_start_in_another_zone_is_an_instant_like_others(timetable: Timetable) -> None:
-    """Adding a day to Paris's clock in the night in which it is set would be 23 hours."""
+    """Adding a day to Paris's clock in the night of a clock change would be 23 hours."""
     start = at("2026-03-28 12:00")
     paris_start = start.astimezone(ZoneInfo("Europe/Paris"))
     last = DataInterval(start, start + HOUR)

@@ -1,6 +1,6 @@
-"""An independent answer to "when does this expression fire in this zone": it looks at a clock, minute by minute.
+"""An independent answer to "when does this expression fire in this zone": it reads a clock, minute by minute.
 
-Nothing of croniter or of `triggerer` is used here.
+It uses nothing of croniter or `triggerer`.
 """
 
 from calendar import monthrange
@@ -16,7 +16,7 @@ _MONTHS = ("", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "o
 
 @dataclass(frozen=True)
 class Expression:
-    """Five fields, read the plain way: lists, ranges, steps, names, `L`, `W`, `#`."""
+    """Five fields, read in the plain way: lists, ranges, steps, names, `L`, `W`, `#`."""
 
     text: str
 
@@ -69,12 +69,12 @@ class Expression:
 
 
 def fires(text: str, zone: str, start: datetime, end: datetime) -> list[datetime]:
-    """All instants from `start` to `end` (in UTC, full minutes, both included), by the rules of docs/timetables.md."""
+    """Return the instants from `start` to `end` (UTC minutes, both included), by the rules of docs/timetables.md."""
     return fires_of([text], zone, start, end)[0]
 
 
 def fires_of(texts: list[str], zone: str, start: datetime, end: datetime) -> list[list[datetime]]:
-    """The same for several expressions, in one walk."""
+    """Return the instants of several expressions, in one walk."""
     expressions = [Expression(text) for text in texts]
     found: list[dict[datetime, datetime]] = [{} for _ in texts]
     repeated: list[list[datetime]] = [[] for _ in texts]
