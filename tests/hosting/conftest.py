@@ -1,4 +1,4 @@
-"""What the tests of the host have in common."""
+"""Fixtures of the tests of the host."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ async def database(store_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def upstream(request: pytest.FixtureRequest) -> Upstream:
-    """What the producer of a test's stream reads."""
+    """Return the upstream of the test's streams."""
     return Upstream(request.node.name)

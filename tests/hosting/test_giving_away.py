@@ -97,7 +97,7 @@ async def test_giving_a_stream_away_leaves_time_to_extend_the_leases_that_are_ke
 async def test_what_is_in_flight_resolves_before_the_host_has_stopped(
     database: Database, upstream: Upstream
 ) -> None:
-    """What cancels the host cancelled the streams too, and the drain waited for what no longer ran."""
+    """The host's cancellation reached the streams too, and the drain waited for stopped tasks."""
     await declare(database, "slow", upstream)
     async with hosting(database):
         await _open_one(upstream, "slow", for_s=0.3)
@@ -123,7 +123,7 @@ async def test_what_does_not_resolve_in_time_is_cancelled_when_the_host_stops(
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_host_that_is_cancelled_as_it_starts_ends(database: Database, turns: int) -> None:
-    """Found by the simulation: what outlives its cancellation waited to be stopped by what had never begun."""
+    """Found by the simulation: a shielded task waited for a stop from a task that had never begun."""
     recorder = EventRecorder(database, on_fenced=lambda _: None)
     host = TriggerHost(
         database,

@@ -74,7 +74,7 @@ async def test_one_that_promises_too_little_is_failing_and_its_sibling_runs(
             database, "strict", "failing", "it asks for effectively once, and its trigger promises"
         )
         await shown(database, "fine", "running", None)
-        # Once it is mended it starts by itself.
+        # Once the facts are strong enough, the trigger starts without a restart.
         Described.facts = STRONG
         await shown(database, "strict", "running", None)
 

@@ -70,7 +70,7 @@ async def test_it_leaves_the_broker_before_another_instance_owns_its_streams(
         await until(lambda: len(upstream.producers) == 1)
         async with hosting(database, "second") as second:
             cut_off.is_reachable = False
-            # Only the new owner can know it. What the old one still reads, it would find to concern nobody.
+            # Only the new owner can know this watcher. The old owner would find no watcher for its messages.
             await declare(database, "new", upstream, only=["new"])
 
             async def is_taken_over() -> bool:

@@ -20,13 +20,13 @@ def row(trigger_id: int, *watchers: int) -> TriggerRow:
 def difference(before: list[TriggerRow], after: list[TriggerRow]) -> Difference:
     roster = Roster()
     for one in before:
-        # Nobody asks what is hosted: each is told from the others.
+        # The roster only tells the members apart.
         roster.place(Placed(one, FENCE, cast("Member", object())))
     return roster.difference(after)
 
 
 def ids(found: Difference) -> tuple[list[int], list[int], list[int]]:
-    """The triggers that are gone, those that serve others now, and those that are new."""
+    """Return the ids of the triggers that are gone, changed and new."""
     return (
         [placed.row.trigger_id for placed in found.gone],
         [one.trigger_id for _, one in found.changed],

@@ -152,7 +152,7 @@ async def test_what_a_watcher_has_open_is_accepted_where_it_was_deleted_and_fail
 
 
 async def another_trigger(session: AsyncSession) -> int:
-    """Its arguments differ from those of any that there is."""
+    """Declare a trigger with new arguments."""
     first = await session.get_one(Trigger, 1)
     kwargs = {**first.kwargs, "name": "another"}
     trigger = Trigger(
@@ -166,7 +166,7 @@ async def another_trigger(session: AsyncSession) -> int:
     return trigger.id
 
 
-# Rule 11: whatever a trigger raises, it harms nobody else
+# Rule 11: a trigger that raises harms nobody else
 
 
 @pytest.mark.rule(
@@ -208,7 +208,7 @@ async def test_a_trigger_that_raises_harms_no_sibling_and_no_neighbour(
             upstream.put(2)
             shown = await watchers(database)
             fine = shown["sibling"][0] == shown["neighbour"][0] == "running"
-            # What the store refuses of an event is that event's matter; its trigger goes on.
+            # A refused event is that event's problem; its trigger continues.
             return fine and (where == "payload" or shown["unruly"][0] == "failing")
 
         await eventually(is_shown)
@@ -279,7 +279,7 @@ async def test_the_broker_is_advanced_only_past_what_another_connection_can_read
 async def test_a_commit_of_unknown_outcome_is_repeated_and_only_then_advanced(
     database: Database, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit has happened, and its answer is lost: what is repeated is in the store already."""
+    """The commit succeeded and its answer was lost: the repeated rows are in the store already."""
     await declare(database, "one", upstream)
     async with hosting(database) as host:
         recorder = host.manager._context.sink
@@ -356,7 +356,7 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
         assert await count_events(database) == 2
         upstream.put("a")
         await until(lambda: upstream.outcomes() == {"a": (2, 0, 0)})
-    # And to the next owner, who knows nothing of all this.
+    # The next owner, which knows nothing of this, gets them too.
     upstream.advanced.clear()
     async with hosting(database, "next"):
         upstream.put("a", "b")
@@ -386,7 +386,7 @@ async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_stor
             assert upstream.outcomes()[start] == (5, 1, 0)
             (stream,) = host.manager.streams.values()
             joined.append([member.name.partition("/")[0] for member in stream.members])
-    # In the order of the store, whatever the database likes to answer first.
+    # The order is the store's, independent of the database's own order.
     assert joined == [["w0", "w1", "w2", "w3", "w4", "broken"]] * 3
 
 

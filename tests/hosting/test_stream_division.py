@@ -1,4 +1,4 @@
-"""Every stream that fits somewhere finds its instance, and then nothing moves any more."""
+"""Every stream that fits finds its instance, and then no stream moves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Cluster:
         return sum(self.sizes[digest] for digest in self.of(owner))
 
     def heartbeat(self, me: str) -> dict[str, int]:
-        """As the host does it; what waits, as this instance sees it."""
+        """Divide as the host does; return the waiting streams as this instance sees them."""
         division = self.decide(me)
         room, claimed = division.room, list[str]()
         for digests, limit in ((division.free, division.claim), (division.beyond, len(self.sizes))):
@@ -80,7 +80,7 @@ def test_dividing_ends_with_nobody_above_its_capacity_and_nothing_left_that_fits
     sizes: list[int], instances: int, capacity: int, data: st.DataObject
 ) -> None:
     cluster = Cluster(sizes, instances, capacity)
-    # Whatever was before: other instances, other sizes, another capacity.
+    # A change from any earlier state: other instances, other sizes, another capacity.
     for digest in cluster.owner:
         cluster.owner[digest] = data.draw(st.sampled_from([None, *cluster.instances]))
     cluster.settle()

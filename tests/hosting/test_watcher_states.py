@@ -1,4 +1,4 @@
-"""What is stored as a watcher's error where its own code is well: it is shown to whoever lists watchers."""
+"""The error that is stored for a watcher whose own code works."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ async def until(condition: Callable[[], object], timeout: float = 60) -> None:
 
 
 async def settle() -> None:
-    """A moment in which what should not happen could."""
+    """Wait a moment, so that an unwanted event could happen."""
     for _ in range(20):
         await asyncio.sleep(0.005)
 

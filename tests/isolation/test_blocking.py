@@ -1,4 +1,4 @@
-"""What moving a trigger is for: its blocking stalls nobody else, and nothing of it stays behind."""
+"""An isolated trigger's blocking call stops no other trigger, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def test_a_blocked_thread_is_left_behind_shown_and_not_followed_by_another
         (lambda process: process.kill(), "was killed by SIGKILL"),
         (lambda process: process.send_signal(signal.SIGSEGV), "was killed by SIGSEGV"),
         (lambda process: process.send_signal(40), "was killed by signal 40"),
-        # What ends that process is not to end this one.
+        # The end of that process must not end this one.
         (lambda process: process.send_signal(signal.SIGINT), "KeyboardInterrupt"),
         (None, "ended with exit code 3"),
     ],
@@ -277,7 +277,7 @@ async def test_a_blocked_process_does_not_outlive_the_service(tmp_path: Path) ->
     await until(lambda: not lives(child.pid))
 
 
-# What cannot run in a process
+# Triggers that cannot run in a process
 
 
 async def test_a_raw_event_that_cannot_be_pickled_fails_its_trigger_and_what_came_before_it_not(

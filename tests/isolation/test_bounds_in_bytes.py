@@ -1,4 +1,4 @@
-"""What is on its way to an isolated filter, and back, is bounded in bytes too."""
+"""Data to and from an isolated filter is bounded in bytes, too."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MIB = 1024 * 1024
 async def test_large_raw_events_are_sent_ahead_up_to_a_bound_in_bytes(
     isolation: Isolation, upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 64 messages were sent ahead in one frame, whatever their size: one beyond the channel's limit ended the service.
+    # 64 messages were sent ahead in one frame of any size: a frame beyond the channel's limit ended the service.
     monkeypatch.setattr("triggerer.processes.ipc.MAX_FRAME_BYTES", 8 * MIB)
     sent: list[int] = []
     send = TriggerProcess.send

@@ -20,7 +20,7 @@ from triggerer.processes.ipc import _frame
 async def test_one_that_does_not_take_its_arguments_fails_its_trigger(
     isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are larger than the channel holds, and were cut off in the middle: whatever follows is not understood."""
+    """The arguments are larger than the channel and were cut off, so the process misread later bytes."""
     deaf = tmp_path / "python"
     deaf.write_text("#!/bin/sh\nexec sleep 300\n")
     deaf.chmod(0o755)

@@ -126,7 +126,7 @@ class Obeying(Acking):
 
 
 class Deaf(Obeying):
-    """Does nothing that it is told."""
+    """Ignores all commands."""
 
     async def obey(self, word: str) -> str:
         return "yield"
@@ -210,7 +210,7 @@ class MadeHereOnly(Obeying):
 
 
 class Large(Obeying):
-    """Yields, for each event `(number, text, count)`, that many texts as long as that of the event."""
+    """Yields `count` texts of the event's length for each event `(number, text, count)`."""
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -221,7 +221,7 @@ class Large(Obeying):
 
 
 class Alone(BaseEventTrigger):
-    """Has no stream: yields what it is told, then does what it is told."""
+    """Has no stream: yields the given values, then performs the given command."""
 
     def __init__(self, count: int, then: str = "wait") -> None:
         self.count = count

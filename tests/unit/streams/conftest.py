@@ -1,4 +1,4 @@
-"""What the tests of the runtime have in common."""
+"""Fixtures of the tests of the streams."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.unit.streams.streams import Upstream
 
 @pytest.fixture
 def upstream(request: pytest.FixtureRequest) -> Upstream:
-    """What the producer of a test's stream reads."""
+    """Return the upstream of the test's streams."""
     return Upstream(request.node.name)
 
 
 @pytest.fixture
 def source(request: pytest.FixtureRequest) -> Source:
-    """What the producer of a test's stream reads, where it counts what is alive of that."""
+    """Return an upstream that counts its living messages."""
     Raw.alive.clear()
     return Source(request.node.name)
 

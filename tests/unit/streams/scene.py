@@ -60,7 +60,7 @@ class Scene:
         """By watcher, on which messages its filter raises."""
         self.rejects: Callable[[Any], bool] = lambda event: False
         self.rejected_by: dict[str, Callable[[Any], bool]] = {}
-        """By watcher, which messages its filter rejects beside those that all reject."""
+        """By watcher, the messages that its filter rejects in addition to `rejects`."""
         self.has_dead_letters = False
         """Whether the broker keeps what was rejected."""
         self.cannot_dump: Callable[[Any], bool] = lambda event: False
@@ -73,9 +73,9 @@ class Scene:
         self.opened: list[tuple[str, Any]] = []
         """Which watcher was given what, in order."""
         self.told: list[tuple[Any, tuple[int, int, int]]] = []
-        """What the broker was told of which message, in order: how many acked, failed and rejected it."""
+        """The messages that the broker was told about, in order, with the counts acked, failed and rejected."""
         self.set_aside: list[Any] = []
-        """The messages of which the broker learned that they are set aside."""
+        """The messages that the broker learned were parked."""
         Scene.by_name[self.name] = self
 
     def publish(self, *values: Any, lane: Hashable = 0) -> None:
@@ -213,12 +213,12 @@ class Sink:
         """By id the watcher, the message, and its state."""
         self.is_full_of_parked = False
         self.held_parked: list[ParkedChange] | None = None
-        """What is parked and is not durable yet; None: it is at once."""
+        """Parked messages that are not durable yet; None: each is durable at once."""
         self.kept_ever = 0
         """How many messages were kept."""
         self._last_id = 0
         self.refuses: Callable[[int, Any], bool] = lambda watcher_id, payload: False
-        """Of which watchers and payloads the store refuses the events."""
+        """Whether the store refuses an event, by watcher and payload."""
 
     async def wait_for_room(self) -> None:
         raise AssertionError("it is never full")
@@ -303,7 +303,7 @@ class Sink:
         ][:limit]
 
     def kept(self, watcher_id: int) -> list[Any]:
-        """What is kept for a watcher, in order."""
+        """Return the stored messages of a watcher, in order."""
         return [
             orjson.loads(one.data)[1]
             for _, (watcher, one, state) in sorted(self.parked.items())
@@ -331,7 +331,7 @@ class Sink:
         )
 
     def release_parked(self) -> None:
-        """Store what is held of what is parked, and what comes."""
+        """Store the delayed messages, and later ones at once."""
         held, self.held_parked = self.held_parked or [], None
         for change in held:
             self._park(change)
@@ -378,7 +378,7 @@ def context(
     settings: RuntimeSettings | None = None,
     **others: Any,
 ) -> RuntimeContext:
-    """Of a runtime with everything stored in the sink, which tries again at once."""
+    """Return the context of a runtime that stores everything in the sink and retries at once."""
     return RuntimeContext(
         sink,
         sink,

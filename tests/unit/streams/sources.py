@@ -1,4 +1,4 @@
-"""Lanes of numbered messages, producers that read them and note what they are told, and triggers on those."""
+"""Lanes of numbered messages, producers that read them and record their calls, and triggers for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Hook = Callable[[], Any]
 
 
 class Raw:
-    """A message, of which a test can see whether anybody keeps it."""
+    """A message whose lifetime a test can observe."""
 
     alive: ClassVar[weakref.WeakSet[Raw]] = weakref.WeakSet()
 
@@ -50,7 +50,7 @@ class Source:
         """That others get after each message."""
         self.closed = 0
         self.sizes: dict[tuple[Hashable, int], int] = {}
-        """Of the messages whose size is not that of `each`."""
+        """The sizes of the messages that differ from `each`."""
         self.each = 0
         self.asked: list[tuple[Hashable, int]] = []
         """The messages whose size was asked for."""

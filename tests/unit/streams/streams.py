@@ -19,7 +19,7 @@ HERE = "tests.unit.streams.streams"
 
 
 class Upstream:
-    """What a producer reads; one per test, found by name since triggers carry JSON only."""
+    """An upstream; one per test, found by name because triggers carry only JSON."""
 
     known: ClassVar[dict[str, Upstream]] = {}
 

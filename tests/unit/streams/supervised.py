@@ -154,7 +154,7 @@ async def supervised(
     async with service.manager:
         yield service
         is_over = True
-    # A manager that ended by itself takes the block with it, and a test would pass without having looked.
+    # A manager that ended on its own cancels the block, and the test would pass without its checks.
     assert is_over, "the manager was cancelled from within"
 
 

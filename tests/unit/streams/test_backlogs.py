@@ -52,7 +52,7 @@ def live_in(backlogs: Backlogs, *, position: int, cursor: int) -> Backlog:
 
 
 def test_who_falls_behind_again_reads_again_what_is_not_durable_yet() -> None:
-    """Its live filter failed while events of what it had missed were still to be stored (seed 1631)."""
+    """The live filter failed while catch-up events were still being stored (seed 1631)."""
     sink = Sink()
     backlogs = Backlogs(sink)
     before = live_in(backlogs, position=3, cursor=7)
@@ -76,7 +76,7 @@ def test_who_falls_behind_again_and_has_all_stored_begins_where_it_failed() -> N
 
 
 def test_what_is_left_behind_a_stored_position_is_no_place_without_a_message() -> None:
-    """Those behind it are stored as not passed yet: a later owner has to know of them."""
+    """Later positions are stored as not passed, because a later owner must know of them."""
     sink = Sink()
     backlogs = Backlogs(sink)
     backlog = live_in(backlogs, position=7, cursor=7)
@@ -93,7 +93,7 @@ def test_what_is_left_behind_a_stored_position_is_no_place_without_a_message() -
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 def test_one_that_is_set_back_further_is_stored_only_when_the_further_place_is() -> None:
-    """Nobody knew where the group stood: what lies between the two it may have missed (the simulation's seed 581)."""
+    """The position of the group was unknown, so the watcher may have missed messages in between (seed 581)."""
     sink = Sink()
     backlogs = Backlogs(sink)
     source = EventSource((WATCHER,), FENCE)

@@ -47,7 +47,7 @@ class Seen:
 
 @pytest.fixture(autouse=True)
 def _usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the loop's thread is said to use of the processors: on a loaded machine it gets what it can."""
+    """Fake the processor time of the loop's thread: on a loaded machine the real one varies."""
     says(monkeypatch, lambda: Usage(computing=0.0, queueing=0.0))
 
 
@@ -144,7 +144,7 @@ async def test_what_computes_is_told_from_what_waits(monkeypatch: pytest.MonkeyP
 async def test_a_loop_that_is_not_given_the_processor_does_not_stall(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The machine is overloaded: whatever happens to be running is not to blame."""
+    """The machine is overloaded, so the running code is not to blame."""
     says(monkeypatch, lambda: Usage(0.0, time.monotonic()))
     seen = Seen()
     with StallWatch(THRESHOLD_S, seen):

@@ -1,4 +1,4 @@
-"""Bounds in bytes of what is broadcast and not advanced, where the producer tells the sizes of its messages."""
+"""Bounds in bytes of outstanding messages, for producers that tell the sizes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from triggerer.testing.memory_broker import InMemoryMessage
 
 
 def shown_backlog(scene: Scene, first: int, end: int) -> dict[Any, Any]:
-    """What is shown of one that missed these: in a log where it stands, of a queue the messages."""
+    """Return the shown backlog of a watcher that missed these: its position in a log, or the messages of a queue."""
     return {0: list(range(first, end)) if scene.is_queue else [scene.broker.identity, first]}
 
 
@@ -75,7 +75,7 @@ async def test_one_that_hangs_while_it_catches_up_is_overdue_one_timeout_after_i
         await streams.sleep(0.2)
         assert isinstance(sick.error, AckTimeout)
         assert sick.behind == shown_backlog(any_scene, 0, 3)
-        # Its siblings, and itself once more, have all their time.
+        # The siblings, and the next filter, have their full time.
         assert (well.error, payloads_of(well)) == (None, [0, 1, 2])
         any_scene.gates["sick", 0].set()
         await streams.restart(sick)
@@ -239,7 +239,7 @@ async def test_events_of_a_watcher_that_catches_up_are_confirmed_before_its_posi
         scene.publish(0, 1)
         await sink.until(lambda: scene.broker.committed() == 2)
         scene.fails.clear()
-        # What derives from the first message is not durable yet.
+        # The event of the first message is not durable yet.
         await sink.until(lambda: sink.derived(1) == [1])
         assert sink.positions[1, "0"] == at_first
         scene.publish(2)
@@ -318,7 +318,7 @@ async def test_what_the_store_refuses_while_no_message_is_open_is_read_again(sce
                 loop.call_soon(super().submit_nowait, *given)
 
     sink = Late()
-    # Of whatever message is the last one before others have a turn, too.
+    # The last message before another lane's turn may be refused too.
     refused = set(range(5, 40))
 
     def refuses(_: int, payload: Any) -> bool:
@@ -363,7 +363,7 @@ async def test_a_group_that_restarts_waits_for_the_position_that_is_being_writte
         scene.publish("a", "b", lane=0)
         await sink.until(lambda: bool(sink.held))
         with anyio.fail_after(10):
-            # It is back: what follows in other lanes it takes.
+            # The filter is back, and receives the messages of other lanes.
             while sick.subscriber is None or not sick.subscriber.is_present:
                 await anyio.lowlevel.checkpoint()
         scene.is_breaking = True
@@ -428,7 +428,7 @@ async def test_how_far_one_is_behind_that_cannot_be_made_is_stored_while_more_co
 
 
 class Late(Sink):
-    """Does not answer for the first event of one watcher until it is told to."""
+    """Delays the answer for the first event of one watcher until a test releases it."""
 
     def __init__(self, watcher_id: int) -> None:
         super().__init__()
@@ -534,7 +534,7 @@ async def test_its_row_goes_also_if_the_next_group_has_advanced_the_broker_befor
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
 ) -> None:
-    """What is in memory of the first time does not adjoin what is broadcast after the second."""
+    """The tail of the first backlog does not adjoin the broadcasts after the second."""
     async with StreamHarness(catch_up=True, persistence="auto") as streams:
         well = await streams.add(scene.watcher("well"))
         sick = await streams.add(scene.watcher("sick"))
@@ -558,10 +558,9 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
 async def test_what_was_stored_of_one_that_has_caught_up_since_sets_it_not_back(
     scene: Scene,
 ) -> None:
-    """A new trigger's rows are read before it is loaded: what it was behind at then may be over, and its row gone.
+    """A new trigger's rows are read before it is loaded, and may be deleted by then.
 
-    As long as nothing is stored of that place, what is broadcast would be lost with the process (the simulation's seed
-    13687).
+    Without a stored position, a broadcast would be lost with the process (the simulation's seed 13687).
     """
     sink = Sink()
     scene.fails["sick"] = lambda event: True
@@ -596,7 +595,7 @@ async def test_one_that_has_moved_to_another_stream_is_behind_in_the_one_before_
         assert not stream.behind.backlogs
         any_scene.publish("c")
         await sink.until(lambda: any_scene.broker.committed() == 3)
-        # What became of its row is the store's affair.
+        # The fate of its row is tested with the store.
         any_scene.fails.clear()
         manager.add(any_scene.specs("sick"))
         any_scene.publish("d")
@@ -626,7 +625,7 @@ def behind_by(scene: Scene, count: int, name: str) -> list[TriggerSpec]:
 
 
 class Ahead(SystemClock):
-    """Goes on by itself, and faster while a test makes it."""
+    """A clock that runs normally, and jumps when a test moves it."""
 
     seconds = 0.0
 
@@ -750,7 +749,7 @@ async def test_who_passed_a_message_unread_and_then_failed_has_not_taken_it(scen
 
 
 class Reassigned(InMemoryProducer):
-    """Its lane was taken away and came back: what had been pulled before lies before what comes again."""
+    """A producer whose lane was reassigned and came back: earlier pulls lie before the redelivered messages."""
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         for offset in (2, 0, 1, 2):
@@ -759,7 +758,7 @@ class Reassigned(InMemoryProducer):
         await anyio.sleep_forever()
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """It is not looked at what the broker is told."""
+        """Ignore the advance."""
 
 
 class WatchingReassigned(Watching):
@@ -791,7 +790,7 @@ async def test_who_falls_behind_also_gets_what_comes_again_behind_that() -> None
 async def test_what_becomes_durable_when_its_stream_was_closed_moves_no_position(
     scene: Scene,
 ) -> None:
-    """The stream may run anew by then, under the same lease (the simulation's seed 906232)."""
+    """The stream may start again by then, under the same lease (the simulation's seed 906232)."""
     sink = Late(1)
     scene.fails["sick"] = always
     async with hosting(scene, sink) as (manager, sick, _):

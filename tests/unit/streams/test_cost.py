@@ -1,4 +1,4 @@
-"""What the runtime keeps for each event, and the parts that make it quick."""
+"""The memory that an event costs, and the shortcuts that make the runtime fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.testing import StreamHarness
 
 
 class Remembered(dict[str, int]):
-    """A payload of which a test can see whether anybody keeps it."""
+    """A payload whose lifetime a test can observe."""
 
     __slots__ = ("__weakref__",)
 
@@ -33,7 +33,7 @@ class TwoOfEach(Acking):
             yield TriggerEvent(Remembered(value=event, half=1))
 
 
-# What is kept while the store lags
+# Memory while the store is slow
 
 
 async def test_an_unconfirmed_event_takes_56_bytes_and_nobody_keeps_its_payload(

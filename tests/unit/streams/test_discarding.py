@@ -35,7 +35,7 @@ async def test_one_that_is_discarded_while_it_is_replayed_holds_up_nothing(
         await sink.until(lambda: ("sick", "b") in scene.opened)
         discard(sink, "b")
         gate.set()
-        # What is behind it is given all the same, and so is what comes.
+        # The filter still receives the later messages, old and new.
         await sink.until(lambda: not sink.parked and not sick.catching_up)
         scene.publish("e")
         await sink.until(lambda: "e" in sink.derived(1))

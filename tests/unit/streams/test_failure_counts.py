@@ -21,7 +21,7 @@ WATCHER = WatcherRef(SICK, 0)
 
 
 class Slow(Sink):
-    """Answers for the events of message "b" of the one that is sick when it is told to, and notes what is counted."""
+    """Answers for the sick watcher's events of "b" when a test releases them, and records the stored counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Slow(Sink):
 
 @asynccontextmanager
 async def failing_behind(scene: Scene, sink: Slow) -> AsyncIterator[tuple[Any, Any]]:
-    """The sick one has passed "b", of which nothing is durable yet, and has failed five times with "c"."""
+    """The sick watcher has passed "b", whose events are not durable, and has failed five times with "c"."""
     scene.fails["sick"] = lambda event: bool(event == "a")
     async with hosting(scene, sink, max_deliveries=100) as (manager, sick, _):
         scene.publish("a", "b", "c")

@@ -1,4 +1,4 @@
-"""Bounds of what is broadcast and not advanced, in a group and in a lane; what a producer is told at a bound."""
+"""Bounds of outstanding messages in a group and in a lane, and the producer's pauses."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ async def test_a_hook_that_raises_ends_the_group_loudly(
         assert source.closed == 1
         cause = one.error.__cause__ if one.error is not None else None
         assert isinstance(cause, OSError if error is _raise else PluginError)
-        # What was confirmed before is advanced, nothing after.
+        # The confirmed messages are advanced, and no later one.
         assert source.count() in {0, 4}
         del source.hooks[what]
         await service.pass_time(5)

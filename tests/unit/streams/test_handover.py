@@ -39,7 +39,7 @@ SICK, WELL = 1, 2
 
 
 class Held(Breaking):
-    """An advance of what has failed waits for the scene."""
+    """An advance with a failed message waits for the test."""
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         assert isinstance(self.scene, Lively)
@@ -60,7 +60,7 @@ class Lively(Scene):
         super().__init__()
         self.without_live: set[str] = set()
         self.is_failing = anyio.Event()
-        """An advance of what has failed is under way."""
+        """Set while an advance with a failed message is under way."""
         self.may_fail = anyio.Event()
         self.is_quiet = False
         """Whether the broker delivers nothing."""
@@ -91,7 +91,7 @@ class Living(Watching):
 
 
 class Marked(Breaking):
-    """Behind the first three messages of a lane lie three places that hold none."""
+    """After the first three messages of a lane come three positions without a message."""
 
     def get_position(self, broker_payload: InMemoryMessage) -> list[Any]:
         identity, offset = super().get_position(broker_payload)
@@ -308,7 +308,7 @@ async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_anoth
 async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_given_up(
     scene: Lively,
 ) -> None:
-    """The broker was told of both at once, and nothing came behind that (the simulation's seed 2619)."""
+    """The broker learned of both at once, and no later message came (the simulation's seed 2619)."""
     sink = scene.sink
     scene.broker.max_deliveries = 1
     scene.may_fail.set()
@@ -370,7 +370,7 @@ def test_how_far_the_broker_was_advanced_is_known_while_somebody_is_behind() -> 
         watcher = WatcherRef(watcher_id, 0)
         backlogs.fall_behind(watcher, 0, ["log", 3], fence, now, lambda _: None)
     backlogs.mark_advanced(0, ["log", 7])
-    # What the broker has delivered twice.
+    # The broker has delivered these messages twice.
     backlogs.mark_advanced(0, ["log", 5])
     assert backlogs.advanced_to == {0: ["log", 7]}
     backlogs.mark_advanced(0, ["made anew", 1])
@@ -498,7 +498,7 @@ async def test_a_lane_for_which_no_other_message_can_be_tried_holds_up_no_other(
     gone, led = scene.rows("gone", "led")
     rows = (gone._replace(failures=MAX_DELIVERIES), led)
     settings = RuntimeSettings(max_deliveries=MAX_DELIVERIES)
-    # Who waits for another start of the filter waits for long.
+    # A filter that must be started again waits for long.
     context = RuntimeContext(
         sink, sink, sink, settings=settings, restart_first=1e3, restart_longest=1e6
     )

@@ -1,4 +1,4 @@
-"""Falling behind alone on a queue, through `StreamHarness`; what is the same for logs is in `test_catching_up.py`."""
+"""Falling behind alone on a queue, through `StreamHarness`; `test_catching_up.py` tests rules that logs share."""
 
 from __future__ import annotations
 

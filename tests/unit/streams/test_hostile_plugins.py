@@ -1,4 +1,4 @@
-"""Plugin code that does to its tasks, or raises, what no plugin should: it ends itself, and nobody else."""
+"""Plugin code that cancels its tasks, or raises odd errors: it ends itself, and nobody else."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ async def test_a_trigger_without_a_stream_that_cancels_its_own_task_fails_alone(
         assert service.store.payloads == [{"value": "good"}]
 
 
-# What is no `Exception`
+# Errors that are no `Exception`
 
 ERRORS = [Panic("at the disco"), SystemExit(2), GeneratorExit()]
 

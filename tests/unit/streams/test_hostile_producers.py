@@ -31,7 +31,7 @@ class HostileScene(Scene):
     def __init__(self) -> None:
         super().__init__()
         self.keyless: set[Any] = {"bad"}
-        """Messages of which no key can be told."""
+        """Messages whose key raises."""
         self.is_lost = False
         """Whether no position can be told."""
         self.dump: Callable[[bytes], Any] = lambda data: data
@@ -136,7 +136,7 @@ async def test_where_nothing_can_be_set_aside_a_message_without_key_is_rejected_
 async def test_where_a_message_cannot_be_written_as_bytes_its_lane_stands(
     scene: HostileScene,
 ) -> None:
-    """Of a number the store would have asked the length."""
+    """The store would have asked a number for its length."""
     sink = Sink()
     scene.keyless.clear()
     scene.dump = len

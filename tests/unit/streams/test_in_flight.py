@@ -1,4 +1,4 @@
-"""What was given to a filter that catches up, until all that derives from it is durable."""
+"""Messages of a catching-up filter until their events are durable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def given(backlog: Backlog, number: int) -> LaneMessageInFlight:
 
 
 def derived_from(messages: MessagesInFlight, backlog: Backlog, number: int) -> LaneMessageInFlight:
-    """A message that the filter has passed, and of which an event is not durable yet."""
+    """Return a message that the filter has passed, with an event that is not durable yet."""
     in_flight = given(backlog, number)
     in_flight.derived = 1
     backlog.cursor = in_flight.message.end

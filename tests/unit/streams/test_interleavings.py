@@ -248,7 +248,7 @@ async def test_nobody_stays_among_the_readers_once_it_has_left(upstream: Upstrea
 async def test_an_event_derived_after_a_rejection_never_makes_an_empty_batch(
     upstream: Upstream,
 ) -> None:
-    """Its lane is ready and waits while another one is advanced; then it is not ready any more."""
+    """The lane is ready and waits for another lane's advance; then it is no longer ready."""
     advance, decide = anyio.Event(), anyio.Event()
     sizes: list[int] = []
 

@@ -42,7 +42,7 @@ async def test_those_who_ask_together_share_a_look_and_those_who_ask_meanwhile_t
                 tasks.start_soon(ask)
             await anyio.wait_all_tasks_blocked()
         log.may_answer.set()
-    # What the first look saw is too old for those who asked when it had begun.
+    # The first look began before the others asked, so they need another one.
     assert found == [("log", 1)] * 100 + [("log", 2)] * 100
 
 

@@ -1,4 +1,4 @@
-"""Who catches up reads the newest messages of its lane from memory, which makes room for newer ones meanwhile."""
+"""A watcher reads the newest messages of its lane from memory, while memory makes room for newer ones."""
 
 from __future__ import annotations
 

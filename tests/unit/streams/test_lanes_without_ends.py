@@ -21,7 +21,7 @@ class WithoutEnds(InMemoryProducer):
 
 
 class WithWrongEnds(InMemoryProducer):
-    """Whatever time it is asked for, it answers where the lanes begin."""
+    """A producer that answers every time with the first positions of its lanes."""
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         return await super().find_positions(None)

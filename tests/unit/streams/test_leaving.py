@@ -162,7 +162,7 @@ async def test_draining_waits_until_the_store_has_what_nobody_would_deliver_agai
                 service.store.complete()
                 await service.settle_down()
             assert drained.is_set()
-        # What was being awaited may still come; nothing is asked for after that.
+        # The awaited message may still come, but no later one is pulled.
         assert len(service.store.payloads) <= 2
 
 
@@ -318,7 +318,7 @@ class SideBySide(Acking):
         (Acking, woken_by_the_store),
         (SideBySide, woken_by_an_event),
         (SideBySide, woken_by_the_store),
-        # Nothing is advanced there, whatever the store says.
+        # The fast path advances nothing, independent of the store.
         (Fast, woken_by_an_event),
     ],
 )

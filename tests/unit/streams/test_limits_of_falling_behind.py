@@ -33,7 +33,7 @@ async def test_in_a_lane_that_cannot_be_stored_what_fails_comes_again_for_all(
 
 
 class _Undirected:
-    """Of a broker that knows of no dead letters."""
+    """A producer whose broker has no dead letters."""
 
     dead_letter = SharedStreamProducer.dead_letter
 

@@ -18,7 +18,7 @@ EVENTS = 2_000
 
 
 class AtHand(Watching):
-    """Of a broker that has fetched everything before it is asked."""
+    """A trigger of a broker that has fetched everything in advance."""
 
     readings: ClassVar[int] = 0
 
@@ -41,7 +41,7 @@ class AtHand(Watching):
 
 
 class Selecting(AtHand):
-    """Of which each reads a few of them only."""
+    """A trigger that reads only a few of the messages."""
 
     def shared_stream_selector(self) -> SharedStreamSelector:
         return SharedStreamSelector("number", lambda event: event % 50, frozenset({int(self.name)}))

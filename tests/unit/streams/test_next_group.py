@@ -1,4 +1,4 @@
-"""What was known in the group before is nothing to the next one."""
+"""A new group relies on nothing that the earlier group knew."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SICK, WELL = 1, 2
 
 
 class Telling(Scene):
-    """Tells where its lanes end when it may. An advance raises once, if it is told to."""
+    """A scene that can tell the ends of its lanes, and can make one advance raise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,14 +55,14 @@ class WatchingTelling(Watching):
 
 @pytest.mark.rule("18: it goes on live without a gap")
 async def test_where_a_lane_ended_in_the_group_before_is_not_where_it_ends() -> None:
-    """What that group had broadcast since, and had advanced, was passed over."""
+    """The earlier group's later broadcasts and advances were passed over."""
     scene, sink = Telling(), Sink()
     scene.publish("g", lane="x")
     scene.broker.seek(1, lane="x")
     row = LanePosition(SICK, '"x"', [scene.broker.identity, 0], datetime.now(UTC))
     gate = scene.gates["sick", "g"] = anyio.Event()
     async with hosting(scene, sink, positions=(row,)) as (manager, _, _):
-        # It hangs in one lane, and falls behind in another, of which it is then known where it ends.
+        # The watcher hangs in one lane and falls behind in another, whose end it then knows.
         await sink.until(lambda: ("sick", "g") in scene.opened and scene.looks == 1)
         scene.fails["sick"] = lambda event: event == "bad"
         scene.publish("bad", lane="y")

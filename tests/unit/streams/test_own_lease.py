@@ -1,4 +1,4 @@
-"""What runs under a lease stops by its own clock, before anybody closes it."""
+"""Work under a lease stops by the instance's own clock, before anybody closes it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_no_group_is_opened_when_it_is_over(
 async def test_who_catches_up_passes_no_message_whose_event_comes_when_it_is_over(
     scene: Scene, lease: OwnLease, clock: Clock
 ) -> None:
-    """Such an event is not stored any more: its position would have been, and nobody would have been given it again."""
+    """Such an event is not stored: its position would have been, and nobody would have received the message again."""
     sink = Sink()
     scene.publish("a", "b")
     scene.broker.seek(2)

@@ -1,4 +1,4 @@
-"""What others met with parked messages, on a queue, or on both; on a log alone: `test_parking.py`."""
+"""Known problems of parked messages, on queues or both kinds; `test_parking.py` has those of logs alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def aside(sink: Sink) -> list[bytes]:
 async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
     any_scene: Scene,
 ) -> None:
-    """The rows of what is parked have numbers of their own, and a queue's messages are numbered anew in each group."""
+    """Rows of parked messages have ids of their own, and each group numbers a queue's messages again."""
     scene, sink = any_scene, Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):
@@ -100,7 +100,7 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
         scene.fails.clear()
         manager.replay_parked(sick, there)
         await sink.until(lambda: not sink.parked)
-        # The lane is named once more, and nothing is kept there any more.
+        # The replay names the lane again, although it has no stored message left.
         manager.replay_parked(sick, there)
         await sink.until(lambda: not sick.catching_up)
         scene.publish("e")
@@ -168,7 +168,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
         return max((one.failures for _, one, _ in sink.parked.values()), default=-1)
 
     scene.publish("a", "b", "c")
-    # In the first it fails live: what it does with the message from then on is counted.
+    # The first failure is live; the later ones are counted.
     for number in range(MAX_DELIVERIES + 1):
         async with Manager(context(sink)) as manager:
             manager.add(scene.specs("sick", "well", kept=sink.stored_backlogs()))

@@ -78,7 +78,7 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
 
 @pytest.mark.rule("18: a watcher that fails every message waits")
 async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene: Scene) -> None:
-    """An outage of what it needs for the one message in ten that concerns it sets nothing aside."""
+    """One message in ten needs a service that is away: nothing is parked."""
     sink = Sink()
     scene.ignores = lambda event: event % 10 != 0
     scene.fails["sick"] = lambda event: True
@@ -139,7 +139,7 @@ async def test_of_one_attempt_in_each_life_all_are_counted_together(scene: Scene
         async with hosting(scene, sink, positions=(row(),)):
             await sink.until(lambda number=number: row().failures >= number)  # type: ignore[misc]
         assert row().failures == number
-    # What becomes of such a row is above.
+    # The tests above check the fate of such a row.
 
 
 @pytest.mark.rule(
@@ -233,7 +233,7 @@ async def test_what_follows_in_a_lane_that_stands_is_not_derived_with_each_attem
 
 
 class AnsweringLate(Sink):
-    """Refuses what derives from "b" when it is told to."""
+    """Refuses the events of "b" when a test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
 async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_before_the_refusal(
     scene: Scene,
 ) -> None:
-    """Then another catches up for it: what follows is not derived with each attempt (the simulation's seed 118)."""
+    """Then another catch-up begins: later messages are not derived with each attempt (the simulation's seed 118)."""
     sink = AnsweringLate()
     stands = at_first(scene, sink)
     async with hosting(scene, sink, "sick", positions=stands) as (_, sick):
@@ -287,7 +287,7 @@ async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_b
 async def test_a_lane_that_stands_and_is_made_anew_then_is_read_from_its_beginning(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer that was waited for is of a message that counts no more."""
+    """The awaited answer belongs to a message that is ignored by now."""
     monkeypatch.setattr("triggerer.streams.catchup.reading.handover._LOOK_AT_ENDS_EVERY_S", 0.0)
     sink = AnsweringLate()
     stands = at_first(scene, sink)
@@ -356,7 +356,7 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
         await sink.until(lambda: list(sink.parked) == [2])
         assert sink.derived(1) == ["a", "d", "b"]
         assert aside(sink) == [(1, b'["in memory","c"]')]
-        # A replay of nothing leaves nothing behind it.
+        # A replay without messages leaves no state.
         manager.replay_parked(sick, sink.stored_backlogs())
         scene.publish("e")
         await sink.until(lambda: sink.derived(1) == ["a", "d", "b", "e"])

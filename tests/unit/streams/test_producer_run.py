@@ -1,4 +1,4 @@
-"""What a producer does beside its poll."""
+"""The task of a producer beside its poll."""
 
 from __future__ import annotations
 

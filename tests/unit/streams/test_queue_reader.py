@@ -1,4 +1,4 @@
-"""How much of what is kept for a watcher is read before its lanes have their turns."""
+"""How many stored messages are read before their lanes have their turns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Store:
 
 
 class State:
-    """What the reader asks of a group."""
+    """The part of a group that the reader uses."""
 
     def __init__(self) -> None:
         self.backlogs = Backlogs(None)
@@ -124,7 +124,7 @@ async def test_below_the_limit_one_reading_serves_all_lanes() -> None:
 
 
 async def test_a_lane_that_found_no_room_is_read_alone_and_from_its_first_message() -> None:
-    """Half of what it has is read with the others, and the rest finds no room: it must not come first."""
+    """Half of its messages are read with other lanes, and the rest finds no room: it must not come first."""
     store = Store()
     store.add("late", "a")
     store.add("large", "x" * LIMIT)

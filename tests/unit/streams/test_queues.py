@@ -1,4 +1,4 @@
-"""A watcher of a queue falls behind alone: what it misses is kept, and it is given it in order (contract, rule 18)."""
+"""A watcher of a queue falls behind alone: missed messages are stored and delivered in order (contract, rule 18)."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ async def test_who_fails_is_kept_nothing_that_its_selector_does_not_name(scene: 
 
 
 class Undumped(BreakingQueue):
-    """Of messages that are numbers there is nothing to keep."""
+    """A producer that writes no bytes for messages that are numbers."""
 
     def dump_event(self, event: Any) -> bytes | None:
         return None if isinstance(event, int) else super().dump_event(event)
@@ -425,7 +425,7 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
 async def test_what_is_replayed_while_later_messages_are_in_hand_is_given_all_the_same(
     scene: Scene,
 ) -> None:
-    """Messages are handed over in bursts; one that was read before the replay must not count as behind it."""
+    """Messages come in bursts. One that was read before the replay must not count as read after it."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with Manager(context(sink)) as manager:
@@ -503,7 +503,7 @@ async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scen
         fail.set()
         await sink.until(lambda: bool(sick.catching_up[1]))
         scene.fails.clear()
-        # What it reads again meanwhile it does not find.
+        # The reader does not find the row in the meantime.
         for _ in range(100):
             await anyio.sleep(0.001)
         sink.release_parked()
@@ -588,7 +588,7 @@ async def test_what_is_refused_once_it_is_live_again_is_handed_over_at_the_bound
         await sink.until(lambda: sink.kept(1) == ["a"])
         scene.fails.clear()
         await sink.until(lambda: bool(sink.late) and not sick.catching_up)
-        # It catches up nowhere any more, and it turns out that the store does not take what it has derived.
+        # The watcher is behind nowhere, when the store refuses one of its events.
         sink.late.pop().complete(RowRefused("too large"))
         await sink.until(lambda: scene.broker.dead_letters == ["a"])
         await sink.until(lambda: not sink.parked)
@@ -748,7 +748,7 @@ async def test_what_a_group_before_has_kept_late_is_given_also_to_one_that_was_b
         sink.held_parked = None
         sink.submit_nowait(held.pop())
         sink.held_parked = held
-        # What it was given is durable, and its row is about to go.
+        # Its events are durable, and its row is about to be deleted.
         await sink.until(lambda: len(held) == 2 and not sick.catching_up)
         sink.release_parked()
         await sink.until(lambda: not sink.parked)

@@ -1,4 +1,4 @@
-"""Lanes that are read again at one time: who has nothing to read, or is stuck, keeps no other from reading."""
+"""Slots for readers: a reader that is idle or stuck keeps no other from reading."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class WatchingWithoutEnds(Watching):
 
 
 class SceneWithoutEnds(Scene):
-    """Each watcher has a lane of its own, of the same number, in which it is behind from the first message on.
+    """Each watcher is behind in a lane of its own, with the watcher's number, from the first message on.
 
-    Where a lane ends nobody tells, so that none of them goes live before something is broadcast.
+    The ends of the lanes are unknown, so no watcher goes live before a broadcast.
     """
 
     producer: type[Breaking] = WithoutEnds
@@ -96,7 +96,7 @@ async def test_who_waits_at_the_end_of_a_lane_keeps_no_other_watcher_from_readin
         host(*numbers)
         await sink.until(lambda: all(sink.derived(n) == [f"a{n}", f"b{n}"] for n in numbers))
         for number in numbers:
-            # Whoever gave its place up is told.
+            # A broadcast wakes the reader that gave its slot up.
             scene.publish(f"c{number}", lane=number)
         await sink.until(lambda: all(len(sink.derived(n)) == 2 + len(numbers) for n in numbers))
     assert len(scene.opened) == len(numbers) * (2 + len(numbers))
@@ -159,7 +159,7 @@ async def test_who_is_stuck_with_a_message_keeps_no_other_watcher_from_reading(
 async def test_who_has_given_its_place_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
-    """Nobody tells of what the poll has not got to, and others may have something to read for hours."""
+    """A message that the poll has not reached wakes nobody, and the others may read for hours."""
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
     monkeypatch.setattr(backlog_reader, "_LONGEST_WITHOUT_PLACE_S", 0.1)
     monkeypatch.setattr(reader_slots, "_STUCK_S", 0.05)

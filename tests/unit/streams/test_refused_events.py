@@ -1,4 +1,4 @@
-"""What the store refuses is said, wherever the event came from: without that its message fails and nobody knows why."""
+"""Events that the store refuses are reported, from whichever filter: otherwise a message fails without a reason."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class Kept(Sink):
             end.on_done(None)
 
     def keys(self, scene: Scene) -> list[str]:
-        """Of all events, without what they have in common."""
+        """Return the keys of all events, without their common prefix."""
         begins = f"{scene.broker.identity}/0/"
         return sorted(str(key).removeprefix(begins) for _, key, _ in self.events)
 
@@ -364,7 +364,7 @@ async def test_its_row_goes_also_if_the_broker_was_advanced_to_its_place_while_i
 
 
 class Fragile(InMemoryProducer):
-    """The first of a scene reads nothing, and its poll raises when it is told."""
+    """A producer that reads nothing if it is the scene's first, and whose poll raises when a test says so."""
 
     first: ClassVar[dict[InMemoryBroker, anyio.Event]] = {}
 
@@ -413,7 +413,7 @@ async def test_it_is_not_set_forward_past_what_the_next_group_has_broadcast_mean
 async def test_a_replay_behind_what_an_earlier_one_has_made_again_is_carried_out(
     scene: Scene,
 ) -> None:
-    """It stands at 5. What the earlier one had made again ends at 3."""
+    """The watcher is at 5, and the earlier re-emission ends at 3."""
     sink, log = Kept(), scene.broker.identity
     reemit = Reemission(1, [log, 0], [log, 3])
     sink.rows["0"] = LanePosition(1, "0", [log, 5], datetime.now(UTC), 0, reemit)

@@ -312,7 +312,7 @@ async def test_a_stream_with_one_member_outlives_the_replacement_of_that_member(
         service.manager.remove(old, on_purpose=False)
         service.host(Acking(upstream.name, "new"))
         await service.settle_down()
-        # What the old one had not resolved is redelivered to the new one.
+        # The old filter's unresolved message is redelivered to the new one.
         assert upstream.outcomes() == {0: (0, 1, 0), 1: (0, 1, 0)}
         upstream.put(2)
         await service.settle_down()

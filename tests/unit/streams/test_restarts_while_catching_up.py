@@ -70,7 +70,7 @@ async def test_what_fails_after_it_with_what_it_was_given_before_is_tried_once_m
         gate.set()
         await streams.quiesce()
         if times > 1:
-            # What it was given after the restart is not.
+            # The next message is not retried: it began after the restart.
             assert sick.behind
             assert payloads_of(sick) == []
             await streams.restart(sick)

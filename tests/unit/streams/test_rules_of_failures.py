@@ -263,7 +263,7 @@ async def test_the_time_that_was_given_once_more_is_no_reason_to_give_more(
         assert (early.error, late.error) == (None, None)
         await service.pass_time(0.1)
         assert isinstance(early.error, AckTimeout)
-        # It was due at 14 s, while the other one had its time once more.
+        # The event was due at 14 s, and the other subscriber had its full time again.
         assert isinstance(late.error, AckTimeout)
 
 
@@ -317,7 +317,7 @@ async def test_advances_that_return_in_time_are_not_counted_together(
             await streams.sleep(40)
             returns.set()
             await streams.quiesce()
-        # And none is awaited any more.
+        # No answer is awaited now.
         await streams.sleep(200)
         assert one.error is None
         assert sum(len(upstream.outcomes(lane)) for lane in set(lanes)) == 3
@@ -377,7 +377,7 @@ class Lingering(Producer):
 async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
     fails: str, side_by_side: bool, upstream: Upstream
 ) -> None:
-    """What else it runs may take its time to end; who joined meanwhile would never be served."""
+    """The producer's other tasks may take time to end; a member that joins meanwhile would never be served."""
 
     class Producing(Lingering):
         lanes_advance_side_by_side = side_by_side
@@ -492,7 +492,7 @@ async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
         assert upstream.outcomes() == {}
         await service.pass_time(1)
         assert upstream.outcomes() == {0: (1, 1, 0)}
-        # Who left on purpose did so for good, and its error is nobody's concern.
+        # A subscriber that left on purpose has no error.
         assert isinstance(one.error, AckTimeout) is (who != "has left")
 
 

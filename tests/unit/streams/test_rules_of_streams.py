@@ -198,7 +198,7 @@ async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
         await streams.add(Acking(upstream.name, "first"))
         upstream.put(0, 1)
         await streams.quiesce()
-        # Both are outstanding while somebody joins, who has seen neither and must not be waited for.
+        # Both are outstanding while a member joins, which has seen neither and must not delay them.
         late = await streams.add(Acking(upstream.name, "late"))
         upstream.put(2)
         await streams.quiesce()
@@ -236,7 +236,7 @@ async def test_advance_gets_a_lanes_contiguous_prefix_in_order_with_its_counts(
         upstream.put("a", "b", "c", "d", lane="left")
         upstream.put("x", lane="right")
         await streams.quiesce()
-        # What comes after the gap is resolved, and waits behind it all the same.
+        # Messages after the gap are resolved, and wait all the same.
         assert upstream.advanced == [("left", [("a", (2, 0, 0))]), ("right", [("x", (2, 0, 0))])]
         await streams.persist()
         await streams.quiesce()
@@ -525,7 +525,7 @@ class AckingParticularly(Acking):
 
 
 class Ends:
-    """The ways in which a group ends; each is told to an upstream that has advanced one event."""
+    """The ways a group can end, each for an upstream that has advanced one event."""
 
     @staticmethod
     def advance_raises(upstream: Upstream) -> None:
@@ -608,7 +608,7 @@ async def test_a_group_ends_loudly_tells_every_subscriber_and_starts_again(
         upstream.put("after")
         with capture_logs() as logs:
             await service.settle_down()
-            # Nothing past the last successful advance is told to the broker.
+            # The broker learns of nothing after the last successful advance.
             assert upstream.outcomes() == {"before": (2, 0, 0)}
             assert [one.state for one in both] == [MemberState.FAILING] * 2
             assert all(isinstance(one.error, GroupEnded) for one in both)

@@ -44,7 +44,7 @@ class SelectingFast(Fast):
 
 
 def noting(upstream: Upstream, *names: str) -> dict[str, list[Any]]:
-    """What each of these filters is shown."""
+    """Return the messages that each of these filters receives."""
     seen: dict[str, list[Any]] = {name: [] for name in names}
 
     def record_as(name: str) -> Callable[[Any], Any]:

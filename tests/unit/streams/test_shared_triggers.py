@@ -1,4 +1,4 @@
-"""A trigger that serves several watchers, of which some come later."""
+"""A trigger that serves several watchers, some of them added later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds up a lane, or the poll, while a sibling waits for more falls behind alone (contract, rules 8 and 18)."""
+"""A subscriber that holds up a lane or the poll while a sibling waits falls behind alone (rules 8 and 18)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_who_hangs_falls_behind_and_its_sibling_goes_on_in_all_lanes(
         for lane, values in lanes.items():
             assert in_lane(sink.derived(SLOW), lane) == values
             assert in_lane(sink.derived(WELL), lane) == values
-        # What it had open it is given once more.
+        # Its open message comes again.
         given = [event for name, event in any_scene.opened if name == "slow"]
         assert {event for event in given if given.count(event) > 1} == {lanes[0][0]}
 
@@ -252,7 +252,7 @@ async def test_where_both_are_busy_with_what_fills_a_lane_nobody_falls_behind(
 
     sink = Sink()
     any_scene.watcher = lambda name: Busy(any_scene.name, name)  # type: ignore[method-assign]
-    # Of two that are not equally fast, the slower one would be further behind with each message of a backlog.
+    # The slower of two subscribers would be further behind with each message of a backlog.
     at_once = 80 if turns[0] == turns[1] else 8
     async with two(any_scene, sink, settings(0.0, **bounds)):
         for first in range(0, 80, at_once):

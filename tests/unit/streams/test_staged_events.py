@@ -151,7 +151,7 @@ async def test_what_one_turn_derives_goes_with_the_state_that_passes_it() -> Non
     async with opened() as scene:
         scene.add(Watching("a"))
         await turns()
-        # A filter may use one payload again: what it held when it was yielded is stored.
+        # A filter may reuse a payload: the store gets the value at the time of the yield.
         assert scene.store.given == [([{"a": 1}, {"a": 2}, {"a": 3}], b"3")]
         assert Numbers.made[0].advanced == []
         scene.store.answer()

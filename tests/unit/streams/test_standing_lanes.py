@@ -10,7 +10,7 @@ WHY = "there is no topic x"
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[ReportStanding]:
-    """What the producers of the test were given to report with, in order."""
+    """Return the report functions that the test's producers received, in order."""
     given: list[ReportStanding] = []
 
     def use_standing(self: Breaking, report: ReportStanding) -> None:

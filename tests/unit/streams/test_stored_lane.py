@@ -1,4 +1,4 @@
-"""What is known of the rows that are kept for one watcher in one lane of a queue."""
+"""The bookkeeping of one watcher's stored messages in one lane of a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers that keep their place in a state: what the runtime does around them."""
+"""Producers that store their position in a state, and the runtime around them."""
 
 from __future__ import annotations
 

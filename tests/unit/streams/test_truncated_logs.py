@@ -155,14 +155,14 @@ async def test_who_is_behind_gets_what_was_written_since_and_not_what_is_in_memo
         scene.publish("end")
         await sink.until(lambda: "end" in sink.derived(SICK))
         await sink.until(lambda: sink.positions[SICK, "0"] is None)
-    # What was lost behind that it has not read, and of what is there it misses nothing.
+    # The watcher does not read the lost messages, and misses none of the new ones.
     assert sink.derived(SICK) == [*old(0, since), *new(since, 80), "end"]
     assert new_in(sink.derived(WELL)) == new(since, 80)
 
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
 async def test_who_has_caught_up_and_whose_row_is_still_there_is_set_back() -> None:
-    """What is there now lies before where it went live, and was passed as read."""
+    """The new messages lie before the position where it went live, and counted as read."""
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink) as (manager, *_):
         gate = await live_with_its_row(scene, sink, manager, 20)
@@ -179,7 +179,7 @@ async def test_who_has_caught_up_and_whose_row_is_still_there_is_set_back() -> N
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
 async def test_what_it_was_handed_from_memory_does_not_lead_it_past_the_cut() -> None:
-    """It stands before the cut, and has some of what was lost in hand."""
+    """The watcher is before the cut, and has lost messages in memory."""
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink):
         await behind_at(scene, sink, "old 3", 50)
@@ -196,7 +196,7 @@ async def test_what_it_was_handed_from_memory_does_not_lead_it_past_the_cut() ->
 @pytest.mark.rule("18: a log that was cut is read from the cut")
 @pytest.mark.parametrize("stands_at", [3, 5, 8, 40])
 async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
-    """What was stored of a place does not tell what was known by then."""
+    """A stored position does not tell which cuts were known."""
     scene, sink = Cutting(), Sink()
     scene.publish(*old(0, 50))
     scene.broker.seek(4)
@@ -210,7 +210,7 @@ async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
 async def test_who_fails_with_a_message_that_was_lost_misses_nothing_since() -> None:
-    """The store refuses it, and it is decided after the watcher has read to the end of what is there."""
+    """The store refuses its event, and the decision comes after the watcher has read to the end."""
     scene, sink = Cutting(), Sink()
     sink.refuses = lambda watcher, payload: (watcher, payload) == (SICK, "old 15")
     async with hosting(scene, sink) as (manager, *_):
