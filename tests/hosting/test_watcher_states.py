@@ -19,9 +19,9 @@ from triggerer.abc import (
 )
 from triggerer.domain.watchers.parked import ParkedBounds
 from triggerer.hosting import TriggerHost
-from triggerer.store.dags.listing import list_watchers
 from triggerer.store.database.transactions import Database
 from triggerer.store.listing.views import WatcherView
+from triggerer.store.watchers.listing import list_watchers
 from triggerer.store.watchers.parked_listing import choose_parked, discard_parked, list_parked
 from triggerer.store.watchers.parked_writer import ParkedWriter
 from triggerer.store.watchers.position_writer import PositionWriter

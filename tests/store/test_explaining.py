@@ -17,10 +17,10 @@ from triggerer.errors import DagError, PluginError, UnknownRun
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import next_runs, why, why_not
 from triggerer.scheduler.holds import HoldKind
-from triggerer.store.dags.listing import streams_of_watchers
 from triggerer.store.database.transactions import Database
 from triggerer.store.events.emit import NewAssetEvent, record_events
 from triggerer.store.schema.models import Stream, Trigger, Watcher
+from triggerer.store.watchers.listing import streams_of_watchers
 
 
 async def test_why_not_shows_the_decision_of_the_scheduler(database: Database) -> None:

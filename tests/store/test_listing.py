@@ -33,6 +33,7 @@ from triggerer.store.schema.models import (
     Watcher,
     WatcherPosition,
 )
+from triggerer.store.watchers.listing import list_ailing_watchers, list_watchers
 
 
 async def seed(database: Database) -> None:
@@ -327,17 +328,15 @@ async def test_watchers_are_listed_with_stream_and_error(database: Database) -> 
                 )
             )
     async with database.reading() as session:
-        both = await definitions.list_watchers(session)
+        both = await list_watchers(session)
         assert [(row.asset_name, row.state) for row in both] == [("a", "running"), ("b", "failing")]
-        (failing,) = await definitions.list_watchers(session, state="failing")
+        (failing,) = await list_watchers(session, state="failing")
         assert (failing.trigger, failing.stream, failing.error) == (
             "m.Kafka",
             "stream",
             "no such topic",
         )
-        assert [row.asset_name for row in await definitions.list_watchers(session, dag="on_a")] == [
-            "a"
-        ]
+        assert [row.asset_name for row in await list_watchers(session, dag="on_a")] == ["a"]
 
 
 @pytest.mark.rule("18: how far a watcher is behind is shown, and since when")
@@ -389,7 +388,7 @@ async def test_of_a_watcher_that_is_behind_in_a_log_its_places_are_shown(
                 )
             )
     async with database.reading() as session:
-        at, far, near = await definitions.list_watchers(session)
+        at, far, near = await list_watchers(session)
     assert (far.state, far.behind, far.behind_since) == ("failing", 27, NOW)
     assert [(one.lane, one.position, one.behind) for one in far.positions] == [
         ('["t",0]', ["id", 5], 20),
@@ -515,9 +514,9 @@ async def test_a_watcher_whose_owner_is_silent_says_so_as_soon_as_a_heartbeat_is
         values = {"path": "f.py", "state": "running", "owner": owner, "updated_at": NOW}
         session.add(Watcher(asset_id=1, name="w", trigger_id=1, **values))
     async with database.reading() as session:
-        (found,) = await definitions.list_watchers(session)
-        (same,) = await definitions.list_watchers(session, state=state)
-        ailing = await definitions.list_ailing_watchers(session, "on_a", limit=5)
+        (found,) = await list_watchers(session)
+        (same,) = await list_watchers(session, state=state)
+        ailing = await list_ailing_watchers(session, "on_a", limit=5)
     assert (found.state, found.owner_seen_at, found.lease_ends_at) == (state, heard, ends)
     assert same.state == state
     assert [one.reason for one in ailing] == ([] if reason is None else [found.reason])

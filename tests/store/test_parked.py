@@ -27,13 +27,13 @@ from triggerer.domain.watchers.parked import (
     StoredMessage,
 )
 from triggerer.errors import LeaseLost, ParkedFull, RowRefused, TriggererError
-from triggerer.store.dags.listing import list_watchers
 from triggerer.store.database.script import Announcement, Script, Step, perform
 from triggerer.store.database.statement import BoundStatement
 from triggerer.store.database.transactions import Database
 from triggerer.store.schema.models import ParkedBody, Stream, Trigger, Watcher
 from triggerer.store.watchers import hosting
 from triggerer.store.watchers.hosting import TriggerRow, load_stored_backlogs, load_triggers
+from triggerer.store.watchers.listing import list_watchers
 from triggerer.store.watchers.parked import (
     USED,
     StoreBodies,

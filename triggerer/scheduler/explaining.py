@@ -27,9 +27,7 @@ from triggerer.scheduler.looks import DagSnapshot, Look, PartitionQueue
 from triggerer.scheduler.plan import BOUND
 from triggerer.scheduler.snapshots import snapshot_of
 from triggerer.store.dags.listing import (
-    list_ailing_watchers,
     schedule_of_dag,
-    streams_of_watchers,
 )
 from triggerer.store.dags.snapshots import read_dags
 from triggerer.store.database.script import perform
@@ -43,6 +41,7 @@ from triggerer.store.runs.waits import (
     count_queued,
     unloaded_files,
 )
+from triggerer.store.watchers.listing import list_ailing_watchers, streams_of_watchers
 
 _WATCHERS_SHOWN: Final = 20
 """`watchers list --dag` shows all of them."""

@@ -55,7 +55,7 @@ def list_(
     check_state(state, _STATES)
 
     async def ask(session: AsyncSession) -> list[WatcherView]:
-        from triggerer.store.dags.listing import list_watchers
+        from triggerer.store.watchers.listing import list_watchers
 
         return await list_watchers(session, limit=limit, asset=asset, dag=dag, state=state)
 
@@ -126,7 +126,7 @@ def show(
         asset, name = split_watcher(asset)
 
     async def ask(session: AsyncSession) -> list[WatcherView]:
-        from triggerer.store.dags.listing import list_watchers
+        from triggerer.store.watchers.listing import list_watchers
 
         found = await list_watchers(session, asset=asset, name=name)
         if not found:

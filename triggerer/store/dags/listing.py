@@ -7,33 +7,26 @@ says what the query walks instead.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from triggerer.observability.redaction import redact, redact_text
 from triggerer.store.dags.waiting import count_waiting
 from triggerer.store.database.script import perform
-from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.filters import (
     is_asset,
     is_waited_for,
     limited,
-    some_of,
     waits_for,
 )
 from triggerer.store.listing.views import (
-    AilingWatcherView,
     AssetView,
     DagFileView,
     DagView,
     DefinitionCounts,
-    PositionView,
-    WatcherView,
     view_of,
 )
 from triggerer.store.runs.waits import broken_files, unloaded_files
@@ -44,14 +37,9 @@ from triggerer.store.schema.models import (
     DagFile,
     DagRun,
     FormerIdentity,
-    Stream,
-    Trigger,
     Watcher,
-    WatcherPosition,
 )
 from triggerer.store.schema.models.dags import NEVER
-from triggerer.store.streams.liveness import GONE, Liveness, known_instances, why_silent
-from triggerer.store.watchers.parked_listing import count_set_aside, count_stored
 
 MOST_COUNTED: Final = 1_000
 
@@ -196,159 +184,6 @@ async def list_ignored_files(session: AsyncSession) -> list[DagFileView]:
     return [
         DagFileView(row.path, row.warnings) for row in await session.scalars(query) if row.warnings
     ]
-
-
-async def list_watchers(
-    session: AsyncSession,
-    *,
-    limit: int = 100,
-    asset: str | None = None,
-    name: str | None = None,
-    dag: str | None = None,
-    state: str | None = None,
-) -> list[WatcherView]:
-    """Return watchers by asset and name.
-
-    Args:
-        dag: Only watchers of assets that the DAG waits for.
-    """
-    now = await database_now(session)
-    instances = await known_instances(session)
-    shown_state = _shown_state(now)
-    query = (
-        select(Watcher, Asset.name, Trigger, Stream, shown_state)
-        .join(Asset, Asset.id == Watcher.asset_id)
-        .join(Trigger, Trigger.id == Watcher.trigger_id)
-        .join(Stream, Stream.digest == Trigger.stream_digest)
-        .order_by(Asset.name, Watcher.name)
-    )
-    if asset is not None:
-        query = query.where(is_asset(asset))
-    if name is not None:
-        query = query.where(Watcher.name == name)
-    if dag is not None:
-        query = query.where(is_waited_for(Watcher.asset_id, dag))
-    if state is not None:
-        query = query.where(shown_state == state)
-    found = (await session.execute(limited(query, limit))).all()
-    positions = await _positions_of(session, [row for row, *_ in found])
-    set_aside = await count_set_aside(session, [row.id for row, *_ in found])
-    return [
-        view_of(
-            row,
-            WatcherView,
-            asset_name=asset_name,
-            trigger=trigger.classpath,
-            guarantee=trigger.guarantee,
-            stream=redact_text(stream.key),
-            stream_id=trigger.stream_digest,
-            state=shown,
-            owner_seen_at=known.seen_at,
-            lease_ends_at=stream.expires_at if stream.owner == row.owner else None,
-            reason=_why_unsure(row, shown, known, now),
-            error=None if row.error is None else redact_text(row.error),
-            traceback=None if row.traceback is None else redact_text(row.traceback),
-            kwargs=redact("", trigger.kwargs),
-            positions=behind,
-            behind=_how_far(row.state, behind),
-            set_aside=set_aside.get(row.id, 0),
-            behind_since=min((one.since for one in behind), default=None),
-        )
-        for row, asset_name, trigger, stream, shown in found
-        for behind in [positions.get(row.id, [])]
-        for known in [instances.get(row.owner or "", GONE)]
-    ]
-
-
-def _how_far(state: str, positions: Sequence[PositionView]) -> int | None:
-    """Return how many messages a watcher is behind, or None if unknown. A failing watcher leaves them at the broker."""
-    numbers = [one.behind for one in positions]
-    if state == "failing" and not numbers:
-        return None
-    return None if None in numbers else sum(filter(None, numbers))
-
-
-async def streams_of_watchers(
-    session: AsyncSession, watchers: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], str]:
-    """Return the readable stream keys of these watchers (asset, name). A deleted watcher is left out."""
-    found: dict[tuple[str, str], str] = {}
-    query = (
-        select(Asset.name, Watcher.name, Stream.key)
-        .join(Asset, Asset.id == Watcher.asset_id)
-        .join(Trigger, Trigger.id == Watcher.trigger_id)
-        .join(Stream, Stream.digest == Trigger.stream_digest)
-    )
-    for asset in sorted({asset for asset, _ in watchers}):
-        for asset_name, name, stream in await session.execute(query.where(Asset.name == asset)):
-            if (asset_name, name) in watchers:
-                found[asset_name, name] = redact_text(stream)
-    return found
-
-
-async def list_ailing_watchers(
-    session: AsyncSession, dag: str, *, limit: int
-) -> list[AilingWatcherView]:
-    """Return the watchers of the DAG's assets that are not running, by asset and name.
-
-    A watcher whose owner has missed a heartbeat is included, with the reason.
-    """
-    now = await database_now(session)
-    instances = await known_instances(session)
-    silent = [owner for owner, known in instances.items() if known.is_silent]
-    shown_state = _shown_state(now)
-    query = (
-        select(Watcher, Asset.name, shown_state)
-        .join(Asset, Asset.id == Watcher.asset_id)
-        .join(Trigger, Trigger.id == Watcher.trigger_id)
-        .join(Stream, Stream.digest == Trigger.stream_digest)
-        .where(
-            is_waited_for(Watcher.asset_id, dag),
-            or_(shown_state != "running", Watcher.owner.in_(silent)),
-        )
-        .order_by(Asset.name, Watcher.name)
-        .limit(limit)
-    )
-    return [
-        AilingWatcherView(
-            asset,
-            row.name,
-            shown,
-            None if row.error is None else redact_text(row.error),
-            _why_unsure(row, shown, instances.get(row.owner or "", GONE), now),
-        )
-        for row, asset, shown in await session.execute(query)
-    ]
-
-
-def _shown_state(now: datetime) -> ColumnElement[str]:
-    """The state of the `Watcher`. It is waiting if nobody owns its `Stream`, even if the last owner wrote otherwise."""
-    is_unowned = or_(Stream.owner.is_(None), Stream.expires_at <= now)
-    return case((is_unowned, "waiting"), else_=Watcher.state)
-
-
-def _why_unsure(row: Watcher, shown: str, known: Liveness, now: datetime) -> str | None:
-    """Return why the stored state may be out of date, or why another is shown. None: the state is certain."""
-    if row.owner is None or not (known.is_silent or shown != row.state):
-        return None
-    return why_silent(row.owner, known, now)
-
-
-async def _positions_of(
-    session: AsyncSession, watchers: Sequence[Watcher]
-) -> dict[int, list[PositionView]]:
-    """Return the backlogs of these watchers by lane. A running watcher has caught up, so it has none."""
-    behind = [row.id for row in watchers if row.state != "running"]
-    found: dict[int, list[PositionView]] = {}
-    query = select(WatcherPosition).order_by(WatcherPosition.watcher_id, WatcherPosition.lane)
-    for chosen in some_of(behind, WatcherPosition.watcher_id):
-        for row in await session.scalars(query.where(chosen)):
-            left = None if row.head is None else max(row.head - row.position[1], 0)
-            view = PositionView(row.lane, row.position, left, row.since)
-            found.setdefault(row.watcher_id, []).append(view)
-    for watcher_id, lane, count, since in await count_stored(session, behind):
-        found.setdefault(watcher_id, []).append(PositionView(lane, None, count, since))
-    return found
 
 
 ASSET_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
