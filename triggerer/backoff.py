@@ -1,8 +1,8 @@
-"""Growing delays with full jitter before whatever failed is tried again.
+"""Growing delays with full jitter between attempts.
 
-Not `stamina`: it draws from the global generator, so a simulated seed would not decide its delays; its jitter is added
-to the delay, so what failed together still comes back close together; and it has no reset after a healthy run, which
-most of our loops need.
+`stamina` does not fit, for three reasons. It draws from the global generator, so a simulation's seed would not decide
+its delays. It adds its jitter to the delay, so clients that failed together come back almost together. It cannot
+reset the delay after a healthy run, which most of our loops need.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 _RANDOM: Final = Random()
-"""Shared: to seed one costs more than what it is made for, a request that succeeds."""
+"""Shared by all: seeding a generator costs more than the successful request that it would be made for."""
 
 
 @dataclass(slots=True)
 class Backoff:
-    """The delays between the attempts at one thing, in seconds.
+    """The delays between attempts at one task, in seconds.
 
-    Each delay is drawn between zero and a ceiling that doubles with every failure, up to `longest`: those that failed
-    together do not come back together. A run of `healthy_after` seconds or more resets the ceiling.
+    Each delay is random, between zero and a ceiling that doubles with every failure, up to `longest`. So clients that
+    failed together do not retry together. A run of `healthy_after` seconds or more resets the ceiling.
 
     Source: "Exponential backoff and jitter", AWS Architecture Blog, 2015.
     """
@@ -41,7 +41,7 @@ class Backoff:
     failures: int = 0
 
     def next_delay(self, ran_for: float = 0.0) -> float:
-        """The delay after a failure that came `ran_for` seconds after the start."""
+        """Return the delay after a failure that came `ran_for` seconds after the start."""
         if ran_for >= self.healthy_after:
             self.reset()
         ceiling = min(self.longest, self.first * 2.0 ** min(self.failures, 32))
@@ -49,20 +49,20 @@ class Backoff:
         return self.random.uniform(0.0, ceiling)
 
     def reset(self) -> None:
-        """It works again: the next failure is the first."""
+        """Record a success: the next failure counts as the first."""
         self.failures = 0
 
 
 def is_worth_a_line(failures: int) -> bool:
-    """Whether the so-manieth failure in a row (1: the first) is to be warned of: the 1st, 4th, 16th, 64th, ...
+    """Return whether to warn of this failure: of the 1st, 4th, 16th, 64th, … in a row.
 
-    With growing delays between attempts, the lines come at growing distances.
+    The number of lines thus grows with the logarithm of the number of failures.
     """
     return failures > 0 and failures & (failures - 1) == 0 and failures.bit_length() % 2 == 1
 
 
 def warn_seldom(log: FilteringBoundLogger, failures: int, message: str, **fields: Any) -> None:
-    """Warn of a failure if it `is_worth_a_line`; the others are for those who ask for "debug"."""
+    """Log a failure, as a warning if it `is_worth_a_line`, else at level debug."""
     say = log.warning if is_worth_a_line(failures) else log.debug
     say(message, **fields)
 
@@ -74,11 +74,11 @@ async def retry(
     backoff: Backoff,
     on_failure: Callable[[E, float], object],
 ) -> T:
-    """Repeat `attempt` until it does not raise `on`; return its result.
+    """Repeat `attempt` until it succeeds; return its result.
 
     Args:
-        on: Any other error is raised at once.
-        on_failure: Called after each failed attempt with its error and the seconds until the next, as `log_failure`.
+        on: The errors after which to try again. Any other error is raised at once.
+        on_failure: Called with each error and the seconds until the next attempt; see `log_failure`.
     Cancellation: Ends the attempt, or the wait for the next one.
     """
     while True:
@@ -93,7 +93,7 @@ async def retry(
 def log_failure(
     log: FilteringBoundLogger, message: str, **fields: Any
 ) -> Callable[[Exception, float], object]:
-    """Make an `on_failure` that warns, ever more seldom, of failures in a row, with the error and the delay."""
+    """Return an `on_failure` that logs the error and the delay, with ever fewer warnings for failures in a row."""
     failures = 0
 
     def on_failure(error: Exception, delay: float) -> None:

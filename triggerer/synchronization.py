@@ -1,6 +1,6 @@
-"""Synchronization primitives that anyio lacks: its events cannot be reset, and would be made anew for each wait.
+"""Synchronization primitives that anyio lacks. Its events cannot be reset, so each wait would need a new one.
 
-All methods belong to the event loop's thread.
+Call all methods in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from anyio.lowlevel import checkpoint
 
 
 class AutoResetEvent:
-    """An event that one task waits for again and again: it is reset each time that `wait` returns.
+    """An event for one task that waits repeatedly: each return of `wait` resets the event.
 
-    Setting it before anybody waits is not lost; setting it several times counts once.
+    An event that is set before the task waits is not lost. Setting it several times counts once.
     """
 
     __slots__ = ("_waiter", "is_set")
@@ -25,7 +25,7 @@ class AutoResetEvent:
         self.is_set = False
 
     def set(self) -> None:
-        """Let the waiting task go on, or the next one that waits."""
+        """Wake the waiting task, or the next task that waits."""
         self.is_set = True
         waiter = self._waiter
         if waiter is not None:
@@ -36,9 +36,9 @@ class AutoResetEvent:
         self.is_set = False
 
     async def wait(self) -> None:
-        """Wait until it is set, and reset it. Always a checkpoint; where that costs too much, see `is_set` first.
+        """Wait until the event is set, and reset it. Always a checkpoint; check `is_set` first to avoid its cost.
 
-        Cancellation: It stays set if it was.
+        Cancellation: An event that is set stays set.
         """
         if self.is_set:
             await checkpoint()
@@ -48,9 +48,9 @@ class AutoResetEvent:
         self.is_set = False
 
     async def wait_for(self, seconds: float) -> bool:
-        """Like `wait`, but for so long at most; return whether it was set.
+        """Wait for at most this time; return whether the event was set.
 
-        It takes a timer, and no cancel scope: those were a tenth of what the event loop did for a message.
+        It uses a timer instead of a cancel scope. Cancel scopes were a tenth of the event loop's work for a message.
         """
         if self.is_set or seconds == math.inf:
             await self.wait()
@@ -72,7 +72,7 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 class Notifier:
-    """Wakes all tasks that wait for it at that moment; remembers nothing, so that each checks its condition in a loop.
+    """Wakes all tasks that are waiting now. It has no state, so each task checks its condition in a loop.
 
     ```
     while not self.has_room:
@@ -83,7 +83,7 @@ class Notifier:
     __slots__ = ("_next",)
 
     def __init__(self) -> None:
-        # Only while somebody waits: notifying nobody costs next to nothing.
+        # None while no task waits, which makes `notify_all` almost free.
         self._next: anyio.Event | None = None
 
     def notify_all(self) -> None:

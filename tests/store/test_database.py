@@ -101,7 +101,7 @@ async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_looked_for_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be looked for: File name too long"):
+    with pytest.raises(ConfigurationError, match="cannot be read: File name too long"):
         await _open(f"sqlite:///{tmp_path / ('x' * 300) / 'x.db'}")
 
 

@@ -71,7 +71,7 @@ def test_who_has_no_home_directory_is_told_what_to_set(
 
 
 def test_a_configuration_file_that_cannot_be_looked_for_is_refused() -> None:
-    assert "cannot be looked for: File name too long" in refusal(path=Path("x" * 300))
+    assert "cannot be read: File name too long" in refusal(path=Path("x" * 300))
 
 
 def test_nothing_is_created_on_disk(tmp_path: Path) -> None:
@@ -156,13 +156,16 @@ def test_a_wrong_value_is_refused_with_its_origin(section: str, key: str, value:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[core]\nlog_level = "loud"', "log_level: it is one of debug, info, warning, error, not"),
-        ("[executor]\nworkers = 0", "workers: it is more than 0, not 0"),
-        ("[triggerer]\nstall_threshold = -1", "stall_threshold: it is at least 0, not -1"),
-        ('[core]\nshutdown_grace = "5 minutes"', "it is a number of seconds, not '5 minutes'"),
+        (
+            '[core]\nlog_level = "loud"',
+            "log_level: it must be one of debug, info, warning, error, not",
+        ),
+        ("[executor]\nworkers = 0", "workers: it must be more than 0, not 0"),
+        ("[triggerer]\nstall_threshold = -1", "stall_threshold: it must be at least 0, not -1"),
+        ('[core]\nshutdown_grace = "5 minutes"', "it must be a number of seconds, not '5 minutes'"),
         ('[triggerer.isolation]\nfoo = "thread"', "isolation: 'foo' is neither"),
-        ("connections = 3", ": [connections] has to be a table"),
-        ("[connections]\nkafka = 3", ": [connections.kafka] has to be a table"),
+        ("connections = 3", ": [connections] must be a table"),
+        ("[connections]\nkafka = 3", ": [connections.kafka] must be a table"),
     ],
 )
 def test_a_wrong_value_is_refused_in_words_for_those_who_wrote_it(text: str, said: str) -> None:
@@ -377,7 +380,7 @@ def test_pools_are_names_with_slots() -> None:
     assert settings.pools == {"db": 3, "lake": 2}
     assert settings.sources["pools", "lake"] == "TRIGGERER__POOLS__LAKE"
     for wrong in ("0", "-1", "true", '"many"', "1.5"):
-        with pytest.raises(ConfigurationError, match=r"triggerer\.toml:2: pools\.db has to be"):
+        with pytest.raises(ConfigurationError, match=r"triggerer\.toml:2: pools\.db must be"):
             load_settings(write(f"[pools]\ndb = {wrong}\n"), {})
 
 

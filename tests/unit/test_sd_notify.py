@@ -124,7 +124,7 @@ def test_a_manager_that_does_not_read_holds_up_nothing_and_is_told_once_it_does(
 
     with capture_logs() as logs:
         run(serve)
-    assert [log["event"] for log in logs] == ["the service manager cannot be told"]
+    assert [log["event"] for log in logs] == ["the service manager cannot be reached"]
 
 
 def test_a_manager_that_comes_later_is_told_what_it_did_not_hear(tmp_path: Path, run: Run) -> None:

@@ -166,7 +166,7 @@ def test_a_plugin_that_ends_the_event_loop_is_no_stop_in_order(
     monkeypatch.setattr("triggerer.service.running.share_connections", lambda settings: None)
     with capture_logs() as logs, pytest.raises(PluginError, match=type(error).__name__):
         run(settings, ALL_PARTS, work)
-    assert "code of a plugin has ended the event loop" in [log["event"] for log in logs]
+    assert "code of a plugin ended the event loop" in [log["event"] for log in logs]
 
 
 @pytest.mark.parametrize("parts", [ALL_PARTS, frozenset({Part.DAG_PROCESSOR})])

@@ -1,9 +1,9 @@
-"""Settings, read once at start into frozen dataclasses; nobody else reads the environment.
+"""Settings, read once at start into frozen dataclasses. No other module reads the environment.
 
 Precedence, highest first: a command's own options, the environment (`TRIGGERER__SECTION__KEY`), the
 TOML file (`--config`, else `$TRIGGERER_CONFIG`, else `triggerer.toml` in the working directory), the
-default. Durations are seconds. pydantic checks the values; the merging is done here, since
-pydantic-settings cannot say where a value came from, nor name the nearest key for an unknown one.
+default. Durations are in seconds. pydantic checks the values. pydantic-settings is not used: it cannot say where a
+value came from, and cannot suggest the nearest key for an unknown one.
 """
 
 from triggerer.config.loading import load_connections, load_settings

@@ -1,4 +1,4 @@
-"""Checks values as they are written, and says what is wrong with them in the words of the file."""
+"""Checks the written values of a section. Its errors name the file, line and key."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def read_slots(name: str, given: RawValue) -> RawValue:
     """Return the number of a pool's slots.
 
     Raises:
-        ConfigurationError: It is no number from 1.
+        ConfigurationError: The value is not an integer of at least 1.
     """
     value = given.value
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if type(value) is not int or value < 1:
         raise ConfigurationError(
-            f"{given.source}: pools.{name} has to be a number of slots from 1, not {given.value!r}"
+            f"{given.source}: pools.{name} must be a number of slots, 1 or more, not {given.value!r}"
         )
     return RawValue(value, given.source)
 
@@ -34,7 +34,7 @@ def read_slots(name: str, given: RawValue) -> RawValue:
 def build_section(
     name: str, kind: type[Any], given: Mapping[str, RawValue], sources: dict[tuple[str, ...], str]
 ) -> Any:
-    """Return a section with its values, or their defaults; `sources` is told where each comes from.
+    """Return a section with its values or defaults. The origin of each value is added to `sources`.
 
     Raises:
         ConfigurationError: A key is unknown, or a value is wrong.
@@ -47,7 +47,7 @@ def build_section(
             )
     sources |= {(name, key): given[key].source if key in given else "default" for key in known}
     if not given:
-        # To have pydantic check nothing costs as much as to have it check something.
+        # The defaults need no check, and building pydantic's validator takes time.
         return kind()
     try:
         return TypeAdapter(kind).validate_python({key: item.value for key, item in given.items()})
@@ -61,19 +61,19 @@ def build_section(
 
 
 def _expected(error: ErrorDetails) -> str:
-    """What pydantic says, in words for those who write a TOML file, not Python."""
+    """Return pydantic's message in words for the author of a TOML file."""
     match error["type"]:
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
         case "string_pattern_mismatch":
             choices = error["ctx"]["pattern"].strip("^()$").split("|")
-            return f"it is one of {', '.join(choices)}"
+            return f"it must be one of {', '.join(choices)}"
         case "time_delta_parsing" | "time_delta_type":
-            return "it is a number of seconds"
+            return "it must be a number of seconds"
         case "greater_than" | "greater_than_equal" as kind:
             bound = next(iter(error["ctx"].values()))
-            # Durations have no bound but zero, which pydantic gives as Python's text.
+            # The only bound of a duration is zero, which pydantic shows as the text of a timedelta.
             number = 0 if isinstance(bound, str) else bound
-            return f"it is {'more than' if kind == 'greater_than' else 'at least'} {number}"
+            return f"it must be {'more than' if kind == 'greater_than' else 'at least'} {number}"
         case _:
             return error["msg"]

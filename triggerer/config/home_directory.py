@@ -8,10 +8,11 @@ from triggerer.errors import ConfigurationError
 
 
 def expand_user(path: Path) -> Path:
-    """Return the path with the home directory in the place of `~`.
+    """Return the path with `~` replaced by the user's home directory.
 
     Raises:
-        ConfigurationError: There is none: HOME is not set, and the user's id, as containers make one up, has no name.
+        ConfigurationError: There is no home directory: HOME is not set, and the user id has no entry in the system's
+            user list, as in some containers.
     """
     try:
         return path.expanduser()

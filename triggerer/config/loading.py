@@ -1,4 +1,4 @@
-"""Merges what the file, the environment and a command's own options say."""
+"""Merges the values of the file, the environment and a command's own options."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def load_settings(
     *,
     overrides: Mapping[tuple[str, str], RawValue] | None = None,
 ) -> Settings:
-    """Read the file and the environment; nothing is cached and nothing is created on disk.
+    """Read the file and the environment. Caches nothing, and creates nothing on disk.
 
     Args:
-        path: The TOML file; None looks where the package's docstring says, and there need be none.
-        overrides: What a command's own options say, by (section, key); these win.
+        path: The TOML file. None: the default file, see the package's docstring, which may be missing.
+        overrides: The values of a command's own options, by (section, key). They have the highest precedence.
     Raises:
-        ConfigurationError: The file cannot be read, or a section, key or value is wrong; says where.
+        ConfigurationError: The file cannot be read, or a section, key or value is wrong. The message says where.
     """
     environ = os.environ if environ is None else environ
     file = find_file(path, environ)
@@ -82,7 +82,7 @@ def load_settings(
 
 
 def load_connections(environ: Mapping[str, str] | None = None) -> Connections:
-    """Read `[connections]` alone, as a child of the service does, which is not given the rest.
+    """Read only `[connections]`, for a child process of the service, which needs nothing else.
 
     Raises:
         ConfigurationError: The file cannot be read, or names an unknown section.
@@ -105,7 +105,7 @@ def _place(
     environ: Mapping[str, str],
     base: Path,
 ) -> tuple[CoreSettings, DatabaseSettings]:
-    """Make paths absolute: the file's are relative to it, others to the working directory."""
+    """Make paths absolute. A path in the file is relative to the file, any other to the working directory."""
 
     def placed(key: str, value: Path, default_base: Path) -> Path:
         source = sources["core", key]
@@ -114,7 +114,7 @@ def _place(
 
     home = placed("home", core.home, Path()).resolve()
     defaulted = sources["core", "dags_folder"] == "default"
-    # Links are left in place: a deployment switches one to the next version while the service runs.
+    # Links are not resolved: a deployment may switch a link to the next version while the service runs.
     dags_folder = Path(
         os.path.abspath(  # noqa: PTH100
             placed("dags_folder", core.dags_folder, home if defaulted else Path())
@@ -128,5 +128,5 @@ def _place(
 
 
 def _sqlite_url(path: Path) -> str:
-    # What a URL means by these; a branch's folder may be called `feature%2Fx`.
+    # Escape the characters that have a meaning in a URL: a folder may be called `feature%2Fx`.
     return f"sqlite:///{str(path).replace('%', '%25').replace('?', '%3F')}"

@@ -1,4 +1,4 @@
-"""Values that refer to an environment variable or a file, where secrets are (`env:NAME`, `file:PATH`)."""
+"""Resolves values that refer to a secret in an environment variable (`env:NAME`) or a file (`file:PATH`)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _URL: Final = re.compile(r"[A-Za-z][\w+.\-]*://\S*")
 
 
 def variable_in(value: Any) -> frozenset[str]:
-    """Return the environment variable that a setting refers to."""
+    """Return the environment variable that a setting refers to, as a set that may be empty."""
     if isinstance(value, str) and value.startswith("env:"):
         return frozenset({value.removeprefix("env:")})
     return frozenset()
 
 
 def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> Any:
-    """Return the value with what it refers to in its place; what is found counts as a secret.
+    """Return the value with references replaced by their targets. Each target counts as a secret.
 
     Args:
-        name: Of the setting, for messages.
-        base: Paths are relative to it.
+        name: The name of the setting, for messages.
+        base: The folder that relative paths start from.
     Raises:
         ConfigurationError: The variable is not set, or the file cannot be read.
     """
     if isinstance(value, Mapping):
-        # A table within a connection: headers, for instance.
+        # A table within a connection, such as the headers of an HTTP connection.
         return {key: resolve(one, f"{name}.{key}", environ, base) for key, one in value.items()}
     if isinstance(value, list):
         return [resolve(one, name, environ, base) for one in value]
@@ -62,9 +62,9 @@ def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> An
 def _remember(found: str) -> None:
     remember_secrets_in("", found)
     if not _URL.fullmatch(found):
-        # The rest of a URL may be shown.
+        # Only parts of a URL are secret, and `remember_secrets_in` found them.
         remember_secret(found)
     if found.lstrip().startswith("{"):
-        # A file of credentials: an error may repeat a part of it.
+        # A file of credentials in JSON: an error may contain a part of it.
         with suppress(ValueError):
             remember_secrets_in("", json.loads(found))

@@ -1,4 +1,4 @@
-"""What may be set: a frozen dataclass for each section, with its defaults and bounds."""
+"""The sections of the configuration: one frozen dataclass each, with defaults and bounds."""
 
 from __future__ import annotations
 
@@ -56,78 +56,86 @@ Placements = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """`[core]`: where things lie, logging and shutdown."""
+    """`[core]`: folders, logging and shutdown."""
 
     home: Path = Path("~/.triggerer")
-    """Where the default database, the logs of runs and the service's sockets lie."""
+    """The folder of the default database, the logs of runs and the service's sockets."""
     dags_folder: Path = Path("dags")
-    """Relative to `home` where it is the default."""
+    """The folder with the DAG files. The default is relative to `home`."""
     allowed_trigger_modules: Names = ()
-    """Modules outside entry points and the DAGs folder from which trigger classes may be loaded."""
+    """Modules from which trigger classes may be loaded, besides entry points and the DAGs folder."""
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
-    """auto: console on a terminal, JSON elsewhere."""
+    """auto: short lines on a terminal, JSON elsewhere."""
     shutdown_grace: SecondsOrZero = timedelta(seconds=20)
-    """How long work in flight may take to end after SIGTERM before it is cancelled."""
+    """How long work in flight may continue after SIGTERM before it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
-    """`[database]`: SQLite in `home` unless a URL says otherwise."""
+    """`[database]`: the URL of the database, and timeouts."""
 
     url: str = field(default="", repr=False)
-    """Empty: SQLite in `home`. May be `env:NAME` or `file:PATH`."""
+    """The URL of the database; empty means SQLite in `home`. May be `env:NAME` or `file:PATH`."""
     commit_timeout: Seconds = timedelta(seconds=30)
+    """How long a commit may take. After that its outcome counts as unknown."""
     start_timeout: SecondsOrZero = timedelta(seconds=30)
-    """How long a starting service waits for a database that does not answer, or is locked."""
+    """How long a starting service waits for a database that does not answer or is locked."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggererSettings:
-    """`[triggerer]`: bounds of shared streams and of the instance that hosts them."""
+    """`[triggerer]`: limits of shared streams and of the instance that hosts them."""
 
     shared_stream_ack_timeout: Seconds = timedelta(seconds=300)
+    """How long a subscriber may take to resolve a message before it fails the message."""
     shared_stream_subscriber_queue_size: Count = 1024
+    """The number of messages that may wait for one subscriber in memory."""
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
+    """How long a full queue may pause the poll before its subscriber is failed. Only where it cannot fall behind."""
     on_failure: Literal["catch_up", "redeliver"] = "catch_up"
-    """What becomes of a message of a log that one watcher fails and another takes: the one falls behind and catches up,
-    or all are delivered it again ("redeliver")."""
+    """What happens if one watcher fails a message that another watcher accepts. "catch_up": the failing watcher falls
+    behind alone and catches up. "redeliver": the broker delivers the message to all watchers again."""
     max_deliveries: Count = 10
-    """How often a watcher that catches up fails a message before others are tried; if one passes, it is set aside."""
+    """Failures of one message during catch-up before later messages are tried. If one of these passes, the failing
+    message is parked after one more failure."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
-    """What becomes of a message that is to be set aside while a bound is reached: its lane stands, for that watcher
-    ("hold"), or it goes to the producer's dead letters."""
+    """The fate of a message that a limit below keeps from being parked. "hold": its lane waits, for that
+    watcher. "dead_letter": the producer dead-letters the message."""
     parked_max_messages: Count = 10_000
-    """Set aside for one watcher."""
+    """The limit of parked messages of one watcher."""
     parked_max_bytes: Count = 64 * 1024 * 1024
-    """Of the messages that are set aside for one watcher."""
+    """The limit of the bytes of one watcher's parked messages."""
     parked_total_bytes: Count = 1024 * 1024 * 1024
-    """Of all messages that are set aside."""
+    """The limit of the bytes of all parked messages."""
     capacity: Count = 1000
-    """The most triggers that one instance hosts; what nobody has room for waits, and says so."""
+    """The number of triggers that one instance hosts at most. Further triggers show as waiting."""
     max_outstanding_events: Count = 20_000
-    """Of one shared stream: fanned out and not yet advanced; beyond it the broker is paused."""
+    """The limit of outstanding messages of one shared stream. At the limit the poll pauses."""
     max_outstanding_events_per_lane: Count = 10_000
-    """The same of one lane (a Kafka partition); beyond it that lane is paused, or the stream where that cannot be."""
+    """The limit of outstanding messages of one lane, such as a Kafka partition. At the limit the lane pauses, or the
+    whole stream if the producer cannot pause a lane."""
     max_outstanding_bytes: Count = 64 * 1024 * 1024
-    """Of the messages of one shared stream that are fanned out and not yet advanced; beyond it the broker is paused."""
+    """The limit of the bytes of one stream's outstanding messages. At the limit the poll pauses."""
     max_outstanding_bytes_per_lane: Count = 32 * 1024 * 1024
-    """The same of one lane."""
+    """The limit of the bytes of one lane's outstanding messages."""
     lease_duration: Seconds = timedelta(seconds=15)
-    """After so long without a heartbeat an instance's streams may be taken over."""
+    """After this time without a heartbeat, another instance may take over an instance's streams."""
     stall_threshold: SecondsOrZero = timedelta(seconds=0.5)
-    """How long the event loop may stand still before that is logged, with whose code it is; 0: never."""
+    """A block of the event loop that lasts longer is logged, with the code that blocks; 0 turns this off."""
     isolation: Placements = field(default_factory=dict)
-    """Triggers that run in a thread or a process of their own, by class path or `<asset>/<watcher>`."""
+    """Triggers that run in a thread or a process of their own: class path or `<asset>/<watcher>` = "thread" or
+    "process"."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """`[scheduler]`: bounds of one pass, and the sweep."""
+    """`[scheduler]`: the size of one pass, and the time between two sweeps."""
 
     max_dagruns_to_create_per_loop: Count = 32
+    """The number of runs that one pass creates at most."""
     heartbeat_sec: Seconds = timedelta(seconds=30)
-    """Of the sweep that is the safety net; commits wake the scheduler at once."""
+    """Seconds between two sweeps for due runs that no wake-up announced. A commit wakes the scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +143,11 @@ class DagProcessorSettings:
     """`[dag_processor]`: how often and how long files are parsed."""
 
     min_file_process_interval: Seconds = timedelta(seconds=30)
+    """Seconds between two reads of a file that has not changed."""
     parse_timeout: Seconds = timedelta(seconds=30)
+    """How long one file may take to import."""
     removal_grace: SecondsOrZero = timedelta(seconds=10)
-    """A file that is missing for so long counts as deleted; until then it may be being replaced."""
+    """A file that is missing for this time counts as deleted. A deployment may need it to replace a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,29 +155,31 @@ class ExecutorSettings:
     """`[executor]`: the worker processes."""
 
     workers: Count = 2
+    """The number of worker processes, which is the number of runs at a time."""
     lease_duration: Seconds = timedelta(seconds=60)
-    """After so long without a heartbeat an executor's runs may be taken over; it has ended them before."""
+    """After this time without a heartbeat, another executor may take over an executor's runs. A living executor has
+    ended its runs by then."""
     prewarm: bool = True
-    """Whether Spark is started before the first run asks for it, if a known DAG needs it."""
+    """Whether to start Spark before the first run asks for it, if a known DAG needs it."""
     broken_file: Literal["hold", "fail"] = "hold"
     """A run whose DAG file does not load stays queued until the file loads ("hold"), or fails ("fail")."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """`[spark]`: where sessions come from; `triggerer.worker.spark` checks that the values fit together."""
+    """`[spark]`: how to get a Spark session. `triggerer.worker.spark` checks that the values fit together."""
 
     mode: str = "local"
     master: str | None = None
     remote: str | None = None
     conf: Pairs = field(default_factory=dict)
     archive_classes: bool = True
-    """Whether an archive of Spark's classes is made, once and behind all other work, so that sessions start faster."""
+    """Whether to build an archive of Spark's classes, once and in the background, so that sessions start faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """`[api]`: accepted, and without effect until the API is there."""
+    """`[api]`: accepted, and without effect in this release, which has no API."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080

@@ -1,4 +1,4 @@
-"""The settings that are in force."""
+"""The settings in force, and access to connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from triggerer.observability.redaction import remember_secrets_in
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is in force. `connections` holds values as written; `get_connection` resolves secrets."""
+    """The settings in force. `connections` has the values as written; `get_connection` resolves secrets."""
 
     core: CoreSettings
     database: DatabaseSettings
@@ -38,25 +38,25 @@ class Settings:
     spark: SparkSettings
     api: ApiSettings
     pools: Mapping[str, int]
-    """The slots of each pool, by name. A task that names another pool is an error of its file."""
+    """Slots by pool name. A DAG file that names another pool has an error."""
     connections: Mapping[str, Mapping[str, Any]] = field(repr=False)
     file: Path | None
     sources: Mapping[tuple[str, ...], str] = field(repr=False)
-    """For each (section, key), and (connections, id, key), where its value came from."""
+    """The origin of each value, by (section, key) or (connections, id, key)."""
     environ: Mapping[str, str] = field(repr=False)
     service_variables: frozenset[str] = frozenset()
-    """Environment variables that the settings refer to and only the service needs: that of the database's URL."""
+    """The environment variables that only the service needs, such as the variable of the database's URL."""
 
     @property
     def names_dags_folder(self) -> bool:
-        """Whether somebody named the DAGs folder, which has to exist then; the default one need not yet."""
+        """Whether the DAGs folder was configured. A configured folder must exist; the default folder may be missing."""
         return self.sources["core", "dags_folder"] != "default"
 
     def get_dags_folder(self) -> Path:
-        """Return the DAGs folder, once it proved to be one that can be read.
+        """Return the DAGs folder, after checking that it can be read.
 
         Raises:
-            ConfigurationError: There is none, or it cannot be read.
+            ConfigurationError: The folder does not exist, or cannot be read.
         """
         folder = self.core.dags_folder
         hint = "name it with --dags-folder, or as dags_folder in [core]"
@@ -71,7 +71,7 @@ class Settings:
         return folder
 
     def get_connection(self, connection_id: str) -> Mapping[str, Any]:
-        """Return the connection's settings, secrets resolved now, so that a rotated one is seen.
+        """Return the connection's settings. Secrets are resolved at each call, so that a rotated secret is seen.
 
         Raises:
             ConfigurationError: There is no such connection, or one of its secrets cannot be read.
@@ -81,7 +81,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """`[connections]`, as written. All that children of the service need of the settings."""
+    """`[connections]`, as written. Child processes of the service need no other settings."""
 
     written: Mapping[str, Mapping[str, Any]] = field(repr=False)
     file: Path | None
@@ -95,7 +95,7 @@ class Connections:
             raise UnknownConnection(
                 f"there is no connection {connection_id!r}{ending(connection_id, self.written)}",
                 hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE},"
-                " and restart a service that runs: it reads its settings once",
+                " and restart a running service: it reads its settings once",
             ) from None
         base = self.file.parent if self.file else Path()
         resolved = {

@@ -1,4 +1,4 @@
-"""The file and the environment, as they are written: what stands in which section, and where."""
+"""Reads the file and the environment into raw values, each with its origin."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from triggerer.nearest import ending
 
 ENVIRONMENT_PREFIX: Final = "TRIGGERER__"
 CONFIG_VARIABLE: Final = "TRIGGERER_CONFIG"
-"""Names the file for children of the service, which have no command line of their own."""
+"""The environment variable with the path of the file. Child processes of the service get it."""
 DEFAULT_FILE: Final = "triggerer.toml"
 POOLS: Final = "pools"
 
 
 class RawValue(NamedTuple):
-    """A value as written, and where: `default`, `FILE:LINE`, a variable's or an option's name."""
+    """A value as written, and its origin: `FILE:LINE`, or the name of a variable or an option."""
 
     value: Any
     source: str
 
 
 Sections = dict[str, dict[str, RawValue]]
-"""By section, or by connection, the values of its keys."""
+"""Values by section, or connection id, and key."""
 
 
 def find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the configuration file that is named, or the one in the working directory, if there is one.
+    """Return the given file, or the default file in the working directory; None if there is neither.
 
     Raises:
-        ConfigurationError: The one that is named is not there, or where it lies cannot be looked at.
+        ConfigurationError: The given file does not exist, or a folder of its path cannot be read.
     """
     named = path or environ.get(CONFIG_VARIABLE)
     try:
@@ -45,10 +45,10 @@ def find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | Non
         if not file.is_file():
             raise ConfigurationError(f"there is no configuration file {str(named)!r}")
     except OSError as error:
-        # Without `--config`, of a user who was not meant to stand in this folder, as after `runuser`.
+        # Without `--config`, the working directory may be unreadable for this user, for example after `runuser`.
         raise ConfigurationError(
-            f"the configuration file {str(named or DEFAULT_FILE)!r} cannot be looked for: {error.strerror}",
-            hint="change to a folder that this user may read, or name a file there with --config",
+            f"the configuration file {str(named or DEFAULT_FILE)!r} cannot be read: {error.strerror}",
+            hint="change to a folder that this user may read, or name a file with --config",
         ) from error
     return file
 
@@ -57,7 +57,7 @@ def read_file(file: Path) -> tuple[Sections, Sections]:
     """Return the sections and the connections of a file.
 
     Raises:
-        ConfigurationError: It cannot be read, or has a value where a table belongs.
+        ConfigurationError: The file cannot be read, or has a value in place of a table.
     """
     try:
         text = file.read_text("utf-8")
@@ -72,11 +72,11 @@ def read_file(file: Path) -> tuple[Sections, Sections]:
 
     connections = document.pop("connections", {})
     if not isinstance(connections, Mapping):
-        raise ConfigurationError(f"{file}: [connections] has to be a table")
+        raise ConfigurationError(f"{file}: [connections] must be a table")
     for where, tables in (("", document), ("connections.", connections)):
         for name, table in tables.items():
             if not isinstance(table, Mapping):
-                raise ConfigurationError(f"{file}: [{where}{name}] has to be a table")
+                raise ConfigurationError(f"{file}: [{where}{name}] must be a table")
     return (
         {
             name: {key: given(name, key, value) for key, value in table.items()}
@@ -90,7 +90,7 @@ def read_file(file: Path) -> tuple[Sections, Sections]:
 
 
 def _lines_of_keys(text: str) -> dict[str, int]:
-    """Find the lines of headers and keys, which tomllib does not keep; an exotic spelling is missed."""
+    """Find the line numbers of headers and keys, which tomllib drops. Unusual spellings are not found."""
     lines: dict[str, int] = {}
     header = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -103,10 +103,10 @@ def _lines_of_keys(text: str) -> dict[str, int]:
 
 
 def refuse_other_than_utf_8(text: str, what: str) -> None:
-    """Refuse what was not UTF-8 where the system gave it to us: neither a database nor a child of ours takes it.
+    """Refuse text from the system that is not UTF-8, because a database cannot store it.
 
     Raises:
-        ConfigurationError: As it says.
+        ConfigurationError: The text is not UTF-8.
     """
     try:
         text.encode()
@@ -115,11 +115,10 @@ def refuse_other_than_utf_8(text: str, what: str) -> None:
 
 
 def read_environment(environ: Mapping[str, str], sections: Sections, connections: Sections) -> None:
-    """Add what variables say; these win.
+    """Add the values of environment variables, which override the file.
 
     Raises:
-        ConfigurationError: A variable's name is wrong, or it is not UTF-8; or there is an unknown section, of the file
-            or of a variable.
+        ConfigurationError: A variable's name is wrong or not UTF-8, or the file or a variable has an unknown section.
     """
     for variable in sorted(environ):
         if not variable.startswith(ENVIRONMENT_PREFIX):
@@ -129,7 +128,7 @@ def read_environment(environ: Mapping[str, str], sections: Sections, connections
         given = RawValue(environ[variable], variable)
         if section == "connections":
             name, _, key = rest.partition("__")
-            # The file's "my-kafka" is MY_KAFKA here: variables know neither case nor hyphens.
+            # The file's "my-kafka" is MY_KAFKA in a variable, because names of variables have no hyphens.
             known = {written.lower().replace("-", "_"): written for written in connections}
             if not name or not key:
                 raise ConfigurationError(f"{variable}: write TRIGGERER__CONNECTIONS__<ID>__<KEY>")

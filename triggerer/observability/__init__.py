@@ -1,1 +1,1 @@
-"""Logging, and the redaction of secrets in what is logged and shown."""
+"""Logging, and hiding secrets in log lines, errors and the output of commands."""

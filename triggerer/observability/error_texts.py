@@ -1,7 +1,8 @@
-"""Errors as they are stored, for people: without the secrets that this process knows.
+"""Turns errors into texts for the store, without the secrets that this process knows.
 
-Whoever shows them, such as a command, does not know these, and hides what is told by its place. That takes some
-milliseconds for a traceback, which is too long here: a thousand watchers may fail at once.
+A command that shows such a text does not know these secrets. It hides only secrets that it recognizes by their
+position, such as after `password=`. That search takes milliseconds for a traceback, which is too slow here: a thousand
+watchers may fail at once.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from triggerer.domain.storable import storable_text
 from triggerer.observability.redaction import hide_known
 
 _MOST: Final = 4_000
-"""Characters. All states of a host are written together."""
+"""Characters. One transaction writes the states of all watchers of a host."""
 _MOST_OF_TRACEBACK: Final = 16_000
-"""Characters, the last of them: there it says where it went wrong."""
+"""Characters. A longer traceback loses its beginning, because its end shows where the error was raised."""
 
 
 def error_text(error: BaseException) -> str:
-    """One readable line: what happened, and what caused it where the message does not say."""
+    """Return the error's message, with its type unless the error is one of ours."""
     text = str(error) or type(error).__name__
     if type(error).__module__ != "triggerer.errors":
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -27,9 +28,9 @@ def error_text(error: BaseException) -> str:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Where it was raised; of a long one the end."""
+    """Return the traceback, or its end if it is long."""
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception as other:  # noqa: BLE001  (an exception may have anything for its text, its line or its notes)
+    except Exception as other:  # noqa: BLE001  (formatting calls code of the exception, which may raise anything)
         text = f"{type(error).__name__} (its traceback cannot be shown: {type(other).__name__})"
     return hide_known(storable_text(text))[-_MOST_OF_TRACEBACK:]

@@ -1,7 +1,7 @@
-"""Where log lines go and how they look: ours through structlog, libraries' through `logging`.
+"""Sets up logging: our lines through structlog, the lines of libraries through `logging`.
 
-structlog imports Rich, together a tenth of what a command imports that asks the database something and logs nothing.
-So it is imported with the first line.
+structlog imports Rich. Together they are a tenth of the imports of a command that queries the database. Most commands
+log nothing, so structlog is imported with the first line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from triggerer.config import CoreSettings
 
-# What a library says of each connection is of use to those who ask for "debug" only.
+# These libraries log every connection. Their lines below "warning" are shown only at level "debug".
 _QUIET: Final = (
     "aiokafka",
     "alembic",
@@ -37,19 +37,19 @@ _QUIET: Final = (
 
 _OUR_PACKAGES: Final = frozenset({"triggerer", "producers", "watchers"})
 _in_force: Final[list[tuple[logging.Handler, int, Mapping[str, Any]]]] = []
-"""What `set_up_logging` has made of the root logger; empty in a process that has not called it."""
+"""The root handler, level and structlog settings of `set_up_logging`; empty if it was not called."""
 
-# Fields in which no secret can be; `exc_info` is rendered by whoever knows exceptions.
+# Fields that cannot contain a secret. The renderer redacts `exc_info`.
 _OURS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
 
-# More names than these make a line that nobody reads; a folder may hold a thousand DAGs.
+# A line with more names is unreadable; a folder may have a thousand DAGs.
 _FEW: Final = 10
 
 
 def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None:
-    """Send everything to `stream` (standard error): short lines on a terminal, whole ones, as JSON, elsewhere.
+    """Send all log lines to `stream` (default: standard error): short lines to a terminal, JSON elsewhere.
 
-    Called once, by the process that owns the streams; a library never calls it.
+    A command or a service calls it once at its start.
     """
     import structlog
 
@@ -77,7 +77,7 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
         cache_logger_on_first_use=True,
     )
     if as_json and isinstance(stream, TextIOWrapper):
-        # Which JSON is, whatever the locale.
+        # JSON is UTF-8, whatever the locale.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -101,10 +101,10 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
 
 
 def undo_changes() -> None:
-    """Undo what users' code has made of the service's log while it was imported: by `dictConfig`, for instance.
+    """Restore the logging settings that users' code changed while it was imported.
 
-    It switches off the loggers that it does not name, and what the service says would be lost. What `structlog` is told
-    to do holds for the service's own loggers, too.
+    `logging.config.dictConfig`, for example, disables all loggers that it does not name, and `structlog.configure`
+    affects our loggers as well. Without this call, log lines of the service would be lost.
     """
     if not _in_force:
         return
@@ -122,12 +122,12 @@ def undo_changes() -> None:
 
 
 def set_up_logging_when_used(settings: CoreSettings) -> None:
-    """Do what `set_up_logging` does with the first line, of a `LazyLogger` or a library's logger."""
+    """Postpone `set_up_logging` to the first line of a `LazyLogger` or of a library's logger."""
     logging.getLogger().handlers = [_SetUpWhenUsed(settings)]
 
 
 class LazyLogger:
-    """A structlog logger for modules that commands import."""
+    """A structlog logger that imports structlog with its first line, for modules that commands import."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -146,7 +146,7 @@ class LazyLogger:
 
 
 def names_if_few(**names: Collection[str]) -> dict[str, list[str]]:
-    """Return as fields of a line those collections that are short enough for one; a count, beside it, tells of all."""
+    """Return the collections with up to ten names as sorted lists, for a log line that also has their counts."""
     return {field: sorted(some) for field, some in names.items() if 0 < len(some) <= _FEW}
 
 
@@ -164,7 +164,7 @@ class _SetUpWhenUsed(logging.Handler):
 
 
 class SeldomRepeats(logging.Filter):
-    """Lets a library say the same thing, whatever its arguments, once in `every_s` seconds.
+    """Lets a library log the same message once in `every_s` seconds, whatever its arguments.
 
     aiokafka reports each failed attempt to reach a broker, about ten in a second.
     """
@@ -194,9 +194,9 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
 
     if not as_json and stream.isatty():
         render = TerminalRenderer(stream, is_whole=is_whole)
-        # After it: the text of an exception may hold a secret too.
+        # Redact after rendering as well, because the text of an exception may contain a secret.
         return [_redact, lambda *line: redact_text(render(*line))]
-    # Both would print every local variable, and with them secrets and messages.
+    # The defaults of both formats would print local variables, and with them secrets and messages.
     if not as_json:
         plain = structlog.dev.plain_traceback
         console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_redacted(plain))
@@ -204,14 +204,14 @@ def _renderers(as_json: bool, stream: TextIO, *, is_whole: bool) -> Sequence[Pro
     as_dict = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     return [
         structlog.processors.ExceptionRenderer(as_dict),
-        # After it: exceptions say secrets, too.
+        # Redact after the exception was rendered, because its text may contain a secret.
         _redact,
         structlog.processors.JSONRenderer(serializer=_dumps),
     ]
 
 
 def _redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Hide the secrets of a line, as a processor: before it is rendered, which puts JSON's quotes around them."""
+    """Hide the secrets of a line. Runs before JSON quoting, which would change a secret's spelling."""
     return {key: value if key in _OURS else _shown(key, value) for key, value in line.items()}
 
 
@@ -234,5 +234,5 @@ def _dumps(value: Any, **_: Any) -> str:
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:
-        # The name of a file that is not UTF-8, or a number of more than 64 bits.
+        # orjson refuses a file name that is not UTF-8, and a number of more than 64 bits.
         return json.dumps(value, default=str, skipkeys=True)

@@ -1,7 +1,6 @@
-"""Log lines for people at a terminal: short, in UTC, without what only a search or a program would ask for.
+"""Renders log lines for a terminal: short, in UTC, and with the most important fields only.
 
-The same lines are whole, as JSON or with every field, where standard error is no terminal; `log_level = "debug"` shows
-all of them here too.
+If standard error is no terminal, or the level is "debug", lines have all fields, see `logging_setup`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Final, TextIO
 
-# Clients of brokers report each attempt of theirs. What comes of it is in the error of the stream.
+# Broker clients log each attempt. The error of the stream shows the outcome.
 CLIENT_LIBRARIES: Final = frozenset(
     {
         "aiobotocore",
@@ -37,12 +36,12 @@ _RESET, _DIM, _BOLD = "\x1b[0m", "\x1b[2m", "\x1b[1m"
 _COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 _ERRORS: Final = ("error", "reason", "summary")
 _MOST_FIELDS: Final = 3
-"""The calls name their fields in the order in which they matter."""
+"""The first fields of a call are the most important ones."""
 _INDENT: Final = " " * 10
 
 
 class Brief(logging.Filter):
-    """Withholds client libraries' lines, and what a plugin has said in the last minutes: word for word."""
+    """Drops the lines of client libraries, and a plugin's line that repeats a line of the last `quiet_s` seconds."""
 
     def __init__(self, *, quiet_s: float = 600.0) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class Brief(logging.Filter):
         self._said = {
             one: at for one, at in self._said.items() if record.created - at < self._quiet_s
         }
-        # Also of one that is withheld: a stream that restarts for hours says nothing until it lasts.
+        # A dropped line counts too: a stream that restarts for hours stays silent until it is stable.
         self._said[key] = record.created
         return not is_repeat
 
@@ -70,8 +69,8 @@ class TerminalRenderer:
     """Renders a line as `08:01:33Z warning  event: subject, field=value: error (hint)`.
 
     Args:
-        stream: Where the lines go; its width is asked for each line, since windows are resized.
-        is_whole: Whether every field and every frame is shown.
+        stream: The terminal. Its width is read for each line, because a window can be resized.
+        is_whole: Whether to show every field and every frame of a traceback.
     """
 
     def __init__(self, stream: TextIO, *, is_whole: bool) -> None:
@@ -80,7 +79,7 @@ class TerminalRenderer:
         self._day = ""
 
     def __call__(self, _logger: Any, _method: str, line: MutableMapping[str, Any]) -> str:
-        """As structlog calls a renderer."""
+        """Return the rendered line; structlog calls it."""
         at, level = str(line.pop("timestamp", "")), str(line.pop("level", "info"))
         logger, exc_info = line.pop("logger", None), line.pop("exc_info", None)
         blocks = [
@@ -119,13 +118,13 @@ class TerminalRenderer:
 
 
 def _sentence(line: Mapping[str, Any], *, is_whole: bool) -> str:
-    """Return the event, what it is about, its fields, and the error with its hint."""
+    """Return the event, its subject, its fields, and the error with its hint."""
     fields = {name: value for name, value in line.items() if value is not None}
     event = str(fields.pop("event", ""))
     hint = fields.pop("hint", None)
     errors = [_first_line(fields.pop(name)) for name in _ERRORS if fields.get(name)]
     if _starts_group(event):
-        # The line has the key: its words say nothing more.
+        # The event's text already contains the stream's key.
         fields.pop("stream", None)
     if "summary" in line and not is_whole:
         fields = {}
@@ -143,7 +142,7 @@ def _starts_group(event: str) -> bool:
 
 
 def _subject(fields: MutableMapping[str, Any]) -> str | None:
-    """Take out of the fields what the line is about."""
+    """Remove the subject of the line from the fields, and return it; None if there is none."""
     if "file" in fields:
         line = fields.pop("line", None)
         return f"{fields.pop('file')}{f':{line}' if line else ''}"
@@ -197,10 +196,10 @@ def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackEx
 
 
 def _leave_out_libraries(told: traceback.TracebackException) -> int:
-    """Leave out the frames of installed libraries that are no part of this product; return how many."""
+    """Remove the frames of installed libraries, except our own packages; return their number."""
     kept = [frame for frame in told.stack if not _is_of_library(frame.filename)]
     if not kept:
-        # An exception without a place would help nobody.
+        # Show some frames rather than none.
         return 0
     left_out = len(told.stack) - len(kept)
     told.stack[:] = kept

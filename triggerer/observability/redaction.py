@@ -1,7 +1,8 @@
-"""What of settings, arguments, errors and log lines may be shown: the one place that decides it.
+"""Hides secrets in settings, arguments, errors and log lines.
 
-Two things tell a secret: where it stands (under a key such as `sasl_plain_password`, in a URL, behind `password=`), and
-that it is known to be one, since the settings say so (`remember_secret`). What is known is hidden wherever it appears.
+A secret is recognized in two ways. By its position: under a key such as `sasl_plain_password`, in a URL, or after
+`password=`. By its value: the settings contain it, and `remember_secret` stored it. A known value is hidden wherever
+it appears.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ _WORDS: Final = (
     r"|connection[._-]?string|(?<![a-z])sas(?![a-z])|(?<![a-z])sig(?:nature)?(?![a-z])|cookie|bearer"
 )
 _SECRET_KEY: Final = re.compile(_WORDS, re.IGNORECASE)
-# Names of classes, switches and files, beside the secrets that they are about. An operator has to see which file it is.
+# Keys of classes, switches and file names contain the same words and are not secret. An operator must see them.
 _NO_SECRET: Final = re.compile(
     r"(provider([._-](path|type))?|[._-]type|enabled?|(?<=key)_?name|[._-](file|path))$",
     re.IGNORECASE,
 )
 
-# Texts hold messages, and those may be one long word (Base64). So a word is looked at from its beginning only, and what
-# a lookahead or a possessive quantifier has passed is not tried again: the time grows with the text, not its square.
-# Up to the last "@" of the word: a password may have "/", ":" and "@" in it, unquoted.
+# A text may contain a message that is one long word (Base64). The patterns therefore match only from the start of a
+# word, and use lookaheads and possessive quantifiers, so that the time is linear in the length of the text.
+# The password of a URL extends to the last "@" of the word, because it may contain "/", ":" and "@".
 _USER_INFO: Final = re.compile(
     r"(?P<before>(?<![^\s\"'<>])(?=[^\s\"'<>]*@)[^\s\"'<>]*?://[^:/@\s?#\"'<>]*+:)(?P<secret>[^\s\"'<>]*)(?=@)"
 )
@@ -49,7 +50,7 @@ _BEARER: Final = re.compile(
 _NAME: Final = re.compile(r"(?<![\w.\-])[\w.\-]++(?=[\"']?\s*[=:]\s*$)")
 _SHAPES: Final = (_USER_INFO, _KEY_ALONE, _PARAMETER, _ASSIGNED, _BEARER)
 
-# What is shorter would hide half of every line.
+# Shorter values occur by chance in ordinary text, and would hide half of every line.
 _SHORTEST: Final = 6
 _SHORTEST_LINE: Final = 16
 _MOST_KNOWN: Final = 1000
@@ -58,14 +59,14 @@ _known_pattern: re.Pattern[str] | None = None
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether what stands under such a key is a secret: `fs.azure.account.key.x.net`, `ssl_keyfile_password`."""
+    """Return whether the key's value is a secret, as for `fs.azure.account.key.x.net` or `ssl_keyfile_password`."""
     return _SECRET_KEY.search(key) is not None and _NO_SECRET.search(key) is None
 
 
 def redact(key: str, value: Any) -> Any:
-    """Return the value as it may be shown: secrets hidden, references to them left readable.
+    """Return a copy of the value with its secrets hidden. References such as `env:NAME` stay readable.
 
-    Mappings and lists are returned as new ones, and looked into: below a key that names a secret all is hidden.
+    Mappings and lists are searched. Below a key that names a secret, every value is hidden.
     """
     if isinstance(value, Mapping):
         if is_secret_key(key):
@@ -79,9 +80,9 @@ def redact(key: str, value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Return a message with what is a secret in it hidden: known ones, and those in URLs and assignments."""
+    """Return the text with known secrets, and secrets in URLs and assignments, hidden."""
     text = hide_known(text)
-    # Each of the shapes has one of these; most texts have none.
+    # Every pattern needs one of these. Most texts have none, and skip the patterns.
     if "=" in text or "@" in text or ":" in text or "earer " in text or "asic " in text:
         for shape in _SHAPES:
             text = shape.sub(_without_secret, text)
@@ -89,16 +90,16 @@ def redact_text(text: str) -> str:
 
 
 def hide_known(text: str) -> str:
-    """Return the text without the secrets that `remember_secret` was given."""
+    """Return the text with the values of `remember_secret` hidden."""
     return text if _known_pattern is None else _known_pattern.sub(HIDDEN, text)
 
 
 def remember_secret(value: str) -> None:
-    """Have this value hidden wherever it appears from now on, in any of its usual spellings.
+    """Hide this value wherever it appears from now on, also in its URL, JSON and Python spellings.
 
-    Does nothing if it is shorter than six characters.
+    Does nothing if the value is shorter than six characters.
     """
-    global _known_pattern  # noqa: PLW0603  (of the process, as the logging is that has to know them)
+    global _known_pattern  # noqa: PLW0603  (one set for the process, like its logging)
     spellings = {value, unquote(value)}
     spellings |= {line.strip() for line in value.splitlines() if len(line) >= _SHORTEST_LINE}
     spellings = {line for line in spellings if not line.startswith("-----")}
@@ -116,7 +117,7 @@ def remember_secret(value: str) -> None:
 
 
 def remember_secrets_in(key: str, value: Any) -> None:
-    """Have hidden what of a setting is a secret: by its key, or as a part of a URL. References are left out."""
+    """Remember the secrets of a setting: values under a secret key, and secret parts of URLs; no references."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             remember_secrets_in(key if is_secret_key(key) else str(name), item)
@@ -132,7 +133,7 @@ def remember_secrets_in(key: str, value: Any) -> None:
 
 
 def is_reference(value: str) -> bool:
-    """Whether the value says where a secret is, rather than what it is."""
+    """Return whether the value refers to a secret (`env:NAME`, `file:PATH`) instead of being one."""
     return value.startswith(("env:", "file:")) and not value.startswith("file://")
 
 

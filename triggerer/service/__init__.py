@@ -1,20 +1,19 @@
-"""The service, wired by hand: what each part is given, what becomes of its failure, how it stops.
+"""The service: builds its parts, runs them, and stops them in order.
 
 Parts and their failures
-    Each part rides out what passes by itself: a database or a broker that is away, a child that
-    dies. What a part still raises is an error that nobody foresaw, and so is a part that returns
-    unasked. Then the whole process stops, with the error and exit code 1, and systemd or a container
-    starts it again: all that counts is in the database, while restarting one part in place would
-    leave the others with what the broken one held.
+    A part recovers on its own from temporary faults: a database or a broker that is away, a child process that dies.
+    Any other error of a part, or a part that returns unasked, is a bug. The whole process then stops with exit code
+    1, and systemd or the container starts it again. Restarting one part in place is no option, because the other
+    parts share state with it. Everything that must survive is in the database.
 
 Stopping, at the first SIGTERM or SIGINT
-    1. Nothing new: DAG files, streams, scheduler and executor stop taking work. Streams wait for
-       what is in flight, and the recorder still runs, since that is what they wait for; runs may
-       end. Each has `[core] shutdown_grace` for it.
-    2. What is left is cancelled; then the recorder and the wakeups stop. Nothing is lost: the broker
-       redelivers what it was not told, and runs are queued again.
-    A second signal ends the process on the spot, as SIGKILL would, which it is made to survive;
-    its children notice and end. `triggerer.processes.signals` says what a signal does before there is a service.
+    1. The DAG processor, the streams, the scheduler and the executor accept no new work. Streams wait for the
+       messages in flight, and runs may end, for at most `[core] shutdown_grace`. The recorder keeps running, because
+       the streams wait for it.
+    2. The work that is left is cancelled. Then the recorder and the wake-ups stop. Nothing is lost: the broker
+       redelivers messages that it was not told about, and cancelled runs are queued again.
+    A second signal ends the process at once, like SIGKILL, which is safe. The child processes notice and end.
+    `triggerer.processes.signals` says what a signal does before the service has started.
 """
 
 from triggerer.service.parts import ALL_PARTS, Part

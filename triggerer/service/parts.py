@@ -1,4 +1,4 @@
-"""The parts, wired by hand: what each is given."""
+"""Builds the parts of the service and passes each one its dependencies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Part(StrEnum):
-    """What may run as a service of its own, where the database is PostgreSQL."""
+    """A part of the service. With PostgreSQL, each part can run as a process of its own."""
 
     TRIGGERER = "triggerer"
     SCHEDULER = "scheduler"
@@ -45,7 +45,7 @@ async def start_parts(
     background: TaskGroup,
     workers: TaskGroup,
 ) -> None:
-    """Start what this process hosts; every argument of every part is given here."""
+    """Build and start the given parts in this process."""
     if Part.DAG_PROCESSOR in parts:
         await workers.start(unless_it_returns, "dag-processor", _dag_processor(settings, database))
     if Part.TRIGGERER in parts:
@@ -70,10 +70,10 @@ async def _start_triggerer(
     from triggerer.streams import RuntimeContext
 
     chosen = settings.triggerer
-    # A SQLite database has one service at a time, so that nobody can take over.
+    # A SQLite database has one service at a time, so no other instance can take over.
     is_alone = database.dialect == "sqlite"
 
-    # The writers tell the host who was fenced, and the host is given the writers: late bound.
+    # The writers and the host need each other: this function looks up the host when a writer calls it.
     def mark_fenced(fence: Fence) -> None:
         host.mark_fenced(fence)
 
@@ -132,7 +132,7 @@ def _trigger_factory(settings: Settings) -> TriggerFactory:
             allowed_modules=core.allowed_trigger_modules,
             log=core,
         ),
-        # What the DAG processor could import in this time can be imported here too.
+        # The DAG processor imported the same class within this time.
         load_timeout=settings.dag_processor.parse_timeout,
         ack_timeout=chosen.shared_stream_ack_timeout,
     )
@@ -235,7 +235,7 @@ async def _start_executor(
         expiry=settings.executor.lease_duration,
         holder=None if database.dialect == "sqlite" else executor,
     )
-    # Longer than the executor lives: others would take its last runs for a dead one's.
+    # The registration outlives the executor. Otherwise another executor would take over its last runs.
     await background.start(
         unless_it_returns,
         "registration",

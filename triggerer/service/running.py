@@ -1,4 +1,4 @@
-"""The service's own life: from the settings to the last signal."""
+"""Runs the service, from reading the settings to the signal that stops it."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ Work = Callable[[Service], Awaitable[None]]
 
 
 GC_THRESHOLDS: Final = (200_000, 20, 100)
-"""Events in flight are many small objects that live for milliseconds; of one stream they are hardly ever 200,000.
-Looking for cycles among them every 700 allocations took a quarter of the event loop's time, every 50,000 a tenth."""
+"""Messages in flight are small objects that live for milliseconds; one stream rarely has 200,000 of them. A collection
+every 700 allocations took a quarter of the event loop's time, and every 50,000 allocations a tenth."""
 _SWITCH_INTERVAL_S: Final = 0.0005
 
 
@@ -69,27 +69,28 @@ def run(
     *,
     on_end: Callable[[], None] = lambda: None,
 ) -> StopReason:
-    """Serve until a signal comes, or, if there is `work` to do beside the service, until it is done.
+    """Serve until a signal comes, or until `work` is done if it is given.
 
     Args:
-        on_end: Called when all has ended, also by an error, but for the threads in which watchers still wait for
-            something (`asyncio.to_thread`): those are waited for, however long that takes.
+        work: Runs beside the started service.
+        on_end: Called when everything has ended, also after an error, except the threads of watchers
+            (`asyncio.to_thread`). Python waits for these threads without limit.
     Raises:
-        ConfigurationError: Separate services on SQLite, a database in use, a DAGs folder that was named and is not
-            there, or a wrong setting.
-        StoreUnavailable: The database does not answer at the start; later that is waited out.
-        PluginError: Code of a plugin has ended the event loop.
+        ConfigurationError: Separate services on SQLite, a database in use, a configured DAGs folder that does not
+            exist, or a wrong setting.
+        StoreUnavailable: The database does not answer at the start. A running service waits for the database instead.
+        PluginError: Code of a plugin ended the event loop.
     """
     _refuse_separate_services_on_sqlite(settings, parts)
     if Part.DAG_PROCESSOR in parts and settings.names_dags_folder:
-        # Mistyped, most likely. The default one may be made later: until then nothing is read, and nothing retired.
+        # A configured folder that does not exist is most likely mistyped. The default folder may be created later.
         settings.get_dags_folder()
     if Part.EXECUTOR in parts:
-        # Said now, and not by the first run that asks for a session.
+        # A wrong mode stops the start, rather than the first run that needs a session.
         mode_of(settings.spark)
     gc.set_threshold(*GC_THRESHOLDS)
-    # SQLite's thread wants the interpreter back after each of its statements, and a busy event loop would let it wait
-    # for the default of 5 ms each time. With 0.5 ms a service took 3 to 6 % fewer messages from a backlog.
+    # SQLite's thread needs the interpreter after each statement. With Python's default, a busy event loop makes it wait
+    # 5 ms each time. The price of 0.5 ms: a service read 3 to 6 % fewer messages per second from a backlog.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     share_connections(settings)
     notifier = SystemdNotifier.from_environment(os.environ)
@@ -99,14 +100,14 @@ def run(
             backend_options={"use_uvloop": _has_uvloop()},
         )
     except Interrupted:
-        # Before signals are told to `_serve`, or after.
+        # The signal came before `_serve` listened for signals, or afterwards.
         raise
     except (SystemExit, KeyboardInterrupt) as error:
-        # Signals are told to `_serve`. What a task of its own or a callback raises that a plugin has started ends the
-        # event loop; with its exit code, a service manager could take that for a stop in order.
-        _log.error("code of a plugin has ended the event loop", error=repr(error), exc_info=error)
+        # `_serve` handles signals, so this comes from a task or a callback that a plugin started. Its exit code must
+        # not become ours: a service manager could take it for an orderly stop.
+        _log.error("code of a plugin ended the event loop", error=repr(error), exc_info=error)
         raise PluginError(
-            f"code of a plugin, in a task or a callback that it has started, raised {error!r}, which ends the service",
+            f"a task or a callback of a plugin raised {error!r}, which ends the service",
             hint="the log shows where; run its trigger in a process of its own (docs/howto/blocking-watcher.md)",
         ) from error
 
@@ -134,7 +135,7 @@ async def _serve(
     with told_to_stop(tell), anyio.CancelScope() as stop, ExitStack() as at_end:
         at_end.callback(on_end)
         notifier.tell_status(f"Starting {names}")
-        # Before everything has started there is nothing in flight to wait for.
+        # A signal during the start cancels the start: nothing is in flight yet.
         async with open_service(settings, parts) as service, notifier.serving(f"Running {names}"):
             _show_outages(service.database, notifier, f"Running {names}")
             stop = until_asked
@@ -159,14 +160,14 @@ def _show_outages(database: Database, notifier: SystemdNotifier, status: str) ->
 
 
 def _is_served(settings: Settings) -> bool:
-    """Whether the database is a server, which may still be starting, or be set up by somebody else just now."""
+    """Return whether the database is a server, which may be starting, or being set up, at the same time as we are."""
     url = parse_database_url(settings.database.url, home=settings.core.home)
     return url.get_backend_name() != "sqlite"
 
 
 @asynccontextmanager
 async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncIterator[Service]:
-    """Start these parts; stop them, in order, when the block is left.
+    """Start the given parts. Leaving the block stops them in order.
 
     Raises:
         ConfigurationError, StoreUnavailable: As `run`.
@@ -178,12 +179,12 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         database = await start(lambda: _open_database(settings, stack))
         with lock_exclusively(database):
             await start(lambda: _prepare(database))
-            # The outer group ends last: those in the inner one need it to finish what they began.
+            # The outer group ends last: the parts in the inner group need it to finish their work.
             async with anyio.create_task_group() as background:
                 await background.start(unless_it_returns, "wakeups", partial(listen, database))
                 async with anyio.create_task_group() as workers:
                     await start_parts(settings, parts, database, background, workers)
-                    # What was imported stays: no collection needs to look at it again.
+                    # Imported modules are never garbage. Exempt them from collections.
                     gc.freeze()
                     _log.info(
                         "started",
@@ -211,13 +212,13 @@ async def _prepare(database: Database) -> None:
     await check_announcements(database)
     await upgrade(database)
     if database.dialect == "sqlite":
-        # The lock proves that whoever is registered is dead: nothing has to expire first.
+        # Our exclusive lock proves that every registered instance is dead, so no lease has to expire first.
         async with database.transaction() as session:
             await forget_instances(session)
 
 
 async def _summary(database: Database) -> str:
-    """Say what there is to run and to watch."""
+    """Return the number of DAGs, watchers and broken files, for the log."""
     async with database.reading() as session:
         found = await count_definitions(session)
     dags = f"{found.dags} {'DAG' if found.dags == 1 else 'DAGs'}"

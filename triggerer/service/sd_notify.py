@@ -1,6 +1,6 @@
-"""Tells systemd, or whichever service manager asked for it, that the service is ready, alive or stopping.
+"""Tells systemd, or another service manager, that the service is ready, alive or stopping.
 
-The protocol of sd_notify(3) and sd_watchdog_enabled(3): datagrams to the Unix socket that `NOTIFY_SOCKET` names.
+It sends datagrams to the Unix socket that `NOTIFY_SOCKET` names. Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SEND_AGAIN_S: Final = 1.0
 
 
 class SystemdNotifier:
-    """Sends states to the service manager; without one, it does nothing.
+    """Sends states to the service manager; does nothing if there is none.
 
-    Nothing here waits for the manager, which may be slow to read: what it does not take now is sent again while the
-    service serves, merged into one datagram.
+    Sending never waits. A state that the manager does not accept at once is sent again later, merged with newer states
+    into one datagram.
 
     Args:
-        address: A path, or an abstract name behind `@`; None: there is no manager.
-        watchdog: The manager ends a service that it has not heard of for so long; None: it does not watch.
+        address: A path, or `@` and an abstract name; None if there is no manager.
+        watchdog: The manager kills a service that has been silent for this time; None if it does not watch.
     """
 
     def __init__(self, address: str | None, watchdog: timedelta | None = None) -> None:
@@ -41,9 +41,9 @@ class SystemdNotifier:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> SystemdNotifier:
-        """Take the manager's variables out of the environment: no child is to speak for the service.
+        """Remove the manager's variables from the environment, so that no child process speaks for the service.
 
-        To be called before any child is started.
+        Call it before any child process starts.
         """
         address = environ.pop("NOTIFY_SOCKET", None) or None
         watchdog = _read_watchdog(
@@ -55,20 +55,20 @@ class SystemdNotifier:
         return cls(address, watchdog)
 
     def tell_status(self, status: str) -> None:
-        """Tell one line for people (`systemctl status`); not any more once the service stops."""
+        """Send one line for `systemctl status`. Does nothing once the service is stopping."""
         if not self._is_stopping:
-            # A datagram has a variable on each line.
+            # Each line of a datagram is one variable, so the status must not contain a line break.
             self._tell(STATUS=" ".join(status.split()))
 
     def tell_stopping(self, status: str) -> None:
-        """Tell that the service stops; the first time counts. The manager does not expect pings any more."""
+        """Say that the service is stopping; later calls do nothing. The manager stops expecting watchdog pings."""
         if not self._is_stopping:
             self._is_stopping = True
             self._tell(STOPPING="1", STATUS=status)
 
     @asynccontextmanager
     async def serving(self, status: str) -> AsyncIterator[None]:
-        """Within the block the service is ready, and the watchdog is pinged from this event loop; then it stops."""
+        """Report the service as ready and ping the watchdog within the block; report it as stopping at the end."""
         async with anyio.create_task_group() as tasks:
             if not self._is_stopping:
                 self._tell(READY="1", STATUS=status)
@@ -80,7 +80,7 @@ class SystemdNotifier:
                 tasks.cancel_scope.cancel()
 
     async def _keep_telling(self) -> None:
-        # sd_watchdog_enabled(3): every half of the time.
+        # sd_watchdog_enabled(3) recommends half of the time.
         interval = math.inf if self._watchdog is None else self._watchdog.total_seconds() / 2
         while True:
             if self._watchdog is not None:
@@ -99,7 +99,7 @@ class SystemdNotifier:
         except OSError as error:
             if not self._has_failed:
                 _log.warning(
-                    "the service manager cannot be told",
+                    "the service manager cannot be reached",
                     unsent=dict(self._unsent),
                     error=str(error),
                 )
@@ -111,7 +111,7 @@ class SystemdNotifier:
 
 def _read_watchdog(usec: str | None, pid: str | None) -> timedelta | None:
     if usec is None or (pid is not None and pid != str(os.getpid())):
-        # Where it names another process, the variables were inherited.
+        # The variables name another process: we inherited them.
         return None
     if not usec.isascii() or not usec.isdecimal() or int(usec) == 0:
         _log.warning("WATCHDOG_USEC is no number of microseconds and is ignored", value=usec)
@@ -120,9 +120,9 @@ def _read_watchdog(usec: str | None, pid: str | None) -> timedelta | None:
 
 
 def _send(address: str, datagram: bytes) -> None:
-    """Send it now or not at all.
+    """Send the datagram without waiting.
 
-    A socket for each, as in sd_notify(3): the manager may have made its own anew since the last.
+    Each datagram gets a new socket, as in sd_notify(3), because the manager may have replaced its socket.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)

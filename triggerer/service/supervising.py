@@ -1,4 +1,4 @@
-"""How a part lives: until it is cancelled, and not without the database's answer to its first question."""
+"""Supervises the parts: waits for the database at the start, and fails the service if a part returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Runs(Protocol):
-    """A part's life: until it is cancelled."""
+    """The body of a part: it runs until it is cancelled."""
 
     async def __call__(self, *, task_status: TaskStatus[None]) -> None: ...
 
@@ -28,13 +28,13 @@ class Runs(Protocol):
 async def once_it_answers(
     ask: Callable[[], Awaitable[T]], patience: timedelta, *, waits_for_mending: bool = True
 ) -> T:
-    """Repeat what needs the database until it answers: a service and its database may start together.
+    """Repeat a query until the database answers, because a service and its database may start together.
 
     Args:
-        waits_for_mending: Whether what the database refuses may be mended by itself, as the login that a deployment is
-            about to make.
+        waits_for_mending: Whether to wait after a refusal as well. A deployment may be about to create the login, for
+            example.
     Raises:
-        StoreUnavailable: It did not within `patience`; the last error.
+        StoreUnavailable: The database did not answer within `patience`. This is the last error.
     """
     deadline = anyio.current_time() + patience.total_seconds()
     failures = 0
@@ -53,7 +53,7 @@ async def once_it_answers(
 async def unless_it_returns(
     name: str, part: Runs, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run a part; one that returns without having been cancelled fails the service."""
+    """Run a part, and fail the service if the part returns without having been cancelled."""
     try:
         await part(task_status=task_status)
     except Exception as error:
@@ -63,7 +63,7 @@ async def unless_it_returns(
 
 
 def without_status(run: Callable[[], Awaitable[None]]) -> Runs:
-    """Make a part of what has nothing to report: it counts as started as soon as it is called."""
+    """Turn a function without a start report into a part that counts as started once it is called."""
 
     async def running(*, task_status: TaskStatus[None]) -> None:
         task_status.started()

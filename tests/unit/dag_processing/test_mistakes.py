@@ -23,7 +23,7 @@ async def parsed_from(folder: Path, source: str, **options: object) -> ParsedFol
         (
             "db",
             {"warehouse"},
-            "add `db = SLOTS` to [pools] of the configuration, and restart a service that runs",
+            "add `db = SLOTS` to [pools] of the configuration, and restart a running service",
         ),
         ("default_pool", set(), "leave it out: a task without a pool waits for no slot"),
     ],
