@@ -82,6 +82,7 @@ def test_a_secret_within_a_text_is_hidden_and_the_rest_is_not(secret: str, form:
     assert redact_text(shown) == shown
 
 
+@pytest.mark.full
 @given(
     secret=st.text(min_size=8, max_size=40).filter(lambda s: len(s.strip()) >= 8 and "*" not in s)
 )

@@ -64,6 +64,7 @@ def test_checking_opens_no_database(tmp_path: Path) -> None:
     assert loaded_by(tmp_path, "check", "--json") & (STORE | SERVICE | USERS) == set()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -62,6 +62,7 @@ keys: st.SearchStrategy[Hashable] = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(keys, keys)
 def test_two_keys_have_one_digest_if_and_only_if_they_are_equal(one: Any, other: Any) -> None:
     assert (stream_digest(one) == stream_digest(other)) == (one == other)

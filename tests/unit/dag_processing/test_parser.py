@@ -384,6 +384,7 @@ async def test_what_a_file_writes_to_descriptors_of_ours_costs_that_file_only(
     assert says in error.reason
 
 
+@pytest.mark.full
 async def test_a_file_cannot_make_the_parser_keep_without_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ _json = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(st.lists(st.dictionaries(st.text(max_size=5), _json, max_size=5), max_size=8))
 def test_whatever_json_holds_becomes_a_table_with_a_row_for_each_event(
     extras: list[dict[str, Any]],

@@ -67,6 +67,7 @@ async def most_in_a_turn(cls: type[AtHand], watchers: int, settings: RuntimeSett
     return most
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("watchers", [1, 50, 400])
 async def test_the_poll_gives_way_after_so_many_readings(watchers: int) -> None:
     settings = RuntimeSettings(burst=100, burst_readings=200)

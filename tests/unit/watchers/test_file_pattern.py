@@ -173,6 +173,7 @@ async def test_a_directory_that_is_missing_is_waited_for_and_logged_once(
     assert sum("waiting for directory" in text for text in caplog.messages) == 1
 
 
+@pytest.mark.full
 async def test_ten_thousand_files_fire_once_each_from_one_scan(tmp_path: Path, claim: str) -> None:
     for number in range(10_000):
         (tmp_path / f"{number:05}.csv").touch()

@@ -324,6 +324,7 @@ def named(timetable: HasTicks, moment: datetime) -> bool:
     return timetable.is_due_at(moment)
 
 
+@pytest.mark.full
 @given(combinations, moments)
 @settings(max_examples=25, deadline=None)
 def test_a_combination_names_what_its_parts_say_in_both_directions(
@@ -342,6 +343,7 @@ def test_a_combination_names_what_its_parts_say_in_both_directions(
     assert back[::-1] == expected
 
 
+@pytest.mark.full
 @given(
     combinations, moments, st.booleans(), st.lists(st.integers(0, 3 * 1440), min_size=3, max_size=6)
 )

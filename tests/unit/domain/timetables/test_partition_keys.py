@@ -198,6 +198,7 @@ def test_what_makes_no_partition_keys_is_refused_when_the_file_is_read(
 # Over minutes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("zone", ZONES)
 def test_keys_are_those_of_the_instants_that_a_walk_over_the_minutes_finds(zone: str) -> None:
     draw = random.Random(zone)

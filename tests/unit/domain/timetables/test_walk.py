@@ -65,6 +65,7 @@ def check(
     return compared
 
 
+@pytest.mark.full
 @pytest.mark.rule("next is strictly later and agrees with previous and with match")
 @pytest.mark.parametrize("zone", ZONES)
 def test_next_is_strictly_later_and_agrees_with_previous_and_with_match_where_clocks_change(
@@ -80,6 +81,7 @@ def test_next_is_strictly_later_and_agrees_with_previous_and_with_match_where_cl
         check(expressions, zone, start, end, [one for one in nearby if start <= one <= end])
 
 
+@pytest.mark.full
 def test_three_weeks_of_every_expression_on_ordinary_days() -> None:
     start = datetime(2028, 2, 20, tzinfo=UTC)
     compared = check(
