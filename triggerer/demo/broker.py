@@ -1,8 +1,8 @@
-"""A Kafka-protocol broker inside this process: the mock cluster that librdkafka brings along.
+"""A Kafka-protocol broker inside this process: librdkafka's mock cluster.
 
-It speaks the real protocol on a loopback port, with groups, fetches and commits, and knows three
-things that shape the demo: a topic is made when it is first asked for, always with 4 partitions; a
-group's first member waits 3 s for others; and a partition keeps only its newest 5 MB, silently.
+It speaks the real protocol on a loopback port, with groups, fetches and commits. Three of its properties shape the
+demo. It creates a topic at the first request, always with 4 partitions. A group's first member waits 3 s for others.
+A partition silently drops all but its newest 5 MB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from triggerer.errors import BrokerUnavailable
 
 
 class MockBroker:
-    """The broker and the one producer that writes to it; both end with `close`."""
+    """The broker, and the one producer that writes to it. `close` ends both."""
 
     def __init__(self) -> None:
         self._failures: list[str] = []
@@ -23,7 +23,7 @@ class MockBroker:
             {
                 "bootstrap.servers": "",
                 "test.mock.num.brokers": 1,
-                # Fewer bytes to keep, so that the mock's 5 MB hold about 120,000 of our messages.
+                # Compressed, about 120,000 of our messages fit into the mock's 5 MB.
                 "compression.type": "gzip",
                 "linger.ms": 5,
                 "queue.buffering.max.messages": 1_000_000,
@@ -37,30 +37,30 @@ class MockBroker:
         self.bootstrap_servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
 
     def create_topic(self, name: str) -> int:
-        """Make the topic and return how many partitions it has."""
+        """Create the topic and return its number of partitions."""
         return len(self._producer.list_topics(name, timeout=10).topics[name].partitions)
 
     def publish(self, topic: str, key: str, value: bytes) -> None:
-        """Hand a message over; `delivered` counts it once the broker has it."""
+        """Send a message without waiting. `delivered` counts it once the broker has confirmed it."""
         self._producer.produce(topic, value, key, on_delivery=self._delivered)
 
     def serve(self, wait_s: float = 0.0) -> None:
-        """Let confirmations in. Blocks for up to `wait_s`.
+        """Process the broker's confirmations. Blocks for up to `wait_s`.
 
         Raises:
-            BrokerUnavailable: A message was not taken.
+            BrokerUnavailable: The broker refused a message.
         """
         self._producer.poll(wait_s)
         if self._failures:
             raise BrokerUnavailable(f"the demo's broker refused a message: {self._failures[0]}")
 
     def flush(self, wait_s: float) -> None:
-        """Send what still lingers, and wait for the confirmations."""
+        """Send the buffered messages, and wait for their confirmations."""
         self._producer.flush(wait_s)
         self.serve()
 
     def close(self) -> None:
-        """Stop the broker: it lives in the producer."""
+        """Stop the broker, which is part of the producer."""
         self._producer.purge()
         del self._producer
 

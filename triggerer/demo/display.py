@@ -1,4 +1,4 @@
-"""What flows, as a table that is redrawn on a terminal, or as a line now and then elsewhere."""
+"""Shows the demo's progress: a table that is redrawn on a terminal, or a line every three seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE_EVERY_S: Final = 3.0
 
 
 async def show(flow: Flow, console: Console) -> None:
-    """Show the flow until cancelled, and once more at the end."""
+    """Show the progress until cancelled, and the final state at the end."""
     if console.is_terminal:
         await _redraw(flow, console)
     else:
@@ -47,19 +47,19 @@ async def _write_lines(flow: Flow, console: Console) -> None:
 
 
 def _screen(flow: Flow) -> Group:
-    # The status is no title: that is broken where the table ends, and the table would jump.
+    # The status is not the table's title, because Rich would break it at the table's width.
     status = f"{flow.status} ({time.monotonic() - flow.began:.0f} s)"
     return Group(Text(status, style="italic"), _table(flow))
 
 
 def _table(flow: Flow) -> Table:
     counts = flow.counts
-    # A label and a value for each line: what fits on the narrowest terminal.
+    # One label and value per line fit on the narrowest terminal.
     table = Table(show_header=False, min_width=60)
     table.add_row("messages published", f"{flow.published:,} of {len(flow.dataset.messages):,}")
-    table.add_row("held back for the live part", f"{flow.held_back:,}")
+    table.add_row("reserved for the live part", f"{flow.reserved:,}")
     table.add_row("asset events", f"{watched_events(counts):,}")
-    table.add_row("lag", f"{flow.lag:,}")
+    table.add_row("messages without an event", f"{flow.without_event:,}")
     table.add_row("events waiting for a run", f"{sum(counts.waiting.values()):,}")
     for dag, name in _SHORT.items():
         table.add_row(name, _runs(flow, dag))
@@ -74,8 +74,8 @@ def _line(flow: Flow) -> str:
     runs = ", ".join(f"{name}: {_runs(flow, dag)}" for dag, name in _SHORT.items())
     return (
         f"{time.monotonic() - flow.began:5.1f} s  {flow.status}; {flow.published:,} messages"
-        f" ({flow.held_back:,} held back for the live part), {watched_events(counts):,} asset events,"
-        f" lag {flow.lag:,}, {runs}"
+        f" ({flow.reserved:,} reserved for the live part), {watched_events(counts):,} asset events,"
+        f" {flow.without_event:,} messages without an event, {runs}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the demo does, step by step: publish, wait until all is through, publish the last hours live."""
+"""The steps of the demo: publish the backlog, wait for its runs, then publish the last messages live."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from triggerer.store.listing.counts import Counts, count_all
 
 LIVE_STEPS: Final = 5
 _SLICE: Final = 500
-# At most so many messages that are not yet asset events, so that the broker's 5 MB for each
-# partition hold them: half of them may be in one partition, and gzip makes 350 bytes less than 100.
-MAX_LAG: Final = 50_000
+# The limit of published messages without an asset event, because a partition of the broker keeps only 5 MB. Half of
+# them may be in one partition, and gzip shrinks a message from 350 bytes to less than 100.
+MAX_WITHOUT_EVENT: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
-# The demo is to be over within two minutes, also where a step of the live part takes ten seconds.
+# With this limit the demo ends within two minutes, even if each live step takes ten seconds.
 _LIVE_UNTIL_S: Final = 80.0
 STALLED_S: Final = 180.0
-"""Longer than Spark takes to start, or a run over a whole backlog, on a busy machine."""
+"""Longer than the start of Spark, or a run over the whole backlog, takes on a busy machine."""
 
 
 @dataclass(slots=True)
 class Flow:
-    """Drives the demo and shows, in plain attributes, how far it is. One task writes them."""
+    """Drives the demo. Its attributes show the progress; only the task of `run` writes them."""
 
     broker: MockBroker
     dataset: Dataset
     database: Database
     stage: str = "starting"
-    """Which part of the demo this is."""
+    """The present part of the demo."""
     awaited: str | None = None
-    """What that part waits for."""
+    """The condition that this part waits for."""
     counts: Counts = field(default_factory=Counts)
     began: float = field(default_factory=time.monotonic)
     bulk_seconds: float | None = None
-    """From the first message published to the last of the backlog durable as an asset event."""
+    """Seconds from publishing the first message until all messages of the backlog had durable asset events."""
     _changed_at: float = field(default_factory=time.monotonic)
     live_from: float | None = None
-    """When the live part began, as a Unix time: messages from then on met no backlog."""
+    """The start of the live part, as a Unix time. Later messages met no backlog."""
     _live: list[tuple[Outgoing, Outgoing]] = field(default_factory=list)
 
     @property
@@ -56,26 +56,27 @@ class Flow:
         return self.broker.delivered
 
     @property
-    def held_back(self) -> int:
-        """Messages that are kept for the live part."""
+    def reserved(self) -> int:
+        """The number of messages that wait for the live part."""
         return 2 * len(self._live)
 
     @property
     def status(self) -> str:
-        """What the demo does or waits for, on a line."""
+        """The stage and the awaited condition, on one line."""
         return self.stage if self.awaited is None else f"{self.stage}: {self.awaited}"
 
     @property
-    def lag(self) -> int:
-        """Messages that the broker has and that are not asset events yet."""
+    def without_event(self) -> int:
+        """The number of published messages without an asset event."""
         return max(0, self.published - watched_events(self.counts))
 
     async def run(self) -> None:
-        """Publish everything, and return when every message has gone all its way.
+        """Publish all messages, and return when successful runs have processed them.
 
         Raises:
-            TriggererError: A DAG file is broken, a watcher or a run failed, or the broker refused.
-        Cancellation: Between two slices of messages; what was published stays published.
+            TriggererError: A DAG file is broken, a run failed, nothing has moved for `STALLED_S`, or the broker
+                refused a message.
+        Cancellation: Takes effect between two slices of messages. Published messages stay published.
         """
         backlog, self._live = split_live(self.dataset.messages, LIVE_STEPS)
         self.stage = "publishing at full speed"
@@ -88,8 +89,8 @@ class Flow:
         self.live_from = time.time()
         while self._live:
             if time.monotonic() - self.began > _LIVE_UNTIL_S and len(self._live) > 1:
-                # A slow machine: what was measured so far has to do. The last pair is left, since
-                # it is what leaves nothing waiting.
+                # The machine is slow: stop measuring. Publish the last pair alone all the same, because it
+                # leaves no event waiting.
                 rest, self._live = self._live[:-1], self._live[-1:]
                 await self._publish([message for pair in rest for message in pair])
                 await self._until(lambda: watched_events(self.counts) >= self.published)
@@ -101,9 +102,9 @@ class Flow:
 
     async def _publish(self, messages: Sequence[Outgoing]) -> None:
         for start in range(0, len(messages), _SLICE):
-            while self.lag > MAX_LAG:
+            while self.without_event > MAX_WITHOUT_EVENT:
                 await self._look()
-            # In a thread: the service shares this event loop, and librdkafka may block.
+            # In a thread, because librdkafka may block, and the service uses this event loop.
             await to_thread.run_sync(self._publish_slice, messages[start : start + _SLICE])
             if start % (_SLICE * 20) == 0:
                 self.counts = await self._read()
@@ -115,8 +116,8 @@ class Flow:
         self.broker.serve()
 
     async def _publish_pair(self, pair: tuple[Outgoing, Outgoing]) -> None:
-        # What waited alone on one side takes the first of the other with it into a run. So the side
-        # that has something waiting goes last but for one: then neither is left without the other.
+        # Waiting events enter a run together with the first event of the other side. So publish first
+        # on the side that already has a waiting event. Otherwise the second message would be left waiting.
         flight, report = pair
         first, second = (
             (report, flight) if waiting_for_join(self.counts, "weather") else (flight, report)
@@ -128,7 +129,7 @@ class Flow:
         await self._until(lambda: is_idle(self.counts))
 
     async def _until(self, reached: Callable[[], bool]) -> None:
-        """Return when what the store shows satisfies `reached`."""
+        """Return when the counts in the store satisfy `reached`."""
         with self.database.wakeups.subscribe(
             Signal.EVENTS_QUEUED, Signal.RUNS_QUEUED, Signal.RUNS_ENDED
         ) as commits:
@@ -138,7 +139,7 @@ class Flow:
                     self.awaited = None
                     return
                 self.awaited = awaited(self.counts, self.published)
-                # A commit may come thousands of times a second; looking that often would slow them.
+                # There may be thousands of commits per second. Querying after each one would slow them down.
                 await commits.wait(timedelta(seconds=1))
                 await anyio.sleep(_LOOK_EVERY.total_seconds())
 
@@ -156,7 +157,8 @@ class Flow:
             )
         if failed_runs(counts):
             raise TriggererError(
-                "a run of the demo failed", hint="triggerer runs list --state failed says why"
+                "a run of the demo failed",
+                hint="triggerer runs list --state failed shows the error",
             )
         now = time.monotonic()
         if counts != self.counts:
@@ -164,7 +166,7 @@ class Flow:
         elif now - self._changed_at > STALLED_S:
             raise TriggererError(
                 f"nothing has moved for {STALLED_S:.0f} s in the demo ({self.status})",
-                hint="service.log in the demo's folder says what the service was doing",
+                hint="see service.log in the demo's folder",
             )
         return counts
 
@@ -172,9 +174,9 @@ class Flow:
 def split_live(
     messages: Sequence[Outgoing], steps: int
 ) -> tuple[list[Outgoing], list[tuple[Outgoing, Outgoing]]]:
-    """Return the backlog, and the last flights and weather reports, which are published in pairs."""
+    """Return the backlog, and the last `steps` pairs of a flight and a weather report for the live part."""
     flights = [message for message in messages if message.topic == FLIGHTS][-steps:]
     reports = [message for message in messages if message.topic == WEATHER][-steps:]
-    held = {id(message) for message in (*flights, *reports)}
-    backlog = [message for message in messages if id(message) not in held]
+    reserved = {id(message) for message in (*flights, *reports)}
+    backlog = [message for message in messages if id(message) not in reserved]
     return backlog, list(zip(flights, reports, strict=True))

@@ -1,4 +1,4 @@
-"""Where a demo lives: a folder of its own with DAGs, configuration, database, logs and results."""
+"""Creates a demo's folder, with DAGs, configuration, database, logs and results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.config.home_directory import expand_user
 from triggerer.errors import ConfigurationError
 
 _CONFIG = """\
-# Written by `triggerer demo`. The commands work on what it left behind, for example:
+# Written by `triggerer demo`. Commands can read the demo's database, for example:
 #   triggerer runs list --config {file}
 [core]
 home = "."
@@ -22,13 +22,13 @@ dags_folder = "dags"
 shutdown_grace = 10
 
 [executor]
-# Both DAGs take turns on one warm Spark session: two would share the cores and start twice.
+# Both DAGs use one Spark session in turns. Two sessions would share the cores and start twice.
 workers = 1
 
 [spark]
 mode = "local"
 master = "local[{cores}]"
-# For sessions that start later; here is one, and the demo ends with it.
+# The archive speeds up later sessions. The demo has only one session.
 archive_classes = false
 
 [spark.conf]
@@ -38,16 +38,16 @@ archive_classes = false
 "spark.sql.session.timeZone" = "UTC"
 
 [connections.kafka]
-# The broker lived in the demo's process and is gone with it.
+# The broker ran in the demo's process, which has ended.
 bootstrap_servers = "{bootstrap_servers}"
-# It held every fetch that found nothing for this long, whatever came meanwhile. Kafka does not.
+# The demo's broker delays each fetch without messages for this long. A real Kafka answers earlier.
 fetch_max_wait_ms = 20
 """
 
 
 @dataclass(frozen=True, slots=True)
 class DemoHome:
-    """The folder, made and empty but for the configuration and the DAGs."""
+    """A demo's new folder, with only the configuration and the DAGs in it."""
 
     path: Path
     settings: Settings
@@ -65,7 +65,7 @@ def choose_home(home: Path | None) -> Path:
     """Return the folder of this demo: `home`, or a new one under `.triggerer-demo`.
 
     Raises:
-        ConfigurationError: There is something in `home` already, which is not ours to touch.
+        ConfigurationError: `home` is not an empty folder.
     """
     if home is None:
         began = datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S")
@@ -73,7 +73,7 @@ def choose_home(home: Path | None) -> Path:
     home = expand_user(home).absolute()
     if home.exists() and (not home.is_dir() or any(home.iterdir())):
         raise ConfigurationError(
-            f"{home} is not an empty folder", hint="each demo starts afresh: name a new folder"
+            f"{home} is not an empty folder", hint="each demo needs a new folder"
         )
     return home
 
@@ -97,7 +97,7 @@ def make_home(path: Path, *, bootstrap_servers: str) -> DemoHome:
 
 
 def write_home(path: Path, configuration: str, dags: Mapping[str, str]) -> DemoHome:
-    """Write a configuration, and DAG files by their names.
+    """Write the configuration, and the DAG files (name -> text), into a new folder.
 
     Raises:
         ConfigurationError: The folder cannot be written.
@@ -107,7 +107,7 @@ def write_home(path: Path, configuration: str, dags: Mapping[str, str]) -> DemoH
         folder = path / "dags"
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir()
-        # Whatever repository the demo was started in is to know nothing of it.
+        # If the folder is inside a git repository, git ignores it.
         (path / ".gitignore").write_text("*\n", "utf-8")
         for name, text in dags.items():
             (folder / name).write_text(text, "utf-8")
@@ -117,7 +117,7 @@ def write_home(path: Path, configuration: str, dags: Mapping[str, str]) -> DemoH
             f"the demo cannot write to {path}: {error.strerror}",
             hint="name another folder with --home",
         ) from error
-    # Not this process's environment: settings of a real service have no business in a demo.
+    # Ignore the environment's settings: they belong to a real service.
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith("TRIGGERER_")
     }

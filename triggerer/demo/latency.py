@@ -1,4 +1,4 @@
-"""How long the way took: from message to queued run, and on to Spark's first row."""
+"""Measures the time from a message to its queued run, and from there to Spark's first row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.store.listing.counts import events_in_runs
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of some durations, in seconds."""
+    """The number, median and 95th percentile of durations, in seconds."""
 
     count: int
     p50: float
@@ -25,20 +25,19 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of both parts of the demo; None where nothing was measured."""
+    """The latencies of both parts of the demo; None if nothing was measured."""
 
     backlog_to_run: Quantiles | None
-    """From each message to its run's `queued_at`: most of it is the wait for the run before."""
+    """From each message to its run's `queued_at`. Most of it is waiting for the previous run."""
     backlog_to_row: Quantiles | None
-    """From `queued_at` to the moment in which Spark returned a row of the run's events."""
+    """From `queued_at` until Spark returned the first row of the run's events."""
     live_to_run: Quantiles | None
-    """From the newest message of each run, the one that it still lacked: the two sides wait for
-    one another."""
+    """From each run's newest message to its `queued_at`. The run lacked this message, because it needs both sides."""
     live_to_row: Quantiles | None
 
 
 async def measure(session: AsyncSession, live_from: float) -> Latencies:
-    """Measure both parts; runs queued before `live_from`, a Unix time, are the backlog's."""
+    """Measure both parts. Runs that were queued before `live_from`, a Unix time, belong to the backlog."""
     first_rows = await _first_rows(session)
     newest: dict[str, float] = {}
     queued: dict[str, float] = {}
@@ -86,4 +85,4 @@ def _quantiles(values: Sequence[float]) -> Quantiles | None:
 def _unix(timestamp: Any) -> float:
     if isinstance(timestamp, str):
         return datetime.fromisoformat(timestamp).timestamp()
-    return float(timestamp) / 1000  # Kafka's own: milliseconds
+    return float(timestamp) / 1000  # Kafka's timestamps are in milliseconds

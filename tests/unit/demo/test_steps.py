@@ -40,8 +40,8 @@ class TestDataset:
         assert not any(b"NaN" in message.value for message in two_months.messages)
 
     def test_what_was_taken_is_said(self, two_months: Dataset) -> None:
-        assert "January and February 2013" in two_months.taken
-        assert "51,955 flights" in two_months.taken
+        assert "January and February 2013" in two_months.summary
+        assert "51,955 flights" in two_months.summary
 
 
 def outgoing(topic: str, number: int) -> Outgoing:
@@ -190,7 +190,7 @@ def test_rows_that_are_missing_or_doubled_are_found(tmp_path: Path) -> None:
     dataset = Dataset([], flights=3, weather=2, joined=2, taken="")
     wrong = [check for check in parquet_checks(tmp_path, dataset) if not check.holds]
     assert wrong == [
-        Check("  different ones", "flights", 3, 2),
+        Check("  distinct rows", "flights", 3, 2),
         Check("rows in Parquet", "weather", 2, 1),
-        Check("  different ones", "weather", 2, 1),
+        Check("  distinct rows", "weather", 2, 1),
     ]

@@ -1,5 +1,5 @@
-"""`triggerer demo --broker NAME`: a small job on a broker other than the demo's own, to try that out.
+"""`triggerer demo --broker NAME`: a small job that tries out a broker other than Kafka.
 
-`trial` publishes orders, runs the service beside them, and counts; `sqs`, `pubsub` and `servicebus` know how to reach
-each broker, which may be embedded, an emulator, or one that the user names.
+`trial` publishes orders, runs the service, and counts. `sqs`, `pubsub` and `servicebus` connect to their broker, which
+may be embedded, an emulator, or a broker that the user names.
 """

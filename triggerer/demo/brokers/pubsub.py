@@ -1,4 +1,4 @@
-"""The trial on Pub/Sub: on an emulator that the user has started."""
+"""The trial on Pub/Sub, with an emulator that the user started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONNECT_S = 10.0
 
 
 class PubSubTrial(TrialSource):
-    """A topic and its subscription. The emulator is named by the endpoint or by PUBSUB_EMULATOR_HOST."""
+    """A topic and its subscription. The endpoint or PUBSUB_EMULATOR_HOST names the emulator."""
 
     trigger = f'PubSubEventTrigger("{NAME}")', "from watchers.pubsub import PubSubEventTrigger"
 
@@ -31,7 +31,7 @@ class PubSubTrial(TrialSource):
         host = endpoint or os.environ.get("PUBSUB_EMULATOR_HOST")
         if not host:
             raise ConfigurationError(
-                "no Pub/Sub is at hand",
+                "no Pub/Sub emulator is configured",
                 hint="start the emulator (gcloud beta emulators pubsub start, or deploy/compose.yaml), and name"
                 " it: --endpoint localhost:8085",
             )
@@ -67,7 +67,7 @@ class PubSubTrial(TrialSource):
         return self
 
     async def _remove(self) -> None:
-        """What an earlier trial has left: its messages would be counted too."""
+        """Delete the topic and subscription of an earlier trial. Their messages would be counted too."""
         await _unless_gone(self._subscriber.delete_subscription(subscription=self._subscription))
         await _unless_gone(self._publisher.delete_topic(topic=self._topic))
 
@@ -77,7 +77,7 @@ class PubSubTrial(TrialSource):
             try:
                 await self._publisher.publish(topic=self._topic, messages=messages)
             except GoogleAPIError as error:
-                raise BrokerUnavailable(f"Pub/Sub did not take a message: {error}") from error
+                raise BrokerUnavailable(f"Pub/Sub refused a message: {error}") from error
 
     async def __aexit__(
         self,
@@ -85,7 +85,7 @@ class PubSubTrial(TrialSource):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Also after Ctrl-C.
+        # Remove the topic after Ctrl-C too.
         with anyio.move_on_after(REMOVAL_S, shield=True):
             try:
                 await self._remove()

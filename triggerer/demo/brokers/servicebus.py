@@ -1,4 +1,4 @@
-"""The trial on Service Bus: on the vendor's emulator, or on a namespace that the user names."""
+"""The trial on Service Bus, with the vendor's emulator or a namespace that the user names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triggerer.errors import BrokerUnavailable, ConfigurationError
 _BATCH = 100
 _EMPTY_AFTER_S = 1.0
 _VARIABLE = "SERVICEBUS_CONNECTION_STRING"
-# Of the vendor's emulator, which has no other; its documentation states it.
+# The fixed connection string of the vendor's emulator, from its documentation.
 _EMULATOR = (
     "Endpoint=sb://{host};SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;"
     "UseDevelopmentEmulator=true;"
@@ -27,7 +27,7 @@ _EMULATOR = (
 
 
 class ServiceBusTrial(TrialSource):
-    """A queue, which has to exist: neither the emulator nor the SDK makes one.
+    """A queue, which must exist: neither the emulator nor the SDK can create one.
 
     Args:
         endpoint: A connection string, or the host of an emulator.
@@ -42,14 +42,14 @@ class ServiceBusTrial(TrialSource):
         connection_string = endpoint or os.environ.get(_VARIABLE)
         if not connection_string:
             raise ConfigurationError(
-                "no Service Bus is at hand",
+                "no Service Bus is configured",
                 hint="start the emulator (deploy/compose.yaml has it, with a queue for this), and name it:"
                 f" --endpoint localhost; or give a namespace's connection string in {_VARIABLE}",
             )
         if "=" not in connection_string:
             connection_string = _EMULATOR.format(host=connection_string)
         self._connection_string = connection_string
-        # The configuration names it, and does not have the key in it; children inherit the environment.
+        # The configuration refers to this variable, so that the key is not in the file. Child processes inherit it.
         os.environ[_VARIABLE] = connection_string
         where = connection_string.partition("Endpoint=")[2].partition(";")[0]
         self.where = f"Service Bus at {where}"
@@ -87,13 +87,13 @@ class ServiceBusTrial(TrialSource):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Also after Ctrl-C.
+        # Close the connection after Ctrl-C too.
         with anyio.move_on_after(REMOVAL_S, shield=True):
             await self._stack.aclose()
 
 
 async def _empty(client: ServiceBusClient) -> None:
-    """Take what an earlier trial that was interrupted has left: it would be counted too."""
+    """Receive the messages that an interrupted trial left. They would be counted too."""
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     async with client.get_queue_receiver(NAME, receive_mode=mode) as receiver:
         while await receiver.receive_messages(_BATCH, max_wait_time=_EMPTY_AFTER_S):

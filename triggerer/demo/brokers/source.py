@@ -1,4 +1,4 @@
-"""What the trial needs of a broker."""
+"""The interface of a trial's broker."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 NAME = "triggerer-demo-orders"
-"""Of the queue, or of the topic and its subscription."""
+"""The name of the queue, or of the topic and its subscription."""
 REMOVAL_S: Final = 5.0
-"""How long a broker may take to remove what a trial has made."""
+"""How long a broker may take to delete a trial's queue."""
 
 
 class TrialSource(AbstractAsyncContextManager["TrialSource"], ABC):
-    """A queue of the trial's own, and who publishes to it; made on entry, and gone at the end where the broker can.
+    """A queue for one trial. Entering the context creates it, and leaving deletes it if the broker can do that.
 
-    The constructor starts the server, if it is an embedded one.
+    The constructor starts an embedded server.
 
     Attributes:
-        where: The broker, for people.
-        connection: The section `[connections.<id>]` by which the service reaches it: its id, and its keys.
-        trigger: The source text of the trigger, and of the import that it needs.
+        where: A description of the broker for people.
+        connection: The id and the keys of the section `[connections.<id>]`.
+        trigger: The source text of the trigger, and of its import.
     Raises:
-        ConfigurationError: No such broker is at hand; the hint says how to get one.
-        BrokerUnavailable: On entry: it does not answer, or has no queue.
+        ConfigurationError: No broker is configured. The hint says how to get one.
+        BrokerUnavailable: On entry: the broker does not answer, or has no queue.
     """
 
     where: str
@@ -33,14 +33,14 @@ class TrialSource(AbstractAsyncContextManager["TrialSource"], ABC):
 
     @abstractmethod
     async def publish(self, values: Sequence[bytes]) -> None:
-        """Return once the broker has them all.
+        """Publish the values; return once the broker has confirmed all of them.
 
         Raises:
-            BrokerError: It has not taken one.
+            BrokerError: The broker refused a message.
         """
 
     async def count_left(self) -> int | None:
-        """How many messages the broker still holds for the watcher; None: it does not say."""
+        """Return the number of messages left at the broker; None if the broker does not report it."""
         return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The trial on SQS: in this process by moto, or on a server that the user names."""
+"""The trial on SQS, with moto in this process or a server that the user names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triggerer.demo.brokers.source import NAME, REMOVAL_S, TrialSource
 from triggerer.errors import BrokerUnavailable, ConfigurationError
 
 _BATCH = 10
-# Servers on this machine ask for keys, and take any.
+# A local server requires keys and accepts any.
 _KEYS = {"access_key_id": "demo", "secret_access_key": "demo", "region": "us-east-1"}
 
 
@@ -44,14 +44,14 @@ class SqsTrial(TrialSource):
                     aws_secret_access_key=_KEYS["secret_access_key"],
                 )
             )
-            # Short: moto forgets a deletion now and then, where several come at once. Such a message comes again
-            # soon, and is known.
+            # moto sometimes forgets one of several simultaneous deletions. A short timeout makes it redeliver such a
+            # message soon, and the service then deletes the message again.
             created = await self._client.create_queue(
                 QueueName=NAME, Attributes={"VisibilityTimeout": "5"}
             )
             self._queue = created["QueueUrl"]
             if await self.count_left():
-                # An earlier trial that was killed has left them: they would be counted too.
+                # A killed trial left these messages. They would be counted too.
                 await self._client.purge_queue(QueueUrl=self._queue)
         except (BotoCoreError, ClientError, OSError, ValueError) as error:
             await self._stack.aclose()
@@ -66,7 +66,7 @@ class SqsTrial(TrialSource):
             from moto.server import ThreadedMotoServer
         except ImportError as error:
             raise ConfigurationError(
-                "no SQS is at hand",
+                "no SQS server is available",
                 hint="pip install moto flask-cors, which serves it in this process; or start ElasticMQ"
                 " (deploy/compose.yaml has it) and name it: --endpoint http://localhost:9324",
             ) from error
@@ -83,7 +83,7 @@ class SqsTrial(TrialSource):
             ]
             answer = await self._client.send_message_batch(QueueUrl=self._queue, Entries=entries)
             if refused := answer.get("Failed"):
-                raise BrokerUnavailable(f"SQS did not take a message: {refused[0]['Message']}")
+                raise BrokerUnavailable(f"SQS refused a message: {refused[0]['Message']}")
 
     async def count_left(self) -> int:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
@@ -96,7 +96,7 @@ class SqsTrial(TrialSource):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Also after Ctrl-C.
+        # Delete the queue after Ctrl-C too.
         with anyio.move_on_after(REMOVAL_S, shield=True):
             try:
                 await self._client.delete_queue(QueueUrl=self._queue)

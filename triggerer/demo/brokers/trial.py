@@ -1,4 +1,4 @@
-"""Publishes orders, runs the whole service beside them, and counts."""
+"""Publishes orders, runs the whole service on them, and counts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def try_broker(broker: str, home: Path | None, *, endpoint: str | None) -> int:
     """Run the trial; return the exit code: 1 if a count is wrong, 130 after Ctrl-C.
 
     Raises:
-        TriggererError: There is no such broker at hand, or a part of the trial failed.
+        TriggererError: The broker is not available, or a part of the trial failed.
     """
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     path = choose_home(home)
@@ -80,14 +80,14 @@ def try_broker(broker: str, home: Path | None, *, endpoint: str | None) -> int:
     try:
         return _run(console, path, broker, source)
     except KeyboardInterrupt:
-        # Before the service listens for signals itself.
+        # Ctrl-C came before the service listened for signals.
         return _interrupted(console, path)
     finally:
         source.close()
 
 
 def _interrupted(console: Console, path: Path) -> int:
-    console.print(f"Interrupted. What was done until then lies in {path}", soft_wrap=True)
+    console.print(f"Interrupted. The results so far are in {path}", soft_wrap=True)
     return INTERRUPTED
 
 
@@ -128,7 +128,7 @@ def _run(console: Console, path: Path, broker: str, source: TrialSource) -> int:
 
 
 class Trial:
-    """One trial, beside a service that has started."""
+    """One trial with a running service."""
 
     def __init__(self, console: Console, source: TrialSource, dags: Path) -> None:
         self._console = console
@@ -138,12 +138,12 @@ class Trial:
         self._seconds = 0.0
 
     async def work(self, service: Service) -> None:
-        """Publish, wait, count."""
+        """Publish the orders, wait for their runs, and count."""
         try:
             await self._publish_and_count(service)
         except anyio.get_cancelled_exc_class():
             self._console.print(
-                "Stopping: what is in flight ends first; Ctrl-C again ends it at once",
+                "Stopping, after the work in flight has ended. Ctrl-C again stops at once.",
                 soft_wrap=True,
             )
             raise
@@ -151,11 +151,11 @@ class Trial:
     async def _publish_and_count(self, service: Service) -> None:
         async with self._source as source:
             values = [json.dumps({"id": n, "amount": n % 97}).encode() for n in range(ORDERS)]
-            # Before there is a watcher. Without a queue it would fail, and be tried again later and later; and moto
-            # loses a message now and then that is sent while others are deleted.
+            # Publish before the watcher exists. Without a queue it would fail, and be retried at growing delays. moto
+            # also sometimes loses a message that is sent while others are deleted.
             await source.publish(values)
             self._console.print(
-                f"{ORDERS} orders are published; they are counted when all are in runs that succeeded"
+                f"published {ORDERS} orders; waiting until successful runs have processed all of them"
             )
             trigger, imported = source.trigger
             (self._dags / "orders.py").write_text(
@@ -172,7 +172,7 @@ class Trial:
             self._checks = [Check("messages published", NAME, ORDERS, len(values)), *checks]
 
     async def _until_done(self, service: Service) -> None:
-        """Return when each order is in a run that succeeded.
+        """Return when each order is in a successful run.
 
         Raises:
             TriggererError: Nothing has moved for a minute.
@@ -187,15 +187,15 @@ class Trial:
                     raise TriggererError(
                         f"nothing has moved for {_STALLED_S:.0f} s in the demo: {counts.events} of {ORDERS}"
                         " messages are asset events",
-                        hint="service.log in the demo's folder says what the service was doing",
+                        hint="see service.log in the demo's folder",
                     )
 
     def finish(self) -> int:
-        """Print the counts; the service has stopped by now."""
+        """Print the counts and return the exit code. Call it after the service has stopped."""
         print_checks(self._console, self._checks)
         self._console.print(
-            f"{ORDERS} messages went from the broker through runs that succeeded in {self._seconds:.1f} s,"
-            " the first look at the DAG file included.",
+            f"Successful runs processed {ORDERS} messages in {self._seconds:.1f} s, which includes the first read of"
+            " the DAG file.",
             soft_wrap=True,
         )
         wrong = [check for check in self._checks if not check.holds]
@@ -209,7 +209,10 @@ class Trial:
 
 
 async def _count_left(source: TrialSource) -> int | None:
-    """What the broker holds once it was told of the last events, which are durable before."""
+    """Wait until the broker has no message left, and return the number; None if the broker does not report it.
+
+    The service acknowledges a message only after its event is durable, so the last acknowledgements may be late.
+    """
     left = await source.count_left()
     with anyio.move_on_after(_ACKNOWLEDGED_S):
         while left:

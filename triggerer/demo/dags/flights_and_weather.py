@@ -1,12 +1,12 @@
 """Joins flights with the weather at their airport in their hour, batch by batch, on Spark.
 
-A run gets whatever flights and reports have queued since the run before. A flight and its hour's
-weather may come in different batches, in either order, so each run adds exactly the new pairs:
+A run receives the flights and reports that queued since the previous run. A flight and the weather
+of its hour may come in different batches, in either order. Each run therefore adds the new pairs:
 
     new flights ⋈ all weather so far, and earlier flights ⋈ new weather
 
-Runs of this DAG follow one another (`max_active_runs=1`), and each writes under its own name and
-overwrites only that: a run that is repeated doubles nothing.
+Runs of this DAG are sequential (`max_active_runs=1`). Each run writes to a folder named after its
+id, and overwrites only that folder, so a repeated run duplicates nothing.
 """
 
 import time
@@ -51,13 +51,13 @@ WEATHER = (
 
 
 def rows_of(spark: Any, events: Any, schema: str) -> Any:
-    """Turn events into rows of what their messages say."""
+    """Turn events into rows with the columns of their messages."""
     frame = events.to_dataframe(spark, extra_schema=f"value STRUCT<{schema}>")
     return frame.select("extra.value.*")
 
 
 def keep(spark: Any, rows: Any, schema: str, name: str, batch: str) -> Any:
-    """Write this batch's rows, and return all rows so far with the batch that they came in."""
+    """Write this batch's rows, and return the rows of all batches so far."""
     rows.write.mode("overwrite").parquet(str(RESULTS / name / f"batch={batch}"))
     return spark.read.schema(f"{schema}, batch STRING").parquet(str(RESULTS / name))
 

@@ -1,4 +1,4 @@
-"""Answers from all Parquet so far: which weather delays which carrier, and by how much?"""
+"""Computes from all Parquet files so far which weather delays which carrier, and by how much."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from triggerer import DAG, Asset, task
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 delays = Asset((RESULTS / "delays").as_uri(), name="delays")
 
-# The first that holds: an hour of fog and rain counts as fog.
+# The first true condition decides: an hour of fog and rain counts as low visibility.
 SKY = """
     CASE WHEN visib < 3 THEN 'low visibility'
          WHEN precip > 0 THEN 'rain or snow'
@@ -26,7 +26,7 @@ with DAG(
 
     @task
     def answer(spark: Any, log: Any) -> None:
-        """Write the mean delay of each carrier in each weather, whole or not at all."""
+        """Write each carrier's mean delay in each weather, atomically."""
         pairs = spark.read.parquet(str(RESULTS / "delays"))
         rows = (
             pairs.selectExpr("carrier", f"{SKY} AS sky", "dep_delay")
