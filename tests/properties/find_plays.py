@@ -1,8 +1,8 @@
-"""Looks for a play of partitioned DAGs after which the runs are not those of the model; exits with 1 if there is one.
+"""Looks for a play of partitioned DAGs whose runs differ from the model's; exits with 1 if there is one.
 
 `python -m tests.properties.find_plays [--plays 500] [--seed 0] [--url postgresql+asyncpg://…]`
 
-Without a URL plays are on SQLite. A seed stands for the same ones each time.
+Without a URL the plays run on SQLite. A seed gives the same plays each time.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def find_play(number: int, *, start: int = 0, url: str | None = None) -> int | N
 
 @contextmanager
 def _stage(url: str | None) -> Iterator[Callable[[Drawn], None]]:
-    """What runs a play."""
+    """A function that runs a play."""
     if url is not None:
         yield lambda play: run_on_postgres(url, play)
         return

@@ -43,7 +43,7 @@ def a_deadline_counts_from_before_the_clock_was_set_back() -> Replacements:
 
 @_found_by_plays(seed=0, quick=True)
 def a_key_loses_its_place() -> Replacements:
-    """A key that was due and is held back goes behind the others as soon as something more comes for it."""
+    """A key that was due and has to wait comes after the others as soon as it gets another event."""
     right = dividing.key_record
 
     def key_record(
@@ -101,7 +101,7 @@ def an_alias_is_resolved_to_nothing() -> Replacements:
 
 @_found_by_plays(seed=0, quick=True)
 def each_asset_has_the_mapper_of_the_others() -> Replacements:
-    """All assets have the mapper of the assets that have none of their own."""
+    """All assets have the default mapper."""
 
     def mapper(self: Partitioner, asset_name: str) -> PartitionMapper:
         return self.default
@@ -111,7 +111,7 @@ def each_asset_has_the_mapper_of_the_others() -> Replacements:
 
 @_found_by_plays(seed=0, quick=True)
 def keys_wait_until_the_clock_has_caught_up() -> Replacements:
-    """The clock was set back, and the keys that were noted before are not noted again."""
+    """The clock was set back, and the due instants of keys are not computed again."""
 
     def note_again(row: DagRow, partitioner: Partitioner) -> Script[int]:
         yield from ()

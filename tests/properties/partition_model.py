@@ -1,4 +1,4 @@
-"""Which runs of partition keys must exist: a plain account of docs/partitions.md, which shares no code."""
+"""The runs of partition keys that must exist: a simple model of docs/partitions.md that shares no code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.properties.scheduling_model import Needs, names_in
 from tests.properties.three_assets import ALIASES, THREE
 
 CLOCK_STEP = timedelta(minutes=1)
-"""What lies further ahead was written before the clock was set back."""
+"""An instant further ahead was written before the clock was set back."""
 MONTHS = {
     "2026-Q1": ("2026-01", "2026-02", "2026-03"),
     "2026-Q2": ("2026-04", "2026-05", "2026-06"),
@@ -24,7 +24,7 @@ WHOLES: dict[str, dict[str, tuple[str, ...]]] = {
     "day": HOURS,
     "world": {"world": REGIONS},
 }
-"""By what a rule maps to, the parts of each key."""
+"""The parts of each key, by the target of a rule."""
 _ENDS = {
     "2026-Q1": datetime(2026, 4, 1, tzinfo=UTC),
     "2026-Q2": datetime(2026, 7, 1, tzinfo=UTC),
@@ -35,13 +35,14 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class Rule:
-    """What the mapper of an asset does.
+    """The model of an asset's mapper.
 
     Args:
-        to: For which runs an event is: `same` as its key, `allowed` (the same, of two regions), `quarter` (of a month),
-            `day` (of an hour), `world` (whatever the key) or `months` (of a quarter).
-        least: How many parts a run waits for; 0 or less: all but so many. None: any event will do.
-        patience: All parts, or `least` so long after the end of the period; of `world`, after the first event.
+        to: The key of the run: `same` (the event's key), `allowed` (the event's key, if it is one of two regions),
+            `quarter` (of a month), `day` (of an hour), `world` (for any key) or `months` (of a quarter).
+        least: The number of parts that a run needs. 0 or less: all parts without that number. None: any event.
+        patience: The time after the end of the period (for `world`, after the first event) from which `least` parts
+            are enough; before, the run needs all parts.
     """
 
     to: str = "same"
@@ -49,7 +50,7 @@ class Rule:
     patience: timedelta | None = None
 
     def keys_of(self, key: str | None) -> tuple[str, ...]:
-        """For which runs an event is; empty: it is refused."""
+        """The keys of the runs that an event is for; empty if it is refused."""
         if key is None:
             return ()
         match self.to:
@@ -64,10 +65,10 @@ class Rule:
         return tuple(whole for whole, parts in WHOLES[self.to].items() if key in parts)
 
     def ready_at(self, key: str, first: Mapping[str, datetime], now: datetime) -> datetime | None:
-        """When what is there is enough; None: never.
+        """The instant at which the arrived events are enough; None: never.
 
         Args:
-            first: By the key of the events that are there, the instant of the first.
+            first: The instant of the first event, by the keys of the arrived events.
         """
         if not first:
             return None
@@ -91,9 +92,9 @@ class Spec:
 
     Args:
         needs: An expression of `a`, `b` and `c`, and of the aliases `x` and `y`.
-        rules: Of the assets that it names.
-        default: Of the others, to which its aliases may resolve.
-        quiet: Only where no clock is set back.
+        rules: The rules of the assets in the expression.
+        default: The rule of other assets, to which the aliases may resolve.
+        quiet: The quiet period. Plays that set the clock back have none.
     """
 
     needs: Needs
@@ -130,14 +131,14 @@ class ModelRun:
     events: frozenset[int]
     state: str = "queued"
     is_deleted: bool = False
-    """It was cleaned away; what goes on is decided as though it were there."""
+    """Whether cleaning deleted the run. Decisions about later runs do not depend on that."""
 
 
 @dataclass
 class ModelKey:
     waits: dict[int, ModelEvent] = field(default_factory=dict)
     first: dict[tuple[str, str], datetime] = field(default_factory=dict)
-    """By asset and key of the event: since when it is there."""
+    """The instant of the first event, by asset and the event's key."""
     runs: int = 0
     due_at: datetime | None = None
     noted_at: datetime | None = None
@@ -148,7 +149,7 @@ class ModelDag:
     """A DAG and its runs.
 
     Args:
-        members: What each alias has been resolved to; all DAGs share it.
+        members: The assets of each alias; all DAGs share the mapping.
     """
 
     spec: Spec
@@ -156,11 +157,11 @@ class ModelDag:
     is_paused: bool = False
     made_at: datetime | None = None
     queue: list[ModelEvent] = field(default_factory=list)
-    """What was not divided yet."""
+    """The events that are not divided yet."""
     keys: dict[str, ModelKey] = field(default_factory=dict)
     runs: list[ModelRun] = field(default_factory=list)
     owed: set[tuple[str, int]] = field(default_factory=set)
-    """(key, event) of everything that came and was not deleted: each is in one run, or waits."""
+    """The key and id of each event that came and was not deleted. Each of them is in one run, or waits."""
 
     def emit(self, event: ModelEvent, alias: str | None) -> None:
         if event.asset in self.spec.assets or alias in self.spec.aliases:
@@ -168,7 +169,7 @@ class ModelDag:
             self.owed.update((key, event.id) for key in self._keys_of(event))
 
     def settle(self, now: datetime) -> None:
-        """Make the runs that a scheduler makes at this instant."""
+        """Create the runs that a scheduler creates at this instant."""
         if self.is_paused:
             return
         self.look(now)
@@ -181,7 +182,7 @@ class ModelDag:
                 self.made_at = now
 
     def look(self, now: datetime) -> None:
-        """Divide what is queued, and note when the keys are due."""
+        """Divide the queued events, and compute when the keys are due."""
         self._divide(now)
         for key, state in self.keys.items():
             if state.due_at is not None and (state.noted_at or now) > now + CLOCK_STEP:
@@ -191,14 +192,14 @@ class ModelDag:
         spec, last = self.spec, self.made_at
         if sum(run.state == "queued" for run in self.runs) >= spec.max_active_runs:
             return False
-        # A run that lies ahead was made before the clock was set back.
+        # A run in the future was created before the clock was set back.
         if spec.gap is not None and last is not None and last <= now < last + spec.gap:
             return False
         return not spec.depends_on_past or not self.runs or self.runs[-1].state == "success"
 
     def _divide(self, now: datetime) -> None:
         came: dict[str, dict[tuple[str, str], datetime]] = {}
-        # What its file waits for no more stays: it may come back to it.
+        # Events of assets that the file no longer names stay in the queue, because the file may name them again.
         wanted = self.spec.assets.union(*(self.members[one] for one in self.spec.aliases))
         divided = [event for event in self.queue if event.asset in wanted]
         self.queue = [event for event in self.queue if event.asset not in wanted]
@@ -214,7 +215,7 @@ class ModelDag:
             self._note(key, state, now)
 
     def _note(self, key: str, state: ModelKey, now: datetime) -> None:
-        """Something has come for a key, or the clock was set back since it was noted last."""
+        """Compute when a key is due, after a new event or after the clock was set back."""
         soon = now + CLOCK_STEP
         state.first = {part: now if at > soon else at for part, at in state.first.items()}
         at = now if state.runs else self._ready_at(self.spec.needs, key, state, now)
@@ -222,12 +223,12 @@ class ModelDag:
             newest = max(event.at for event in state.waits.values())
             at = max(at, newest + self.spec.quiet)
         elif at is not None and state.due_at is not None:
-            # It keeps its place.
+            # The key does not become due later than before.
             at = min(at, state.due_at)
         state.due_at, state.noted_at = at, now
 
     def _ready_at(self, needs: Needs, key: str, state: ModelKey, now: datetime) -> datetime | None:
-        """When the expression is true of what is there; None: never."""
+        """The instant at which the arrived events make the expression true; None: never."""
         if isinstance(needs, str):
             each = [self._asset_ready_at(one, key, state, now) for one in self._resolve(needs)]
             return _earliest(each)
@@ -245,7 +246,7 @@ class ModelDag:
         return self.members[name] if name in ALIASES else {name}
 
     def delete(self, asset: str) -> None:
-        """What waits of an asset is deleted, and the rest divided anew, if there is any."""
+        """Delete an asset's waiting events and, if there were any, return the others to the queue."""
         waits = [*self.queue, *(one for key in self.keys.values() for one in key.waits.values())]
         if asset not in (one.asset for one in waits):
             return
@@ -256,14 +257,14 @@ class ModelDag:
         self.queue = [one for one in self.queue if one.asset != asset]
 
     def remap(self) -> None:
-        """What waits goes back to the queue."""
+        """Return all waiting events to the queue."""
         back = {one.id: one for key in self.keys.values() for one in key.waits.values()}
         known = {one.id for one in self.queue}
         self.queue += [one for one in back.values() if one.id not in known]
         self.keys = {key: ModelKey(runs=state.runs) for key, state in self.keys.items()}
 
     def change(self, spec: Spec, *, is_mapped_anew: bool) -> None:
-        """Its file has changed."""
+        """Apply a change of the DAG's file."""
         if is_mapped_anew:
             self.remap()
             queued = {event.id for event in self.queue}
@@ -277,12 +278,12 @@ class ModelDag:
             self.owed.update((key, event.id) for key in self._keys_of(event))
 
     def end(self, to: str) -> None:
-        """All runs end."""
+        """End all runs."""
         for run in self.runs:
             run.state = to if run.state == "queued" else run.state
 
     def is_needed(self, run: ModelRun) -> bool:
-        """Whether cleaning leaves a run, however old: the newest, one that goes on, or one with an event that waits."""
+        """Whether cleaning keeps a run of any age: the newest, an active one, or one with a waiting event."""
         waits = {event for key in self.keys.values() for event in key.waits}
         waits.update(event.id for event in self.queue)
         return run is self.runs[-1] or run.state == "queued" or not waits.isdisjoint(run.events)

@@ -1,4 +1,4 @@
-"""Plays of partitioned DAGs, as they are drawn: the DAGs, and what happens to them."""
+"""Draws plays of partitioned DAGs: the DAGs, and the steps that follow."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def _rolled_up(to: str, patience: timedelta) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True)
 class Family:
-    """Rules, and keys of events, whose runs have the same keys."""
+    """Rules and event keys that lead to common run keys."""
 
     rules: tuple[Rule, ...]
     keys: tuple[str | None, ...]
     wholes: tuple[tuple[str, ...], ...] = ()
-    """All parts of a key, which are sometimes there at once."""
+    """All parts of each run key, which sometimes come at once."""
 
 
 _OTHERS = ("else", None)
@@ -88,7 +88,7 @@ WAITS = st.tuples(st.just("wait"), st.sampled_from([1, 5, 10, 20, 35, 95]))
 CLOCKS = WAITS | st.tuples(st.just("set"), st.sampled_from([-3_000, -150, -150, -20, 4_000]))
 
 
-# Whatever maps anew begins the story of all keys anew: it is rare. (`one_of` takes each strategy once.)
+# Steps that map all events again are rare, because they start all keys again. `one_of` would weigh each step equally.
 _OFTEN = (
     *["emit"] * 6, *["schedule"] * 6, *["to a DAG"] * 2, *["clock"] * 4, "delete", "change", "clean",
 )  # fmt: skip
@@ -98,10 +98,10 @@ _OFTEN = (
 def plays(
     draw: st.DrawFn, clocks: st.SearchStrategy[Step], *, longest: int = 25, is_quiet: bool = False
 ) -> Drawn:
-    """Draw some DAGs, and what happens.
+    """Draw some DAGs and steps.
 
     Args:
-        is_quiet: Whether some have a quiet period.
+        is_quiet: Whether DAGs may have a quiet period.
     """
     family = draw(st.sampled_from(FAMILIES))
     rules = st.sampled_from(family.rules)
@@ -129,7 +129,7 @@ def plays(
         ),
         "delete": st.tuples(st.just("delete"), which, st.sampled_from(THREE)),
         "change": st.tuples(st.just("change"), which, specs),
-        # What is older than so many minutes.
+        # The least age of cleaned rows, in minutes.
         "clean": st.tuples(st.just("clean"), st.sampled_from([0, 0, 15, 150])),
         "clock": clocks,
     }
@@ -151,7 +151,7 @@ _WINDOWS: dict[str, Window] = {
 
 
 def mapper_of(rule: Rule) -> PartitionMapper:
-    """The product's mapper that does what a rule says."""
+    """The product's mapper for a rule."""
     match rule.to:
         case "same":
             return IdentityMapper()
@@ -170,7 +170,7 @@ def mapper_of(rule: Rule) -> PartitionMapper:
 
 
 def condition_of(needs: Needs) -> Condition:
-    """The product's expression."""
+    """The product's condition for an expression."""
     if isinstance(needs, str):
         return AssetAlias(needs) if needs in ALIASES else asset(needs)
     kind, one, other = needs
@@ -178,7 +178,7 @@ def condition_of(needs: Needs) -> Condition:
 
 
 def schedule_of(spec: Spec) -> dict[str, Any]:
-    """The schedule, as it is stored."""
+    """The stored form of a DAG's schedule."""
     return partitioned(
         condition_of(spec.needs),
         partition_mapper_config={

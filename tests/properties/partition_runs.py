@@ -1,4 +1,4 @@
-"""What does the same to a database and to the model of partition keys."""
+"""Performs the steps of a play on a database and on the model of partition keys, and compares the runs."""
 
 from __future__ import annotations
 
@@ -44,16 +44,20 @@ from triggerer.store.schema.models.dags import NEVER
 
 
 def run_on_sqlite(url: str, play: Drawn) -> None:
-    """Run a play on a database with the assets and aliases.
+    """Run a play on a SQLite database with the assets and aliases.
 
     Raises:
-        AssertionError: The runs are not those of the model.
+        AssertionError: The runs differ from the model's.
     """
     anyio.run(_on_sqlite, url, *play)
 
 
 def run_on_postgres(url: str, play: Drawn) -> None:
-    """The same on PostgreSQL, where the clock can be set."""
+    """Run a play on a PostgreSQL database whose clock can be set.
+
+    Raises:
+        AssertionError: The runs differ from the model's.
+    """
     anyio.run(_on_postgres, url, *play)
 
 
@@ -71,7 +75,7 @@ async def _on_postgres(url: str, specs: list[Spec], steps: list[Step]) -> None:
 
 
 class Play:
-    """Does the same to a database and to the model."""
+    """Performs each step on a database and on the model."""
 
     def __init__(self, database: Database, clock: Clock, specs: Sequence[Spec]) -> None:
         self.database = database
@@ -85,7 +89,7 @@ class Play:
         ]
 
     async def clear(self) -> None:
-        """Remove what the play before has left."""
+        """Delete the rows of the former play."""
         tables = (DagPartition, DagPartitionEvent, DagPartitionPart, QueuedAssetEvent)
         of_dags = (DagScheduleAsset, DagScheduleAlias, AssetAliasMember)
         async with self.database.transaction() as session:
@@ -93,7 +97,7 @@ class Play:
                 await session.execute(delete(table))
 
     async def run(self, steps: Sequence[Step]) -> None:
-        """Do all steps; in the end the runs are those of the model."""
+        """Perform all steps, and compare the runs with the model at the end."""
         await self.clock.begin()
         await self._read_file()
         for what, *more in [*steps, ("schedule", 4)]:
@@ -103,7 +107,7 @@ class Play:
                 await self._do(what, *more)
 
     async def _read_file(self) -> None:
-        """The DAG processor has read the file of the DAGs."""
+        """Store the DAGs' file, as the DAG processor does."""
         dags = tuple(_parsed(dag_id, dag.spec) for dag_id, dag in self.dags.items())
         assets = tuple(
             ParsedAsset(one.name, one.uri, one.group, {}, "plays.py:1") for one in map(asset, THREE)
@@ -148,7 +152,7 @@ class Play:
         await self._read_file()
 
     async def _clean(self, age: timedelta) -> None:
-        """Old runs go that nothing needs, and no event that waits."""
+        """Clean, and check that exactly the old runs that nothing needs are deleted."""
         async with self.database.reading() as session:
             before = await database_now(session) - age
             rows = list(await session.scalars(select(DagRun).order_by(DagRun.id)))
@@ -182,10 +186,10 @@ class Play:
                     dag.delete(more[0])
                     await delete_queued_events(session, dag=dag_id, asset=more[0])
                 case _:
-                    raise AssertionError(f"the plays draw a step that nobody does: {what}")
+                    raise AssertionError(f"the plays draw an unknown step: {what}")
 
     async def _schedule(self, schedulers: int) -> None:
-        """So many schedulers make what is due, side by side; then the runs are those of the model."""
+        """Let schedulers create the due runs side by side, and compare the runs with the model."""
         await self._compare_explained()
         async with anyio.create_task_group() as tasks:
             for scheduler in self.schedulers[:schedulers]:
@@ -197,7 +201,7 @@ class Play:
         await self._compare()
 
     async def _compare_explained(self) -> None:
-        """What `why-not` says of each DAG is what the model will do."""
+        """Compare the answer of `why-not` for each DAG with the model's next runs."""
         for dag_id, dag in self.dags.items():
             async with self.database.reading() as session:
                 now = await database_now(session)
@@ -222,20 +226,20 @@ class Play:
             queue = list(await session.scalars(queued))
         for dag_id, dag in self.dags.items():
             ours = [share for share in shares if share.dag_id == dag_id]
-            in_flight: dict[int | None, set[tuple[str, int]]] = {}
+            taken: dict[int | None, set[tuple[str, int]]] = {}
             for share in ours:
                 event = (share.partition_key, share.asset_event_id)
-                in_flight.setdefault(share.run_pk, set()).add(event)
+                taken.setdefault(share.run_pk, set()).add(event)
             made = []
             for row in (row for row in rows if row.dag_id == dag_id):
-                events = in_flight.pop(row.id, set())
+                events = taken.pop(row.id, set())
                 assert {key for key, _ in events} == {row.partition_key}, (dag_id, dag)
                 made.append((row.partition_key, frozenset(one for _, one in events), row.state))
             left = [one for one in dag.runs if not one.is_deleted]
             assert made == [(one.key, one.events, one.state) for one in left], (dag_id, dag)
             waits = {(key, event) for key, state in dag.keys.items() for event in state.waits}
-            assert in_flight.pop(None, set()) == waits, (dag_id, dag)
-            assert not in_flight, (dag_id, dag)
+            assert taken.pop(None, set()) == waits, (dag_id, dag)
+            assert not taken, (dag_id, dag)
             queued = sorted(one.asset_event_id for one in queue if one.dag_id == dag_id)
             assert queued == sorted(event.id for event in dag.queue), (dag_id, dag)
             there = {one.partition_key for one in parts if one.dag_id == dag_id}
@@ -244,7 +248,7 @@ class Play:
             self._check_moments(dag, [one for one in keys if one.dag_id == dag_id])
 
     def _check_each_is_once(self, dag: ModelDag, shares: Sequence[DagPartitionEvent]) -> None:
-        """Of what came and was not deleted, and is not in the queue, each is in one run of its key, or waits for it."""
+        """Check that each event outside the queue is in one run of its key, or waits for its key, unless deleted."""
         stored = [(share.partition_key, share.asset_event_id) for share in shares]
         assert len(stored) == len(set(stored))
         queued = {event.id for event in dag.queue}
@@ -254,7 +258,7 @@ class Play:
         }, dag
 
     def _check_moments(self, dag: ModelDag, keys: Sequence[DagPartition]) -> None:
-        """When keys are due is that of the model, but for the time that a look takes."""
+        """Compare when keys are due with the model, within the clock's accuracy."""
         for one in keys:
             due_at = dag.keys[one.partition_key].due_at or NEVER
             assert abs(one.due_at - due_at) <= self.clock.accuracy, (one.partition_key, dag)

@@ -1,4 +1,4 @@
-"""Which runs must exist: a plain account of the contract's §4 to §6, that shares no code with the scheduler."""
+"""The runs that must exist: a simple model of the contract's §4 to §6 that shares no code with the scheduler."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def is_true(needs: Needs, waiting: set[str]) -> bool:
 
 @dataclass(frozen=True)
 class DagSpec:
-    """A DAG; its timetable, if any, is hourly by data intervals."""
+    """A DAG. Its timetable, if any, has hourly data intervals."""
 
     kind: str
-    """assets, time, either or both."""
+    """The kind of the schedule: `assets`, `time`, `either` or `both`."""
     needs: Needs = "a"
     catchup: bool = False
     events_per_run: int | None = None
@@ -47,7 +47,7 @@ class ModelRun:
     events: frozenset[int]
     state: str = "queued"
     is_deleted: bool = False
-    """The store has it no more. What is decided does not depend on that."""
+    """Whether cleaning deleted the run. Decisions about later runs do not depend on that."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class ModelDag:
             self.times[event] = now
 
     def move(self, by: timedelta) -> None:
-        """Move all that has happened: as though the clock had been set by so much the other way."""
+        """Move all past instants, as if the clock had been set by the same time in the other direction."""
         self.start += by
         self.made_at = None if self.made_at is None else self.made_at + by
         self.times = {event: at + by for event, at in self.times.items()}
@@ -75,7 +75,7 @@ class ModelDag:
             run.logical_date = None if run.logical_date is None else run.logical_date + by
 
     def settle(self, now: datetime) -> None:
-        """Make all runs that may be made at this instant."""
+        """Create all runs that may be created at this instant."""
         while self._may_run(now) and self._make_one(now):
             pass
 
@@ -111,14 +111,14 @@ class ModelDag:
         if self.spec.kind == "assets":
             return None
         asked = [run for run in self.runs if run.logical_date is not None and run.run_after <= now]
-        # Of several that were made at one instant, the one that was made last.
+        # If several runs have the same instant, the newest counts.
         last = max(reversed(asked), key=lambda run: run.run_after, default=None)
         following = self.start if last is None else last.logical_date + HOUR  # type: ignore[operator]
         newest = now.replace(minute=0, second=0, microsecond=0) - HOUR
         if following > newest:
             return None
         following = following if self.spec.catchup else newest
-        # What was run while the clock was ahead is not run again.
+        # An interval that ran while the clock was ahead does not run again.
         made = {run.logical_date for run in self.runs}
         while self.spec.kind == "both" and following in made:
             following += HOUR
@@ -127,16 +127,16 @@ class ModelDag:
     def _is_loud(self, now: datetime) -> bool:
         quiet = self.spec.quiet
         times = [self.times[event] for some in self.waiting.values() for event in some]
-        # Those that lie ahead are from before the clock was set back.
+        # Events in the future are from before the clock was set back.
         newest = max((at for at in times if at <= now + timedelta(minutes=1)), default=None)
         return quiet is not None and newest is not None and now < newest + quiet
 
     def _take(self) -> frozenset[int]:
         each = self.spec.events_per_run
-        in_flight = [event for some in self.waiting.values() for event in some[:each]]
+        taken = [event for some in self.waiting.values() for event in some[:each]]
         left = {} if each is None else {name: some[each:] for name, some in self.waiting.items()}
         self.waiting = {name: some for name, some in left.items() if some}
-        return frozenset(in_flight)
+        return frozenset(taken)
 
     def _add(
         self, date: datetime | None, after: datetime, events: frozenset[int], now: datetime

@@ -1,4 +1,4 @@
-"""Clocks of both stores that can be set, and that begin at the same moment."""
+"""Clocks of both databases that can be set. Both begin at the same instant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 
 BEGIN = datetime(2026, 3, 31, 23, tzinfo=UTC)
-# What the product calls without naming a schema is found here first.
+# The search path has this schema first, so the product's calls find its functions.
 _MAKE = (
     "CREATE SCHEMA set_clock",
     "CREATE TABLE set_clock.ahead AS SELECT '0'::interval AS by",
@@ -25,24 +25,24 @@ _MAKE = (
 
 
 class Clock(Protocol):
-    """Of one database.
+    """The clock of one database.
 
     Args:
-        accuracy: How much time passes by itself during a step, at most.
+        accuracy: The most time that passes during a step.
     """
 
     accuracy: timedelta
 
     async def begin(self) -> None:
-        """Set it to `BEGIN`."""
+        """Set the clock to `BEGIN`."""
 
     async def move(self, by: timedelta) -> None:
-        """Set it on, or back."""
+        """Set the clock forward or back."""
 
 
 @dataclass
 class SqliteClock:
-    """It stands still unless it is moved."""
+    """A clock that stands still unless it is moved."""
 
     now: datetime = BEGIN
     accuracy: timedelta = timedelta()
@@ -51,13 +51,13 @@ class SqliteClock:
         self.now = BEGIN
 
     async def move(self, by: timedelta) -> None:
-        # A moment of its own for each, so that no two runs are of one instant.
+        # Each step has its own instant, so that no two runs have the same.
         self.now += by + timedelta(microseconds=1)
 
 
 @dataclass
 class PostgresClock:
-    """It goes on meanwhile."""
+    """A clock that runs during the steps."""
 
     database: Database
     accuracy: timedelta = timedelta(minutes=1)
@@ -75,7 +75,7 @@ class PostgresClock:
 
 
 async def let_clock_be_set(url: str) -> None:
-    """Have whoever connects to a PostgreSQL database from now on read a clock that can be set."""
+    """Give a PostgreSQL database a clock that can be set, for all later connections."""
     async with open_database(url) as database, database.transaction() as session:
         for statement in _MAKE:
             await session.execute(text(statement))

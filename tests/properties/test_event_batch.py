@@ -1,4 +1,4 @@
-"""What is written together: whatever is split, each event keeps its rows, its place and its one answer."""
+"""A batch of events, whole or split: each event keeps its rows, its order and its single answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Event:
     is_refused: bool
     partition_key: str | None
     answered: list[Event]
-    """Who was completed, in order."""
+    """The numbers of completed events, in order."""
     answers: list[Exception | None] = field(default_factory=list)
 
     @property
@@ -140,7 +140,7 @@ def test_each_event_is_answered_once_and_in_the_order_of_submission(
 
 
 @given(submitted())
-def test_a_refusal_is_told_to_those_that_had_something_to_write(events: list[Event]) -> None:
+def test_a_refusal_reaches_the_events_with_rows_to_write(events: list[Event]) -> None:
     error = StoreError("full")
     filled(events).complete(error, frozenset())
     for event in events:

@@ -1,6 +1,6 @@
-"""Files that appear in every way that gives back inodes and times, with crashes at each step, on the real file system.
+"""Files that appear in ways that reuse inodes and times, with crashes at each step, on the real file system.
 
-The store is a set of idempotency keys, as the database's unique index is. Each appearance has a size of its own.
+A set of idempotency keys stands in for the database's unique index. Each appearance has a unique size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 
 class FilesMachine(RuleBasedStateMachine):
-    """Each appearance becomes one event, and the file goes."""
+    """Checks that each appearance becomes one event and the file is deleted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class FilesMachine(RuleBasedStateMachine):
         self.size = 0
         self.links = 0
         self.template = self.root / "template"
-        # Between scans, instead of the time: until the next file is asked for.
+        # The wait between scans ends when the test asks for the next file.
         self.sleep = mock.patch("anyio.sleep", self._sleep)
         self.sleep.start()
         self._start()
@@ -92,7 +92,7 @@ class FilesMachine(RuleBasedStateMachine):
                 shutil.copy2(template, self.directory / "part")
                 (self.directory / "part").rename(path)
             case "link":
-                # The same inode again and again, and the same size.
+                # The inode and the size repeat.
                 path.hardlink_to(template)
             case "move":
                 template.rename(path)
@@ -102,7 +102,7 @@ class FilesMachine(RuleBasedStateMachine):
             self.links += 1
 
     async def _next(self) -> FoundFile | None:
-        """Return what the stream yields next; None if a whole scan finds nothing."""
+        """The next item of the stream; None if a whole scan finds no file."""
         scans = 0
         while True:
             if self.pulling is None:
@@ -160,7 +160,7 @@ class FilesMachine(RuleBasedStateMachine):
 
     @rule(step=st.sampled_from(STEPS), count=st.integers(0, 3), is_done=st.booleans())
     def crash_at(self, step: str, count: int, is_done: bool) -> None:
-        """Deliver, store and advance, and be killed in the system call of this number, before or after it is done."""
+        """Deliver, store and advance until the process is killed before or after a numbered system call."""
         left = count
         call = getattr(os, step)
 
@@ -195,7 +195,7 @@ class FilesMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Let everything through: as many events as appearances, and nothing is left."""
+        """Deliver the rest, and check that there are as many events as appearances and no files."""
         self.crash()
         while (found := self.runner.run(self._next())) is not None:
             self._store(found)

@@ -1,4 +1,4 @@
-"""Ledger and lanes against a model that keeps a set for every event and subscriber."""
+"""Ledger and lanes against a model with a set of members for each event."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ModelEvent:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Each rule does the same to the ledger and to the model; the invariant compares what may be advanced."""
+    """Each rule acts on the ledger and on the model. The invariant compares the entries that may be advanced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.resting.add(who)
                 self.ledger.mark_idle(member)
                 if data.draw(st.booleans()):
-                    # Before anybody has looked.
+                    # Before the ready entries were read.
                     self.broadcast(0, data.draw(SIZES), data)
         else:
             seq = self.opened[who] = self.positions[who]
@@ -141,7 +141,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.opened)
     @rule(data=st.data())
     def derive_more(self, data: st.DataObject) -> None:
-        """Also from an event that it has rejected, or that was refused."""
+        """Derive an event, perhaps from a message that was rejected or whose event was refused."""
         who = data.draw(st.sampled_from(sorted(self.opened)))
         seq = self.opened[who]
         self.entries[seq].unresolved += 1

@@ -1,4 +1,4 @@
-"""Random partitioned DAGs, events, pauses, caps, clocks and schedulers: the runs of the keys are those of a model."""
+"""Random partitioned DAGs, events, pauses, caps, clocks and schedulers: the runs equal a model's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random DAGs, events, pauses, caps, clocks and schedulers: the runs are those of a model, and no event is in two."""
+"""Random DAGs, events, pauses, caps, clocks and schedulers: the runs equal a model's, and no event is in two."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SPECS = st.builds(
     quiet=st.sampled_from([None, None, timedelta(minutes=7)]),
     depends_on_past=st.sampled_from([False, False, True]),
 )
-# What happens between two settlements; the number says which DAG, or how much.
+# The steps between two settlements. The number is a DAG, or an amount.
 STEPS = st.one_of(
     st.tuples(st.just("emit"), st.integers(0, 2)),
     st.tuples(st.just("emit"), st.integers(0, 2)),
@@ -69,7 +69,7 @@ STEPS = st.one_of(
     st.tuples(st.just("unpause"), st.integers(0, 2)),
     st.tuples(st.just("end"), st.integers(0, 2)),
     st.tuples(st.just("fail"), st.integers(0, 2)),
-    # What is older than so many hours is deleted.
+    # The least age of cleaned rows, in hours.
     st.tuples(st.just("clean"), st.sampled_from([0, 3, 60])),
     st.tuples(st.just("schedule"), st.integers(1, 4)),
     st.tuples(st.just("schedule"), st.integers(1, 4)),
@@ -116,13 +116,13 @@ _INSTANTS: dict[Any, list[str]] = {
 
 
 class Play:
-    """Does the same to a database and to the model."""
+    """Performs each step on a database and on the model."""
 
     def __init__(self, database: Database, specs: Sequence[DagSpec], start: datetime) -> None:
         self.database = database
         self.dags = {f"dag{number}": ModelDag(spec, start) for number, spec in enumerate(specs)}
         self.cleaned_before = datetime(2000, 1, 1, tzinfo=UTC)
-        """No clock is set back beyond that: what it would ask for anew was deleted."""
+        """The earliest instant to which the clock may be set back: earlier runs were deleted."""
 
     async def begin(self) -> None:
         async with self.database.transaction() as session:
@@ -178,7 +178,7 @@ class Play:
                 await self.move(-number * HOUR)
 
     async def clean(self, before: datetime) -> None:
-        """Only runs that have ended go, and no event that waits; what goes on is decided as though nothing had."""
+        """Clean, and check that only ended runs without waiting events are deleted. Decisions may not change."""
         kept = {dag_id: await runs_of(self.database, dag_id) for dag_id in self.dags}
         cleaned = await clean(self.database, before, ack_timeout=HOUR)
         self.cleaned_before = max(self.cleaned_before, before)
@@ -194,7 +194,7 @@ class Play:
         await self.compare()
 
     async def move(self, by: timedelta) -> None:
-        """Move all that is stored: as though the clock, which nobody can set, had been set the other way."""
+        """Move all stored instants, as if the clock, which cannot be set, had been set in the other direction."""
         async with self.database.transaction() as session:
             for model, names in _INSTANTS.items():
                 for name in names:
@@ -203,7 +203,7 @@ class Play:
                         update(model).where(at < NEVER).values({name: at + literal(by, Interval())})
                     )
                     await session.execute(moved)
-            # First out of one another's way.
+            # First give all runs temporary ids, so that the new ids do not collide.
             aside = DagRun.run_type + "__moved_" + cast(DagRun.id, String)
             await session.execute(update(DagRun).values(run_id=aside))
             for run in await session.scalars(select(DagRun).where(DagRun.run_type == "scheduled")):
@@ -217,7 +217,7 @@ class Play:
             return await database_now(session)
 
     async def schedule(self, schedulers: int) -> None:
-        """So many schedulers make what is due, side by side; then the runs are those of the model."""
+        """Let schedulers create the due runs side by side, and compare the runs with the model."""
         async with anyio.create_task_group() as tasks:
             for number in range(schedulers):
                 limit = (32, 1, 3, 7)[number]
@@ -262,7 +262,7 @@ async def _on_sqlite(url: str, specs: Sequence[DagSpec], steps: Sequence[tuple[s
             await play.begin()
             for what, number in [*steps, ("schedule", 2)]:
                 if what in ("wait", "set"):
-                    # A moment of its own for each, so that no two runs are of one instant.
+                    # Each step has its own instant, so that no two runs have the same.
                     moved = clock[0] + timedelta(minutes=number, microseconds=1)
                     if moved >= play.cleaned_before:
                         clock[0] = moved

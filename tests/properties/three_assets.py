@@ -1,4 +1,4 @@
-"""Databases with three assets and two aliases, for examples that each begin with a copy of one."""
+"""Databases with three assets and two aliases. Each example begins with a copy of one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def add_assets(url: str) -> None:
 
 
 def fresh_copy(template: Path) -> str:
-    """The URL of a copy of a SQLite file, in the place of the copy before."""
+    """Copy a SQLite file over the former copy; returns the URL of the copy."""
     file = template.with_name("example.sqlite")
     for suffix in ("", "-wal", "-shm"):
         file.with_name(file.name + suffix).unlink(missing_ok=True)

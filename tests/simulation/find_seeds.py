@@ -1,4 +1,4 @@
-"""Sees whether each planted bug is still found by the seed that its mutation states, and searches another if it is not.
+"""Tries the seed that each mutation states, and searches another seed if that one no longer finds the bug.
 
 `python -m tests.simulation.find_seeds [BUG ...] [--seeds 2000] [--jobs 2] [--write]`
 
@@ -27,7 +27,7 @@ class Tried(NamedTuple):
 
     found: Found | None
     others: Counter[str]
-    """How many seeds broke which other rules: a mutation may have lost its sense, and fail everywhere."""
+    """The number of seeds by other broken rule. If there are many, the mutation may have lost its sense."""
     took_s: float
 
 
@@ -56,14 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _try(name: str, *, seeds: int) -> Tried:
-    """The stated seed if it still finds the bug, else the first other that does, if there is one."""
+    """Try the stated seed and, if it does not find the bug, all seeds from 0 on."""
     bug, others, began = MUTATIONS[name], Counter[str](), time.monotonic()
     found = _search(bug, bug.seed, 1, others) or _search(bug, 0, seeds, others)
     return Tried(found, others, time.monotonic() - began)
 
 
 def _search(bug: Mutation, start: int, seeds: int, others: Counter[str]) -> Found | None:
-    """The first seed that breaks one of the bug's rules; counts the `others` that seeds before it break."""
+    """Find the first seed that breaks one of the bug's rules, and count broken `others` before it."""
     end = start + seeds
     while start < end:
         found = search(bug, start=start, seeds=end - start)

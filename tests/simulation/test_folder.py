@@ -1,4 +1,4 @@
-"""`triggerer simulate`: users' own files."""
+"""`triggerer simulate` with users' own files."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ noted = Asset("noted", watchers=[AssetWatcher("noting", Noting(FILE))])
 def test_seeds_run_in_as_many_processes_as_are_asked_for(tmp_path: Path, jobs: int) -> None:
     (tmp_path / "dags").mkdir()
     noted = tmp_path / "noted"
-    # A process loads a module of this name once, from whichever folder.
+    # A process loads a module of this name only once, even from different folders.
     (tmp_path / "dags" / f"noting_{jobs}.py").write_text(NOTING.replace("FILE", repr(str(noted))))
     options = ("--seeds", "20", "--steps", "50", "--jobs", str(jobs))
     code, told = simulate(tmp_path / "dags", *options)
@@ -114,7 +114,7 @@ def test_messages_are_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
     options = ("--replay", "9", "--steps", "500", "--messages", str(tmp_path / "messages"))
     code, told = simulate(folder, *options)
     assert code == 0, told
-    # What is no JSON is rejected by the three watchers that read it as JSON.
+    # Each of the three watchers that read JSON rejects a message that is not JSON.
     assert "message=orders/all/0/0" in told  # by the name of the stream's first watcher
     assert "rejected=3" in told
 
@@ -189,6 +189,6 @@ def test_a_filter_that_raises_is_named_by_its_error_instead_of_a_broken_promise(
     assert "L1" not in told
 
 
-def test_a_broken_promise_of_safety_is_no_filters_doing() -> None:
+def test_a_filter_cannot_explain_a_broken_promise_of_safety() -> None:
     assert may_explain("L1")
     assert not any(may_explain(rule) for rule in ("S1", "S2/S7", "S8", "S13", "T1", "P1"))

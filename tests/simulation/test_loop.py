@@ -24,7 +24,7 @@ def test_a_year_passes_at_once(loop: VirtualLoop) -> None:
     assert loop.time() == pytest.approx(100 + 365 * 86400, abs=1)
 
 
-def test_ready_callbacks_run_in_the_order_in_which_they_were_made_ready(loop: VirtualLoop) -> None:
+def test_ready_callbacks_run_in_the_order_of_becoming_ready(loop: VirtualLoop) -> None:
     seen: list[int] = []
     for number in range(50):
         loop.call_soon(seen.append, number)
@@ -42,14 +42,14 @@ def order_of_equal_timers(seed: int) -> list[int]:
     return seen
 
 
-def test_timers_that_fall_due_together_run_in_an_order_that_the_seed_draws() -> None:
+def test_the_seed_draws_the_order_of_timers_with_equal_deadlines() -> None:
     orders = [order_of_equal_timers(seed) for seed in range(5)]
     assert all(sorted(order) == list(range(10)) for order in orders)
     assert len({tuple(order) for order in orders}) > 1
     assert order_of_equal_timers(3) == orders[3]
 
 
-def test_a_loop_in_which_nothing_can_happen_any_more_says_so(loop: VirtualLoop) -> None:
+def test_a_loop_without_callbacks_and_timers_raises_deadlock(loop: VirtualLoop) -> None:
     async def wait_for_ever() -> None:
         await asyncio.Event().wait()
 
@@ -112,7 +112,7 @@ async def count(closed: list[int], number: int) -> AsyncGenerator[int, None]:
         closed.append(number)
 
 
-def test_generators_that_nobody_closed_are_closed_in_the_order_in_which_they_began(
+def test_open_generators_are_closed_in_the_order_of_their_start(
     loop: VirtualLoop,
 ) -> None:
     closed: list[int] = []

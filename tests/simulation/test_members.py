@@ -1,4 +1,4 @@
-"""S11: who has to resolve a stream's messages stays one of those who do, until its watcher is deleted."""
+"""S11: a watcher that had to resolve a stream's message must resolve all later ones, until it is deleted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def broadcast(checker: Checker, offset: int, *watchers: int) -> None:
     )
 
 
-def test_a_message_that_is_broadcast_without_a_watcher_that_had_one_before_is_found() -> None:
+def test_a_broadcast_without_a_watcher_of_an_earlier_cohort_is_found() -> None:
     checker = Checker()
     broadcast(checker, 0, 1, 2)
     broadcast(checker, 1, 1, 2, 3)
@@ -30,7 +30,7 @@ def test_a_message_that_is_broadcast_without_a_watcher_that_had_one_before_is_fo
     assert str(checker.violation).endswith("is broadcast without the watchers [2]")
 
 
-def test_a_watcher_that_was_deleted_need_not_see_what_comes() -> None:
+def test_a_deleted_watcher_need_not_see_later_messages() -> None:
     checker = Checker()
     broadcast(checker, 0, 1, 2)
     checker.deleted.add(2)

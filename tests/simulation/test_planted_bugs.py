@@ -16,7 +16,7 @@ from triggerer.hosting import stream_division as division
 from triggerer.streams.catchup.backlogs.backlog import Backlog
 
 SEEDS = 2_000
-"""At most this many seeds are tried after the one that the mutation states."""
+"""The most seeds that are tried after the seed that the mutation states."""
 
 
 @pytest.mark.rule(
@@ -60,7 +60,7 @@ def test_a_function_is_replaced_in_each_module_that_has_imported_it() -> None:
 
 def test_a_property_is_replaced_by_a_property() -> None:
     right = vars(Backlog)["last_end"]
-    with MUTATIONS["a_row_stays_behind_places_without_a_message"].planted():
+    with MUTATIONS["a_row_stays_before_positions_without_a_message"].planted():
         assert isinstance(vars(Backlog)["last_end"], property)
         assert vars(Backlog)["last_end"] is not right
     assert vars(Backlog)["last_end"] is right

@@ -1,4 +1,4 @@
-"""The simulation runs the product and its libraries as they are: what it replaces is handed in."""
+"""The simulation runs the product and its libraries unchanged, and passes its replacements as arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_no_private_method_of_a_base_class_is_overridden(module: ModuleType) -> 
 
 
 def attributes() -> dict[str, object]:
-    """What the modules that are loaded, and the classes in them, have."""
+    """All attributes of the loaded modules and their classes."""
     found: dict[str, object] = {}
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in WATCHED:

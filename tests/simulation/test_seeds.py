@@ -19,7 +19,7 @@ SOAK = 10_000
 
 
 def assert_kept(seeds: range, *, say: Callable[[str], object] = lambda _: None) -> None:
-    """Try them on all CPUs, and say after each thousand how it stands."""
+    """Try seeds on all CPUs, and report the progress after each thousand."""
     began = time.monotonic()
     tried = steps = 0
     for outcome in outcomes(seeds, steps=1000, jobs=os.cpu_count() or 1):
@@ -67,7 +67,7 @@ def test_a_seed_decides_everything() -> None:
 
 
 def test_a_seed_decides_everything_in_other_processes_too() -> None:
-    """Those have other hashes and addresses, and whatever runs in real time would come at other moments."""
+    """Other processes have other hashes and addresses, and real time would differ."""
     seeds = range(8)
     assert list(outcomes(seeds, steps=1000, jobs=2)) == list(outcomes(seeds, steps=1000))
 
@@ -115,7 +115,7 @@ def test_many_seeds_leave_messages_events_and_runs_behind() -> None:
     assert sum(outcome.runs for outcome in found) > 20
 
 
-def test_the_command_says_what_it_tried(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_its_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--seeds", "3", "--start", "7", "--jobs", "1", "--steps", "300"])
     assert ended.value.code == 0

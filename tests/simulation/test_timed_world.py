@@ -1,4 +1,4 @@
-"""The world of timetables: what its seeds have to go through, or its checks would say nothing."""
+"""The seeds of the world of timetables reach the situations that its checks are about."""
 
 from __future__ import annotations
 

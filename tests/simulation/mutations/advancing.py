@@ -21,7 +21,7 @@ from triggerer.testing.simulation.kernel.delivery import Delivery
 
 @mutation(rules="L1", seed=631)
 def a_cancellation_ends_the_pump_in_silence() -> Replacements:
-    """A library cancels itself inside advance(): the task group takes that for a pump that was stopped."""
+    """A library cancels itself inside advance(), and the task group treats the pump as stopped."""
     yield pump, plugin_code, nullcontext
 
 

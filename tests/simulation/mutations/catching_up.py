@@ -33,7 +33,7 @@ def a_position_moves_before_its_events_are_durable() -> Replacements:
 
 @mutation(rules="S13|S2/S7", seed=10, quick=True)
 def a_position_is_lost_at_a_change_of_owner() -> Replacements:
-    """A new owner does not read where the watchers stand."""
+    """A new owner does not read the positions of its watchers."""
     right = TriggerHost._spec
 
     def spec(self: TriggerHost, row: TriggerRow, fence: Fence) -> TriggerSpec:
@@ -43,8 +43,8 @@ def a_position_is_lost_at_a_change_of_owner() -> Replacements:
 
 
 @mutation(rules="S13|S2/S7", seed=31)
-def memory_passes_over_what_made_room() -> Replacements:
-    """A reader of the messages in memory looks only at the beginning whether they adjoin its place."""
+def a_reader_of_the_lane_tail_misses_dropped_messages() -> Replacements:
+    """A reader of the lane tail checks only at its start whether the tail adjoins its position."""
     right = LaneTail.after
 
     def after(self: LaneTail, position: Position, most: int) -> list[Message] | None:
@@ -71,7 +71,7 @@ def a_row_that_was_read_before_it_went_counts() -> Replacements:
 
 @mutation(rules="S13|S2/S7|L5", seed=574)
 def only_the_first_watcher_of_a_trigger_is_known_to_be_behind() -> Replacements:
-    """Several watchers share a trigger, and a new owner reads only where the first of them stands."""
+    """Several watchers share a trigger, and a new owner reads only the first one's position."""
     right = CatchUpTasks._load_backlogs
 
     def load_lags(self: CatchUpTasks, member: Member) -> None:
@@ -87,7 +87,7 @@ def only_the_first_watcher_of_a_trigger_is_known_to_be_behind() -> Replacements:
 
 
 @mutation(rules="S13|S2/S7", seed=1045)
-def who_was_behind_gets_nothing_of_a_shared_trigger() -> Replacements:
+def a_watcher_that_caught_up_gets_nothing_of_a_shared_trigger() -> Replacements:
     """All watchers of a trigger have caught up, and some of them still get none of its events."""
 
     def open_to_all(self: Subscriber) -> None:
@@ -97,8 +97,8 @@ def who_was_behind_gets_nothing_of_a_shared_trigger() -> Replacements:
 
 
 @mutation(rules="L5", seed=2063)
-def what_is_kept_in_memory_for_a_deleted_watcher_stays() -> Replacements:
-    """A watcher is deleted, and the messages that memory holds for its lanes stay there."""
+def the_lane_tail_of_a_deleted_watcher_stays() -> Replacements:
+    """A watcher is deleted, and the lane tails of its lanes stay in memory."""
 
     def trim_lane_tail(self: GroupState) -> None:
         pass
@@ -107,8 +107,8 @@ def what_is_kept_in_memory_for_a_deleted_watcher_stays() -> Replacements:
 
 
 @mutation(rules="S13", seed=81)
-def what_is_made_again_has_its_ordinary_key() -> Replacements:
-    """A watcher makes events again under their first keys, so the store takes them for repeats."""
+def a_reemitted_event_has_its_ordinary_key() -> Replacements:
+    """A watcher re-emits events under their first keys, so the store treats them as repeats."""
 
     def key(self: LaneMessageInFlight) -> str | None:
         message = self.message
@@ -118,8 +118,8 @@ def what_is_made_again_has_its_ordinary_key() -> Replacements:
 
 
 @mutation(rules="S13|L1", seed=81, quick=True)
-def who_is_set_back_reads_nothing_again() -> Replacements:
-    """A watcher that is set back counts as having read to the end of its lane."""
+def a_rewound_watcher_reads_nothing_again() -> Replacements:
+    """A rewound watcher counts as having read to the end of its lane."""
     right = Rewind._make
 
     def make(self: Rewind) -> Backlog:
@@ -131,7 +131,7 @@ def who_is_set_back_reads_nothing_again() -> Replacements:
 
 
 @mutation(rules="S13|S2/S7", seed=2634)
-def who_catches_up_passes_what_comes_when_the_lease_is_over() -> Replacements:
+def catch_up_passes_messages_after_the_lease_is_over() -> Replacements:
     """The lease is over, and a watcher that catches up passes messages whose events are not stored."""
 
     async def wait_to_be_closed(self: CatchUpDeriver) -> None:

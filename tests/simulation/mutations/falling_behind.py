@@ -11,7 +11,7 @@ from triggerer.streams.delivery.subscriber import Subscriber
 
 
 @mutation(rules="S13|S2/S7", seed=188)
-def one_falls_behind_beyond_what_comes_again() -> Replacements:
+def a_watcher_falls_behind_after_a_message_that_comes_again() -> Replacements:
     """A watcher falls behind at a message although the broker redelivers an earlier one, and loses that one."""
 
     def is_redelivered(self: FallingBehind, entry: Entry, lane: Lane, position: Position) -> bool:
@@ -35,8 +35,8 @@ def only_the_first_that_failed_is_remembered() -> Replacements:
 
 
 @mutation(rules="L1", seed=9)
-def who_has_fallen_behind_is_waited_for() -> Replacements:
-    """A message waits for the watchers that are behind in its lane."""
+def a_message_waits_for_watchers_with_a_backlog() -> Replacements:
+    """A message waits for the watchers with a backlog in its lane."""
     right = FallingBehind._decide
 
     def decide(self: FallingBehind, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
@@ -54,8 +54,8 @@ def who_has_fallen_behind_is_waited_for() -> Replacements:
 
 
 @mutation(rules="S13", seed=2723)
-def who_is_back_reads_what_is_not_decided() -> Replacements:
-    """A trigger comes back and reads a lane on, although nobody has decided about what the trigger has missed there."""
+def a_restarted_trigger_reads_past_undecided_messages() -> Replacements:
+    """A restarted trigger continues a lane, although it is undecided what becomes of the messages that it missed."""
     right = Subscriber._may_open
 
     def may_open(self: Subscriber, entry: Entry) -> bool:

@@ -17,7 +17,7 @@ from triggerer.streams.delivery.slow_subscribers import TURNS_BEFORE_OVERFLOW
 
 @mutation(rules="S9", seed=8, quick=True)
 def a_forgotten_pause_is_not_told_again() -> Replacements:
-    """A lane went to another member and came back: nobody tells the producer again that the lane is paused."""
+    """A lane went to another consumer and came back, and the producer is not asked again to pause it."""
     right = Flow._pause_lane
 
     async def pause_lane(self: Flow, producer: SharedStreamProducer, lane: Lane) -> None:
@@ -41,7 +41,7 @@ def a_lane_is_paused_while_it_is_being_resumed() -> Replacements:
 
 @mutation(rules="S9", seed=0, quick=True)
 def a_paused_lane_goes_beyond_its_bound() -> Replacements:
-    """The poll expects nothing of a paused lane, and broadcasts what had been fetched."""
+    """The poll does not expect messages of a paused lane, and broadcasts the fetched ones."""
 
     def awaits_restart(self: Flow, key: Hashable) -> bool:
         lane = self._lanes.full.get(key)
@@ -76,8 +76,8 @@ def a_relieved_lane_is_never_resumed() -> Replacements:
 
 
 @mutation(rules="L6", seed=104)
-def a_lane_that_one_fills_is_not_looked_at() -> Replacements:
-    """A lane is paused, and nobody looks who fills it, because the poll goes on with other lanes."""
+def a_lane_filled_by_one_watcher_is_not_checked() -> Replacements:
+    """A lane is paused, and the runtime does not check who fills it, because the poll continues with other lanes."""
 
     async def handle_full_lane(self: Flow) -> None:
         lane, self._lanes.newly_full = self._lanes.newly_full, None
@@ -91,7 +91,7 @@ def a_lane_that_one_fills_is_not_looked_at() -> Replacements:
 
 @mutation(rules="L6", seed=50, quick=True)
 def a_large_message_counts_as_one_event() -> Replacements:
-    """Only the number of messages tells who is too slow: a watcher may hang on a message that fills its lane."""
+    """Only the number of messages shows a slow watcher, so it may hang on one message that fills its lane."""
     right = slow_subscribers._find_filled
 
     def find_filled(newest_first: Any, tail: Any, half: int, half_bytes: int) -> Any:

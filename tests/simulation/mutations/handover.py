@@ -15,7 +15,7 @@ from triggerer.streams.supervision.member import Member
 
 @mutation(rules="S13|S2/S7", seed=6, quick=True)
 def a_gap_at_the_seam() -> Replacements:
-    """A watcher goes live as soon as anything was broadcast in its lane, and misses what lies between."""
+    """A watcher goes live as soon as its lane has a broadcast, and misses the messages between."""
     right = Handover._is_at_head
 
     def is_at_head(self: Handover, backlog: Backlog) -> bool:
@@ -32,7 +32,7 @@ def a_gap_at_the_seam() -> Replacements:
 
 @mutation(rules="S13", seed=21, quick=True)
 def a_repeat_at_the_seam() -> Replacements:
-    """The live filter is given what the watcher has read while it caught up."""
+    """The live filter gets messages that the watcher has read while it caught up."""
 
     def reads(backlog: Backlog, position: Position) -> bool:
         return backlog.is_caught_up
@@ -41,8 +41,8 @@ def a_repeat_at_the_seam() -> Replacements:
 
 
 @mutation(rules="S13|S2/S7", seed=9, quick=True)
-def a_live_message_overtakes_what_lies_behind() -> Replacements:
-    """The live filter gets messages of a lane although the watcher is still behind there."""
+def a_live_message_overtakes_the_backlog() -> Replacements:
+    """The live filter gets messages of a lane although the watcher still has a backlog there."""
 
     def reads(backlog: Backlog, position: Position) -> bool:
         return not is_before(position, backlog.cursor)
@@ -65,7 +65,7 @@ def a_row_goes_before_the_broker_was_advanced() -> Replacements:
 
 
 @mutation(rules="S13", seed=14, quick=True)
-def a_row_goes_before_what_has_failed_comes_again() -> Replacements:
+def a_row_is_deleted_before_a_failed_message_comes_again() -> Replacements:
     """A message was broadcast and is not outstanding: it counts as advanced although it has failed."""
     right = GroupState._is_advanced_to
 
@@ -93,8 +93,8 @@ def a_row_stays_until_the_next_message() -> Replacements:
 
 
 @mutation(rules="L5", seed=21)
-def a_row_stays_behind_places_without_a_message() -> Replacements:
-    """A position waits until the broker was advanced past places that hold no message."""
+def a_row_stays_before_positions_without_a_message() -> Replacements:
+    """A position waits until the broker was advanced past positions without a message."""
 
     def last_end(self: Backlog) -> Position:
         return self.position
@@ -103,8 +103,8 @@ def a_row_stays_behind_places_without_a_message() -> Replacements:
 
 
 @mutation(rules="L5", seed=2630)
-def a_later_owner_knows_no_places_without_a_message() -> Replacements:
-    """A position behind places that hold no message is stored as it is."""
+def a_later_owner_does_not_know_positions_without_a_message() -> Replacements:
+    """A position after positions without a message is stored as it is."""
 
     def stored_position(self: Backlog) -> Position:
         return self.position
@@ -113,7 +113,7 @@ def a_later_owner_knows_no_places_without_a_message() -> Replacements:
 
 
 @mutation(rules="L5", seed=6, quick=True)
-def who_has_caught_up_is_shown_as_catching_up() -> Replacements:
+def a_watcher_that_caught_up_is_shown_as_catching_up() -> Replacements:
     """A watcher has caught up, and its state still says that it is catching up."""
     right = CatchUpTasks._record_backlogs_of
 

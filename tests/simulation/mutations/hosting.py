@@ -21,7 +21,7 @@ _UNLIMITED = 10**9
 
 @mutation(rules="L1", seed=148)
 def a_claim_starves_a_stream() -> Replacements:
-    """An instance takes only its share, although the others have no room for the rest."""
+    """An instance claims only its share, although the others have no room for the rest."""
     right = division.divide
 
     def divide(*arguments: Any, **options: Any) -> Division:
@@ -32,19 +32,19 @@ def a_claim_starves_a_stream() -> Replacements:
 
 @mutation(rules="S9", seed=4, quick=True)
 def a_host_ignores_its_capacity() -> Replacements:
-    """A host takes its share of the streams, and its capacity does not count."""
+    """A host claims its share of the streams without regard to its capacity."""
     right_ownership = Ownership.__init__
 
     def init(self: Ownership, *arguments: Any, **options: Any) -> None:
         right_ownership(self, *arguments, **{**options, "capacity": _UNLIMITED})
 
     yield right_ownership, init
-    yield from what_is_declared_meanwhile_goes_beyond_the_capacity()
+    yield from late_declarations_exceed_the_capacity()
 
 
 @mutation(rules="S9", seed=402)
-def what_is_declared_meanwhile_goes_beyond_the_capacity() -> Replacements:
-    """A host takes triggers that were declared after the streams were divided, although it has no room for them."""
+def late_declarations_exceed_the_capacity() -> Replacements:
+    """A host starts triggers that were declared after the streams were divided, although it has no room for them."""
     right = TriggerHost.__init__
 
     def init(self: TriggerHost, *arguments: Any, **options: Any) -> None:
@@ -57,8 +57,8 @@ def what_is_declared_meanwhile_goes_beyond_the_capacity() -> Replacements:
 
 
 @mutation(rules="L1|L3|S9", seed=32)
-def a_host_keeps_what_outgrew_its_capacity() -> Replacements:
-    """A host keeps a stream that has outgrown its room, and nobody else gets the stream."""
+def a_host_keeps_a_stream_that_outgrew_its_capacity() -> Replacements:
+    """A host keeps a stream that has outgrown its room, and no other host gets the stream."""
 
     def outgrows(size: int, room: int) -> bool:
         return False
@@ -67,7 +67,7 @@ def a_host_keeps_what_outgrew_its_capacity() -> Replacements:
 
 
 @mutation(rules="L4", seed=89, quick=True)
-def what_did_not_grow_gives_way() -> Replacements:
+def a_stream_that_did_not_grow_gives_way() -> Replacements:
     """The order of the streams' names decides which stream a host without room gives up."""
 
     def ungrown_first(
@@ -79,7 +79,7 @@ def what_did_not_grow_gives_way() -> Replacements:
 
 
 @mutation(rules="L4", seed=0, quick=True)
-def every_parse_makes_the_triggers_anew() -> Replacements:
+def every_parse_recreates_the_triggers() -> Replacements:
     """A trigger is deleted and made again whenever its file is parsed, although nothing about it has changed."""
 
     def difference(self: Roster, rows: Collection[TriggerRow]) -> Difference:
@@ -90,8 +90,8 @@ def every_parse_makes_the_triggers_anew() -> Replacements:
 
 
 @mutation(rules="S11", seed=76, quick=True)
-def what_is_replaced_goes_before_its_successor_is_loaded() -> Replacements:
-    """A trigger whose arguments changed stops while its successor is still loaded: nobody counts it as absent."""
+def a_replaced_trigger_stops_before_its_successor_is_loaded() -> Replacements:
+    """A trigger whose arguments changed stops while its successor is loading, and does not count as absent."""
     right = Difference.on_streams_of
 
     def on_streams_of(self: Difference, is_ready: Callable[[TriggerRow], bool]) -> Difference:
@@ -101,7 +101,7 @@ def what_is_replaced_goes_before_its_successor_is_loaded() -> Replacements:
 
 
 @mutation(rules="S13|S2/S7|S11", seed=270)
-def a_shared_trigger_goes_on_without_who_has_left() -> Replacements:
+def a_shared_trigger_forgets_a_watcher_that_left() -> Replacements:
     """One watcher of a trigger gets other arguments, and misses what the trigger had not resolved for it."""
 
     def moved(before: Iterable[TriggerRow], after: Iterable[TriggerRow]) -> set[WatcherRef]:

@@ -18,8 +18,8 @@ from triggerer.streams.supervision.stream import SharedStream
 
 
 @mutation(rules="S2/S7|S5", seed=14, quick=True)
-def a_busy_filter_is_spared_what_it_looks_for() -> Replacements:
-    """A filter gets what its selector names only if the filter waits at that moment."""
+def a_busy_filter_misses_selected_events() -> Replacements:
+    """A filter gets a selected event only if the filter waits at that moment."""
     right = Subscriber.offer
 
     def offer(self: Subscriber, seq: int) -> None:
@@ -62,7 +62,7 @@ def a_sibling_misses_the_restart_cohort() -> Replacements:
 
 
 @mutation(rules="S3|S2/S7", seed=1, quick=True)
-def a_watcher_in_back_off_misses_what_its_sibling_commits() -> Replacements:
+def a_watcher_in_back_off_misses_messages_that_its_sibling_commits() -> Replacements:
     """A filter that failed is no member until it is back, so its sibling's success is enough."""
 
     def fail_in(self: Member, group: Group, subscriber: Subscriber, error: Exception) -> None:
@@ -76,7 +76,7 @@ def a_watcher_in_back_off_misses_what_its_sibling_commits() -> Replacements:
 
 @mutation(rules="S2/S7", seed=32, quick=True)
 def shutdown_counts_as_handled() -> Replacements:
-    """An orderly stop unsubscribes the filters, so what they have open counts as accepted."""
+    """An orderly stop unsubscribes the filters, so their open messages count as accepted."""
     right = SharedStream.drain
 
     async def drain(self: SharedStream) -> None:
@@ -90,8 +90,8 @@ def shutdown_counts_as_handled() -> Replacements:
 
 
 @mutation(rules="S5", seed=20, quick=True)
-def the_fast_path_drops_what_comes_while_it_looks() -> Replacements:
-    """The poll of the fast path looks whether its readers keep up, and loses the event that comes next."""
+def the_fast_path_drops_an_event_while_it_checks_its_readers() -> Replacements:
+    """The poll of the fast path checks whether its readers are too slow, and loses the next event."""
     right_fan_out, right_check = Group._fan_out, Flow.check
     polls: dict[Flow, AsyncGenerator[Any, None]] = {}
 
@@ -109,8 +109,8 @@ def the_fast_path_drops_what_comes_while_it_looks() -> Replacements:
 
 
 @mutation(rules="S2/S7", seed=123)
-def what_nobody_could_read_concerns_nobody() -> Replacements:
-    """A selector cannot read an event, and the filters that would have taken or rejected the event do not get it."""
+def an_event_that_no_selector_can_read_reaches_no_filter() -> Replacements:
+    """A selector cannot read an event, and the filters that would have accepted or rejected it do not get it."""
 
     def find(self: _Table, event: Any) -> Iterable[Selecting]:
         try:
@@ -122,7 +122,7 @@ def what_nobody_could_read_concerns_nobody() -> Replacements:
 
 
 @mutation(rules="S3|S1|S2/S7", seed=14, quick=True)
-def who_becomes_active_is_not_waited_for() -> Replacements:
+def an_event_does_not_wait_for_the_filter_that_it_wakes() -> Replacements:
     """An event wakes an idle filter, and does not wait for it."""
 
     def mark_active(self: Ledger, member: LedgerMember, seq: int) -> None:

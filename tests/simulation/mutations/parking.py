@@ -26,8 +26,8 @@ from triggerer.testing.simulation.kernel.delivery import ParkedRow
 
 
 @mutation(rules="L1", seed=48)
-def a_lane_waits_for_ever_behind_what_was_set_aside() -> Replacements:
-    """A message was set aside, and nobody goes on with its lane."""
+def a_lane_waits_for_ever_after_a_parked_message() -> Replacements:
+    """A message was parked, and its lane does not continue."""
     right_set_aside, right_pass = Outcomes._set_aside, Outcomes._pass
     waited_for: set[LaneMessageInFlight] = set()
 
@@ -54,7 +54,7 @@ def a_lane_waits_for_ever_behind_what_was_set_aside() -> Replacements:
 
 @mutation(rules="S13", seed=48, quick=True)
 def a_message_is_blamed_though_nothing_else_passes() -> Replacements:
-    """A message is tried, nothing derives from it, and it counts as one that the watcher can take."""
+    """A probe yields no event, and still counts as proof that the watcher accepts messages."""
     right = Probes.mark_passed
 
     def mark_passed(self: Probes, backlog: Backlog, *, is_evidence: bool) -> None:
@@ -66,8 +66,8 @@ def a_message_is_blamed_though_nothing_else_passes() -> Replacements:
 
 
 @mutation(rules="S13|S4|L1", seed=28)
-def a_message_is_set_aside_under_a_key_of_its_own() -> Replacements:
-    """A message that has a key is set aside under a key that names its place."""
+def a_message_is_parked_under_another_key() -> Replacements:
+    """A message that has a key is parked under a key that names its position."""
 
     def key_of(
         self: Parking, producer: SharedStreamProducer, in_flight: LaneMessageInFlight
@@ -79,13 +79,13 @@ def a_message_is_set_aside_under_a_key_of_its_own() -> Replacements:
 
 
 @mutation(rules="S13", seed=10, quick=True)
-def a_position_passes_what_is_being_set_aside() -> Replacements:
-    """A position moves past a message before the store has set that message aside."""
+def a_position_passes_a_message_before_it_is_parked() -> Replacements:
+    """A position moves past a message before the store has parked that message."""
     yield from moving_past(lambda in_flight: in_flight.is_parked)
 
 
 @mutation(rules="S13", seed=115)
-def a_replayed_message_goes_before_its_events_are_durable() -> Replacements:
+def a_replayed_message_is_deleted_before_its_events_are_durable() -> Replacements:
     """A replayed message is deleted as soon as the filter has moved past it."""
     right = Outcomes._resolve_alone
 
@@ -123,7 +123,7 @@ def bytes_of_others_go_with_a_message() -> Replacements:
 
 @mutation(rules="S13", seed=48, quick=True)
 def the_next_message_is_blamed_too() -> Replacements:
-    """The trials of one message count for the next message that fails."""
+    """The probes for one message count for the next message that fails."""
     right = Outcomes._pass
 
     def pass_(self: Outcomes, in_flight: LaneMessageInFlight) -> bool:
@@ -137,7 +137,7 @@ def the_next_message_is_blamed_too() -> Replacements:
 
 
 @mutation(rules="S13", seed=10)
-def what_fails_again_is_gone() -> Replacements:
+def a_replayed_message_that_fails_again_is_deleted() -> Replacements:
     """A replayed message fails again, and its row is deleted."""
 
     def mark_failed(
@@ -150,8 +150,8 @@ def what_fails_again_is_gone() -> Replacements:
 
 
 @mutation(rules="S4", seed=48)
-def what_is_replayed_is_made_again() -> Replacements:
-    """The events of a replayed message have keys of their own, so the store takes them twice."""
+def events_of_a_replayed_message_are_stored_twice() -> Replacements:
+    """The events of a replayed message have new keys, so the store has them twice."""
 
     def key(self: ReplayedMessageInFlight) -> str:
         return f"{self.row.key}#{self.row.id}"

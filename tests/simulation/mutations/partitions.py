@@ -40,7 +40,7 @@ def a_deadline_is_over_at_once() -> Replacements:
 
 @mutation(rules="L2", seed=13)
 def a_deadline_wakes_nobody() -> Replacements:
-    """The instant at which the next key is due by its deadline does not reach the alarm."""
+    """The alarm does not know when the next key is due by its deadline."""
     right = dividing.queue_at
 
     def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQueue:
@@ -80,7 +80,7 @@ def a_quiet_period_counts_from_the_first_event() -> Replacements:
 
 @mutation(rules="P1|P4", seed=1605)
 def a_share_that_a_run_took_counts_again() -> Replacements:
-    """An event is mapped again and counts for keys that had it in a run: their next run has nothing."""
+    """An event is mapped again and counts for keys that had it in a run, so their next run has no event."""
     right = partitions.store_shares
 
     def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
@@ -96,7 +96,7 @@ def a_share_that_a_run_took_counts_again() -> Replacements:
 
 @mutation(rules="P1|P3|T4|S9", seed=13, quick=True)
 def keys_are_divided_without_a_lock() -> Replacements:
-    """Two schedulers divide what is queued for one DAG at the same time."""
+    """Two schedulers divide the queued events of one DAG at the same time."""
     right = candidates.lock_and_read
 
     def lock_and_read(
@@ -112,7 +112,7 @@ def keys_are_divided_without_a_lock() -> Replacements:
 
 @mutation(rules="L2", seed=0)
 def parts_of_the_last_look_are_forgotten() -> Replacements:
-    """A roll-up counts only what has come since the last look."""
+    """A roll-up counts only the parts that came since the scheduler's last look."""
     right = dividing.key_record
 
     def key_record(
@@ -145,7 +145,7 @@ def a_key_is_that_of_the_instant_of_the_run() -> Replacements:
 
 @mutation(rules="T6", seed=6, quick=True)
 def many_planned_runs_lose_their_keys() -> Replacements:
-    """The runs of several DAGs that one statement makes have no partition keys."""
+    """The runs of several DAGs that one statement creates have no partition keys."""
     right = optimistic._planned
 
     def planned(found: Look, row: DagRow) -> PlannedDag | None:

@@ -26,14 +26,14 @@ from triggerer.streams.supervision.member import Member
 
 
 @mutation(rules="S13|S2/S7", seed=11, quick=True)
-def a_kept_message_goes_before_its_events_are_durable() -> Replacements:
+def a_stored_message_is_deleted_before_its_events_are_durable() -> Replacements:
     """A stored message is deleted as soon as the filter has moved past it."""
     yield from moving_past(lambda _: True)
 
 
 @mutation(rules="S13|L1", seed=11)
-def a_live_message_overtakes_what_is_kept() -> Replacements:
-    """A watcher goes on live while messages for it are left in the store."""
+def a_live_message_overtakes_stored_messages() -> Replacements:
+    """A watcher goes live while the store still has messages for it."""
     right = Handover._has_nothing_left
 
     def has_nothing_left(self: Handover, backlog: Backlog, kept: StoredLane) -> bool:
@@ -46,8 +46,8 @@ def a_live_message_overtakes_what_is_kept() -> Replacements:
 
 
 @mutation(rules="S13|L1|S2/S7", seed=85)
-def what_is_kept_is_lost_at_a_change_of_owner() -> Replacements:
-    """A new owner does not look which messages are stored for its watchers."""
+def stored_messages_are_lost_at_a_change_of_owner() -> Replacements:
+    """A new owner does not read which messages are stored for its watchers."""
     right = queue_lags.begin_group
 
     def begin_group(backlogs: Backlogs, state: GroupState, members: Iterable[Member]) -> None:
@@ -57,7 +57,7 @@ def what_is_kept_is_lost_at_a_change_of_owner() -> Replacements:
 
 
 @mutation(rules="S13|L1", seed=28)
-def who_has_caught_up_is_forgotten_too_soon() -> Replacements:
+def a_watcher_that_caught_up_is_forgotten_too_soon() -> Replacements:
     """A watcher of a queue has caught up, and is forgotten before its events are durable."""
     right = GroupState._end_in_queue
 
@@ -88,7 +88,7 @@ def a_lane_of_a_queue_is_remembered_for_ever() -> Replacements:
 
 @mutation(rules="S9|S13|L1", seed=5714)
 def a_repeat_at_the_bound_is_refused() -> Replacements:
-    """At a bound the store refuses a message that it has already."""
+    """At a bound the store refuses a message that it already has."""
     right = parked._store
 
     def store(
@@ -103,7 +103,7 @@ def a_repeat_at_the_bound_is_refused() -> Replacements:
 
 
 @mutation(rules="S13|L1|S2/S7", seed=163)
-def what_is_held_is_submitted_before_it_is_answered() -> Replacements:
+def a_message_without_room_is_submitted_before_the_store_has_answered() -> Replacements:
     """A message for which there is no room is submitted again before the store has answered the last time."""
 
     def get(_: _QueueDecision) -> bool:
@@ -116,8 +116,8 @@ def what_is_held_is_submitted_before_it_is_answered() -> Replacements:
 
 
 @mutation(rules="S13", seed=12518)
-def another_owner_tries_no_others_first() -> Replacements:
-    """A new owner gives the filter a message that has failed too often, and tries no other message first."""
+def a_new_owner_makes_no_probe() -> Replacements:
+    """A new owner gives the filter a message that has failed too often, without a probe."""
 
     def may_give(self: CatchUp, backlog: Backlog, message: QueueMessage) -> bool:
         if message.failures and not backlog.failures:
@@ -128,7 +128,7 @@ def another_owner_tries_no_others_first() -> Replacements:
 
 
 @mutation(rules="S9", seed=21, quick=True)
-def the_bound_of_what_is_parked_is_ignored() -> Replacements:
+def the_bound_of_parked_messages_is_ignored() -> Replacements:
     """More messages are stored for a watcher than its bound allows."""
     right = ParkedUsage.has_room
 

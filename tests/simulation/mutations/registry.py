@@ -34,7 +34,7 @@ class Mutation:
     seed: int
     """The seed that found the bug last."""
     is_quick: bool
-    """True if `make test` looks for the bug: the seed takes half a second at most, and others are easy to find."""
+    """True if `make test` looks for the bug: its seed takes half a second or less, and other seeds are easy to find."""
     replace: Replace
 
     @property

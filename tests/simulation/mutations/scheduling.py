@@ -28,7 +28,7 @@ from triggerer.testing.simulation.database.planning_writes import Locks, Plannin
 
 @mutation(rules="T5|T2|L2", seed=8, quick=True)
 def a_due_moment_goes_before_its_run_is_stored() -> Replacements:
-    """The next run of a timetable is noted in a transaction before the run itself is stored."""
+    """The next run of a timetable is stored in a transaction before the due run is stored."""
     right = Scheduler._plan_locked
 
     def note(dag_ids: Sequence[str], limit: int) -> Script[None]:
@@ -48,7 +48,7 @@ def a_due_moment_goes_before_its_run_is_stored() -> Replacements:
 
 @mutation(rules="T5|T2|L2", seed=8, quick=True)
 def a_due_moment_is_lost_at_the_cap() -> Replacements:
-    """A run that is due while its DAG is paused or at its cap counts as made."""
+    """A run that is due while its DAG is paused or at its cap counts as created."""
     right = decide._missing
 
     def missing(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue) -> Iterator[Hold]:
@@ -98,8 +98,8 @@ def a_run_is_made_on_a_stale_look() -> Replacements:
 
 
 @mutation(rules="S4|S9", seed=5, quick=True)
-def two_schedulers_one_event_two_runs() -> Replacements:
-    """Two schedulers read what waits without a lock before either has made its run."""
+def an_event_gets_two_runs_by_two_schedulers() -> Replacements:
+    """Two schedulers read the waiting events without a lock before either has created its run."""
 
     def lock_and_read(
         dag_ids: Collection[str], *, bound: int, waits: bool = True
@@ -110,7 +110,7 @@ def two_schedulers_one_event_two_runs() -> Replacements:
 
 
 @mutation(rules="S4|S9", seed=3, quick=True)
-def a_plan_is_carried_out_whatever_has_changed() -> Replacements:
+def a_plan_is_carried_out_although_its_dag_changed() -> Replacements:
     """A scheduler acts on a look without a lock, although another scheduler has planned for the DAG since."""
 
     def create_run(*arguments: Any, **options: Any) -> CreateRun:
@@ -120,7 +120,7 @@ def a_plan_is_carried_out_whatever_has_changed() -> Replacements:
 
 
 @mutation(rules="S4|S9|T1|T2|T4|T5", seed=19)
-def many_plans_are_carried_out_whatever_has_changed() -> Replacements:
+def many_plans_are_carried_out_although_their_dags_changed() -> Replacements:
     """The statement that makes the runs of many DAGs does not ask whether their rows are as they were read.
 
     The bug is in the model of the statement.
@@ -188,7 +188,7 @@ def events_at_the_cap_wait_for_ever() -> Replacements:
 
 @mutation(rules="T1", seed=350)
 def intervals_of_a_wrong_future_are_run_again() -> Replacements:
-    """A timetable is asked again for what has run while the clock was ahead."""
+    """A timetable is asked again for intervals that ran while the clock was ahead."""
 
     def ask(self: _Upcoming, last: DataInterval | None) -> DagRunInfo | None:
         return self._ask_once(last)
