@@ -75,9 +75,9 @@ class AdvanceOutcome:
 
     Attributes:
         unread: How many of the failed subscribers had not pulled the event: their filters raised or ended at another
-        event. If this holds for all of them, the failure does not count for the event; see `blames_event`.
+            event. If this holds for all of them, the failure does not count for the event; see `blames_event`.
         is_set_aside: Whether the runtime has stored the event for the subscribers that rejected it, so that it needs no
-        dead letter.
+            dead letter.
     """
 
     acked: int
@@ -114,9 +114,9 @@ class SharedStreamSelector:
 
     Args:
         by: The name of the value that `read` returns. Triggers of one stream with equal names must have equivalent
-        `read`s.
+            `read`s.
         read: Returns the value in a raw event. Called once per event, on the event loop: it must be quick, without I/O.
-        If it raises, or the value is not hashable, all filters receive the event.
+            If it raises, or the value is not hashable, all filters receive the event.
         values: The values that this trigger looks for.
     """
 

@@ -91,10 +91,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             BrokerUnavailable: The cluster did not answer while the client retried, or a topic was deleted and created
-            again. A new stream may succeed.
+                again. A new stream may succeed.
             BrokerRefused: A topic does not exist, or this user may not read it.
             ConfigurationError: The TLS files cannot be used, or dead letters would go into a topic that the stream
-            reads.
+                reads.
         """
         consumer, assignment = await self._open()
         check_at = anyio.current_time() + _CHECK_TOPICS_EVERY_S

@@ -105,7 +105,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         Raises:
             BrokerRefused: There is no such subscription, or this account may not read it.
             BrokerUnavailable: The service was unreachable for `unavailable_timeout_s`, or accepted no acknowledgement
-            for `ack_timeout_s`.
+                for `ack_timeout_s`.
             ConfigurationError: See `open_stream`.
         """
         session = self._opened or await self._open()

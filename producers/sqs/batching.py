@@ -110,7 +110,7 @@ class Batches(Generic[T]):
 
         Args:
             record_answers: Called with the entries of one request and their answers, as soon as the request is
-            answered.
+                answered.
         Returns: The answers in the order of the entries; see `Answer`.
         Cancellation: The entries may be sent anyway.
         """

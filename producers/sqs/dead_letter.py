@@ -63,7 +63,7 @@ class DeadLetters:
 
         Args:
             attributes: The message's own attributes with their types, as the service sent them. None: the attributes of
-            `message`, as texts.
+                `message`, as texts.
         Raises:
             BrokerRefused: There is no dead-letter queue, or it refuses the message.
             BrokerUnavailable: The dead-letter queue cannot be reached.

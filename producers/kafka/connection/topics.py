@@ -22,7 +22,7 @@ class Topics:
     Attributes:
         names: In order; with a pattern, the pattern alone.
         pattern: A regular expression that matches from the beginning of a name, and never a dead-letter topic. None:
-        the topics are listed in `names`.
+            the topics are listed in `names`.
     """
 
     names: tuple[str, ...]

@@ -89,7 +89,7 @@ class Work(Generic[T]):
 
     Attributes:
         outcome: Done when the coroutine has ended, cleanup included. The future of `asyncio.run_coroutine_threadsafe`
-        would be done at the cancellation.
+            would be done at the cancellation.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
