@@ -1,4 +1,4 @@
-"""Checks of the arguments with which DAG files make triggers, and names that follow from them."""
+"""Checks the arguments of triggers in DAG files, and derives names from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text_argument(value: Any, what: str) -> str:
     """Return a text that is not empty.
 
     Raises:
-        DagError: It is none.
+        DagError: The value is empty, or no text.
     """
     if not isinstance(value, str) or not value:
         raise DagError(f"{what} must be a non-empty text, not {value!r}")
@@ -38,7 +38,7 @@ def optional_text_argument(value: Any, what: str) -> str | None:
     """Return None, or a text that is not empty.
 
     Raises:
-        DagError: It is neither.
+        DagError: The value is empty, or neither None nor a text.
     """
     return None if value is None else text_argument(value, what)
 
@@ -50,7 +50,7 @@ def texts_argument(value: Any, what: str, *, each: str) -> list[str]:
         what: The argument, in the plural: "topics".
         each: One of them, with its article: "a topic".
     Raises:
-        DagError: There is none, or one is empty or no text.
+        DagError: The list is empty, or a value is empty or no text.
     """
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Iterable) or not (texts := list(texts)):
@@ -62,7 +62,7 @@ def choice_argument(value: Any, what: str, *choices: str) -> str:
     """Return one of `choices`.
 
     Raises:
-        DagError: It is none of them.
+        DagError: The value is none of the choices.
     """
     if value not in choices:
         stated = " or ".join(f'"{choice}"' for choice in choices)
@@ -71,16 +71,16 @@ def choice_argument(value: Any, what: str, *choices: str) -> str:
 
 
 def default_group(*identity: Any) -> str:
-    """The consumer group of watchers that name none: the same in every process for equal arguments (JSON)."""
+    """Return the default consumer group: one name for equal arguments (JSON), in every process."""
     digest = hashlib.sha256(json.dumps(identity, separators=(",", ":")).encode()).hexdigest()
     return f"triggerer-{digest[:16]}"
 
 
 def describe_source(kind: str, name: str, *notes: str, connection: str) -> str:
-    """Return what `describe_stream()` calls a stream: `kafka orders (group billing, connection eu)`.
+    """Return a stream's name for people: `kafka orders (group billing, connection eu)`.
 
     Args:
-        kind: The source's kind, which is also the id of its default connection: that goes without saying.
+        kind: The source's kind, which is also the id of its default connection. The name leaves that id out.
     """
     told = [*notes, *([] if connection == kind else [f"connection {connection}"])]
     return f"{kind} {name} ({', '.join(told)})" if told else f"{kind} {name}"

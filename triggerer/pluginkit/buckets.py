@@ -1,10 +1,10 @@
-"""Notifications of objects that were written to a bucket: S3, Cloud Storage, and Blob Storage through Event Grid.
+"""Reads notifications of written objects: S3, Cloud Storage, and Blob Storage through Event Grid.
 
-Each reads a message into a list of objects, with the fields `FIELDS`. A notification may hold several; one of a
-deletion, of a folder, or a test of the configuration, holds none, and is no error.
+Each function reads a message into a list of objects with the fields `FIELDS`. A notification may have several objects.
+A deletion, a folder or a test of the configuration has none, which is no error.
 
-`uri` is one that Spark reads with the connectors of the three: `s3://`, `gs://`, and
-`abfss://container@account.dfs.core.windows.net/` for Blob Storage. `bucket` is there the container.
+Spark can read `uri` with the three connectors: `s3://`, `gs://`, and `abfss://container@account.dfs.core.windows.net/`
+for Blob Storage, whose container is the `bucket`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _object(
     uri: str, bucket: Any, key: Any, *, size: Any, etag: Any, event_time: str | None
 ) -> _Object:
     if not (isinstance(bucket, str) and isinstance(key, str)):
-        raise ValueError("no notification of an object: it names none")
+        raise ValueError("no notification of an object: bucket or key is missing")
     return {
         "uri": uri,
         "bucket": bucket,
@@ -40,20 +40,20 @@ def _object(
 
 
 def _are_no_folders(found: Iterable[_Object]) -> list[_Object]:
-    """Without the empty objects by which consoles, and Hadoop's connectors, make a folder: "in/".
+    """Leave out the empty objects that consoles and Hadoop's connectors write for a folder: "in/".
 
-    Who reads the URI of one reads all that is in the folder.
+    Reading the URI of such an object would read the whole folder.
     """
     return [one for one in found if one["size"] or not one["key"].endswith("/")]
 
 
 def read_s3(message: BrokerMessage) -> list[_Object]:
-    """S3's event notifications: from the bucket itself, through a topic of SNS, or from EventBridge.
+    """Read S3's event notifications: from the bucket, through a topic of SNS, or from EventBridge.
 
     Keys are form-encoded in the first two, and are not in the third.
 
     Raises:
-        ValueError: It is no notification of S3.
+        ValueError: The message is no notification of S3.
     Source: "Event message structure" and "Using EventBridge" in the user guide of Amazon S3.
     """
     return _are_no_folders(_s3_objects(message.json()))
@@ -94,10 +94,10 @@ def _s3_object(bucket: str, key: str, found: Mapping[str, Any], time: str | None
 
 
 def read_gcs(message: BrokerMessage) -> list[_Object]:
-    """Cloud Storage's notifications by Pub/Sub, with or without the object's description; or as CloudEvents.
+    """Read Cloud Storage's notifications by Pub/Sub, with or without the object's description, or as CloudEvents.
 
     Raises:
-        ValueError: It is no notification of Cloud Storage.
+        ValueError: The message is no notification of Cloud Storage.
     Source: "Pub/Sub notifications for Cloud Storage" in its documentation.
     """
     attributes = {name: text_of(value) for name, value in message.attributes.items()}
@@ -140,19 +140,19 @@ def _gcs_object(bucket: Any, key: Any, found: Mapping[str, Any], time: str | Non
 
 
 _BLOB_CREATED: Final = "Microsoft.Storage.BlobCreated"
-# Only with a hierarchical namespace; there it is how programs that write elsewhere first let a file appear. Without
-# one, and in the other two clouds, it would be a copy, which is told as an object that was created.
+# Sent only with a hierarchical namespace, where programs write a file under another name first and then rename it.
+# Without one, and in the other two clouds, a rename is a copy, which is reported as a created object.
 _BLOB_RENAMED: Final = "Microsoft.Storage.BlobRenamed"
-# The object is there, and empty: what is written follows, and is told at its end (FlushWithClose, SftpCommit).
+# The object exists and is empty. Its content follows, and another event comes at the end (FlushWithClose, SftpCommit).
 _NOT_YET_WRITTEN: Final = frozenset({"CreateFile", "SftpCreate"})
 _SUBJECT: Final = "/blobServices/default/containers/"
 
 
 def read_eventgrid(message: BrokerMessage) -> list[_Object]:
-    """Event Grid's events of Blob Storage, in its own schema or as CloudEvents of either mode, one or a list.
+    """Read Event Grid's events of Blob Storage, in its own schema or as CloudEvents of either mode, one or a list.
 
     Raises:
-        ValueError: It is no event of Event Grid.
+        ValueError: The message is no event of Event Grid.
     Source: "Azure Blob Storage as an Event Grid source" in its documentation.
     """
     events = binary_events(message)
@@ -166,7 +166,7 @@ def read_eventgrid(message: BrokerMessage) -> list[_Object]:
             if kind == _BLOB_CREATED and event["data"].get("api") not in _NOT_YET_WRITTEN:
                 objects.append(_blob(event, event["data"]["url"]))
             elif kind == _BLOB_RENAMED:
-                # Its size and ETag are not told.
+                # The event has no size and no ETag.
                 objects.append(_blob(event, event["data"]["destinationUrl"]))
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"no event of Event Grid: {error!r}") from error
@@ -178,11 +178,11 @@ def _blob(event: Mapping[str, Any], location: str) -> _Object:
     url = urlsplit(location)
     subject = event.get("subject") or ""
     if subject.startswith(_SUBJECT):
-        # The name as it is; in the URL it may be encoded.
+        # The subject has the plain name; in the URL it may be encoded.
         container, _, key = subject.removeprefix(_SUBJECT).partition("/blobs/")
     else:
         container, _, key = unquote(url.path).lstrip("/").partition("/")
-    # "shop.blob.core.windows.net"; with a zone of its own "shop.z12.blob.storage.azure.net".
+    # "shop.blob.core.windows.net"; in a DNS zone "shop.z12.blob.storage.azure.net".
     host = (url.hostname or "").replace(".blob.", ".dfs.", 1)
     return _object(
         f"abfss://{container}@{host}/{key}",

@@ -1,4 +1,4 @@
-"""CloudEvents 1.0, in each of the modes in which brokers carry them.
+"""Reads CloudEvents 1.0, in all modes that brokers use.
 
 Source: the specification, and its bindings for HTTP, Kafka, AMQP and Pub/Sub, at github.com/cloudevents/spec.
 """
@@ -20,12 +20,12 @@ _CONTENT_TYPES: Final = ("content-type", "contenttype", "content_type")
 
 
 def read_cloudevents(message: BrokerMessage) -> list[dict[str, Any]]:
-    """The events of a message: one, or those of a batch. Each has its attributes as keys, and `data`.
+    """Return the events of a message: one, or a batch. Each has its attributes as keys, and `data`.
 
-    Data is JSON where it says so, or says nothing; text where it is text; and else base64.
+    Data is decoded by its content type: JSON (also without a content type), text, or else base64.
 
     Raises:
-        ValueError: It carries no CloudEvent.
+        ValueError: The message has no CloudEvent.
     """
     events = binary_events(message)
     if events is not None:
@@ -36,10 +36,10 @@ def read_cloudevents(message: BrokerMessage) -> list[dict[str, Any]]:
 
 
 def binary_events(message: BrokerMessage) -> list[dict[str, Any]] | None:
-    """The event whose attributes are the message's, if it has these.
+    """Return the event of a message in binary mode, in a list; None if the message is not in that mode.
 
     Raises:
-        ValueError: Not all that an event needs are there, or its data cannot be read.
+        ValueError: A required attribute is missing, or the data cannot be read.
     """
     attributes = {
         found[1].lower(): text_of(value)
@@ -71,7 +71,7 @@ def _binary_data(message: BrokerMessage, attributes: Mapping[str, Any]) -> dict[
     content_type = attributes.get("datacontenttype") or next(
         (
             text_of(content)
-            # Service Bus has a property for it, beside the message's own.
+            # Service Bus has a system property for the content type.
             for properties in (message.attributes, message.position)
             for name, content in properties.items()
             if name.lower() in _CONTENT_TYPES and content

@@ -1,7 +1,6 @@
-"""The settings of a connection, checked before anything connects; one way for all brokers.
+"""The settings of a connection, checked before anything connects; used for all brokers.
 
-Imported when a connection is opened, not with the watchers: pydantic would take a good part of the time that it takes
-to parse a DAG file.
+Imported when a connection is opened, not with the watchers: pydantic would add much to the parsing time of a DAG file.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = [
 
 
 def _unset(value: Any) -> Any:
-    """Return None for the text by which an environment variable says so."""
+    """Return None for the texts that mean None in an environment variable."""
     return None if value in ("", "none") else value
 
 
@@ -41,25 +40,25 @@ PositiveSeconds = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """`[connections.<id>]`. A subclass is a dataclass (frozen, slots, kw_only); each of its fields is a key there.
+    """`[connections.<id>]`. A subclass is a dataclass (frozen, slots, kw_only); each field is a key.
 
-    A secret is a field with `field(repr=False)`: its value is in no error either. Secrets that are written as
-    `env:NAME` or `file:PATH` have been resolved before.
+    A secret is a field with `field(repr=False)`; errors do not show its value. Secrets written as `env:NAME` or
+    `file:PATH` are resolved before.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    """Other names of keys."""
+    """Alternative names of keys."""
     examples: ClassVar[Mapping[str, str]] = {}
-    """What a key that is missing might look like."""
+    """Example values for errors about missing keys."""
     optional: ClassVar[str | None] = None
-    """The connection whose section may be left out: all keys then have their defaults. None: none may."""
+    """The connection whose section may be left out: all keys then have their defaults. None: no section may."""
 
     @classmethod
     def load(cls, connection: str) -> Self:
-        """The settings of a connection in the service's configuration.
+        """Load a connection's settings from the service's configuration.
 
         Raises:
-            ConfigurationError: As `from_mapping`; there is no such connection, and it is not `optional`; or a secret
+            ConfigurationError: As `from_mapping`; or there is no such connection and it is not `optional`; or a secret
                 cannot be read.
         """
         try:
@@ -93,21 +92,21 @@ class ConnectionSettings:
             adapter: TypeAdapter[Self] = TypeAdapter(cls)
             self = adapter.validate_python(values)
         except ValidationError as error:
-            # Not as its cause: pydantic's own text has the value in it.
+            # Not raised from pydantic's error, whose text contains the value.
             raise cls._refusal(error.errors()[0], where) from None
         self.check(where)
         return self
 
     def check(self, where: str) -> None:
-        """Refuse values that do not go together. `where` begins the sentence: `… is missing in {where}`.
+        """Refuse contradictory values. `where` names the section in messages: `… is missing in {where}`.
 
         Raises:
-            ConfigurationError: They do not.
+            ConfigurationError: The values contradict one another.
         """
 
     @classmethod
     def _refusal(cls, error: ErrorDetails, where: str) -> ConfigurationError:
-        """Say what is wrong with a value, to whoever writes the TOML file; a secret is not shown."""
+        """Describe a wrong value in the words of the TOML file, without showing a secret."""
         key = str(error["loc"][0])
         secret = any(item.name == key and not item.repr for item in fields(cls))
         shown = "***" if secret else repr(error["input"])
@@ -136,10 +135,10 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings(ConnectionSettings):
-    """The delivery policy's keys, the same for each broker; `triggerer.pluginkit.delivery` says what they mean."""
+    """The keys of the delivery policy, which all brokers share; see `triggerer.pluginkit.delivery`."""
 
     max_deliveries: OptionalLimit = 10
-    """Failed deliveries of a message after which it is dead-lettered; 0 or None: it is redelivered for ever."""
+    """The failed deliveries after which a message is dead-lettered; 0 or None: it is redelivered for ever."""
     redelivery_delay_s: float = 0.5
     """The first redelivery comes after at most this long; each further one after up to twice as long."""
     redelivery_delay_max_s: float = 60.0

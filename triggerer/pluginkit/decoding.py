@@ -1,4 +1,4 @@
-"""How the value of a message is read: the argument `decode` of all brokers' triggers."""
+"""The ways to read a message's value: the argument `decode` of all brokers' triggers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Decoding:
 
     Args:
         name: The argument `decode`.
-        read: From a message to its value. Called for each subscriber, on the event loop, so costly results are kept
-            with the message (`BrokerMessage.decoded`). A `ValueError` rejects it: nobody can ever read it.
-        several: Whether `read` returns a list, each element of which is matched and becomes an event of its own.
-        fields: With `several`, the default for `extra`: these fields of each element. None: as the broker has it.
-        prepare: Awaited before `read`, for what has to be looked up; it raises as `read` does. What else it raises
-            fails the message, which is read again later.
-        aclose: Gives back what `prepare` holds.
+        read: Returns the value of a message. Called for each subscriber, on the event loop, so expensive results are
+            stored in the message (`BrokerMessage.decoded`). A `ValueError` rejects the message: it can never be read.
+        several: Whether `read` returns a list. Each element is matched separately and makes a separate event.
+        fields: With `several`, the default for `extra`: these fields of each element. None: the broker's default.
+        prepare: Awaited before `read`, for look-ups; a `ValueError` rejects the message. Any other error fails the
+            message, which is read again later.
+        aclose: Releases the resources of `prepare`.
     """
 
     name: str | None
@@ -48,7 +48,7 @@ def _read_base64(message: BrokerMessage) -> str | None:
 
 
 def _shared(name: str, read: Callable[[BrokerMessage], Any]) -> Callable[[BrokerMessage], Any]:
-    """Read once for all subscribers of the stream."""
+    """Return a function that reads once for all subscribers of the stream."""
     return lambda message: message.decoded(name, read)
 
 
@@ -72,15 +72,15 @@ _IN_REGISTRY: Final = ("avro", "jsonschema", "protobuf")
 
 
 def find_decoding(name: Any, *, registry_of: str | None = None) -> Decoding:
-    """The decoding of a name.
+    """Return the decoding of a name.
 
     Args:
         registry_of: The connection that may name a schema registry; None: this broker has none.
     Raises:
-        DagError: There is none of that name, or none for this broker.
+        DagError: The name is unknown, or not supported for this broker.
     """
     if name in _IN_REGISTRY and registry_of is not None:
-        # Not at the top: few need it.
+        # Imported here, because few triggers need it.
         from triggerer.pluginkit.schemas.decoding import RegistryDecoder
 
         decoder = RegistryDecoder(name, registry_of)

@@ -1,4 +1,4 @@
-"""What an outcome means for a message, and when a failed one is delivered again. Synchronous, without I/O."""
+"""Judges the outcome of a message, and decides when a failed one is delivered again. Synchronous, without I/O."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _RECENT_S: Final = 60.0
 
 
 class Judgement(Enum):
-    """What the broker is to be told of a message."""
+    """The producer's answer to the broker about a message."""
 
     ACK = "ack"
-    """It is done."""
+    """The message is done."""
     FAIL = "fail"
-    """It is to be delivered again."""
+    """The message must be delivered again."""
     REJECT = "reject"
-    """Nobody will ever be able to use it: it is passed, and dead-lettered where the broker can."""
+    """The message can never be processed: it is dead-lettered if the broker can, and skipped otherwise."""
 
 
 def judge(outcome: AdvanceOutcome) -> Judgement:
-    """Judge by rule 5: one that is both failed and rejected has failed, and so has one that nobody saw.
+    """Judge by rule 5: a message that is both failed and rejected has failed, also without any subscriber.
 
-    One that was rejected and is set aside is done.
+    A message that was rejected and is set aside is done.
     """
     if outcome.failed or not (outcome.acked or outcome.rejected):
         return Judgement.FAIL
@@ -37,14 +37,14 @@ def judge(outcome: AdvanceOutcome) -> Judgement:
 
 
 class RecentRefusals:
-    """Which places for dead letters have refused a message of late: they are not relied on for a minute."""
+    """Remembers dead-letter places that have refused a message: they are avoided for a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._refused_at: dict[str, float] = {}
 
     def record(self, place: str) -> None:
-        """The place has just refused a message."""
+        """Record that the place has just refused a message."""
         self._refused_at[place] = self._clock()
 
     def has(self, place: str) -> bool:
@@ -55,10 +55,10 @@ class RecentRefusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPolicy:
-    """When a failed message comes again, and when no more.
+    """Decides when a failed message comes again, and when it is dead-lettered.
 
     Attributes:
-        max_deliveries: Failed deliveries after which it is dead-lettered; None: it is delivered again for ever.
+        max_deliveries: The failed deliveries after which a message is dead-lettered; None: no limit.
         redelivery_delay_s: The first redelivery comes after at most this long; each further one after up to twice as
             long.
         redelivery_delay_max_s: The longest delay.
@@ -70,10 +70,10 @@ class DeliveryPolicy:
     random: Random = field(default_factory=Random, compare=False, repr=False)
 
     def is_exhausted(self, deliveries: int) -> bool:
-        """Whether so many failed deliveries, this one included, are the limit."""
+        """Whether this number of failed deliveries, including the present one, reaches the limit."""
         return self.max_deliveries is not None and deliveries >= self.max_deliveries
 
     def delay(self, failures: int) -> float:
-        """How many seconds to wait after the so-manieth failure (1: the first), with full jitter."""
+        """Return the seconds to wait after a failure, by its number (1: the first), with full jitter."""
         ceiling = self.redelivery_delay_s * 2.0 ** min(max(failures - 1, 0), 32)
         return self.random.uniform(0.0, min(self.redelivery_delay_max_s, ceiling))

@@ -1,4 +1,4 @@
-"""A message as bytes, for messages that are kept or set aside (rule 18), and back."""
+"""Dumps messages to bytes and loads them, for stored and parked messages (rule 18)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSION: Final = 1
 
 
 def dump_message(message: BrokerMessage) -> bytes:
-    """Everything of a message that a filter may look at: a line of JSON, and the contents whose sizes it tells."""
+    """Return all of a message that a filter may read: a line of JSON with sizes, then the contents."""
     contents = [message.value, message.key]
     published = message.published_at
     head = {
@@ -29,26 +29,26 @@ def dump_message(message: BrokerMessage) -> bytes:
     try:
         line = orjson.dumps(head)
     except TypeError:
-        # It has half a character in it, as JSON and AMQP allow, or a number of more than 64 bits.
+        # The message contains half a surrogate pair, which JSON and AMQP allow, or a number of more than 64 bits.
         line = json.dumps(head).encode()
     return b"".join((line, b"\n", *(content or b"" for content in contents)))
 
 
 def load_message(data: bytes) -> BrokerMessage:
-    """The message that was dumped.
+    """Return the message that was dumped.
 
     Raises:
-        ValueError: These are no bytes of `dump_message`, or of a later version of it, or not all.
+        ValueError: `dump_message` did not write these bytes, or a later version did, or they are incomplete.
     """
     line, end, rest = data.partition(b"\n")
     try:
-        # Not `orjson`, which reads no half characters.
+        # Not `orjson`, which refuses half a surrogate pair.
         head = json.loads(line)
         if head["v"] != _VERSION:
             raise ValueError(f"version {head['v']} is not known")
         sizes = head["sizes"]
         if not end or sum(size or 0 for size in sizes) != len(rest):
-            raise ValueError("it is not complete, or not alone")
+            raise ValueError("it is incomplete, or has extra bytes")
         contents: list[bytes | None] = []
         for size in sizes:
             contents.append(None if size is None else rest[:size])
@@ -68,7 +68,7 @@ def load_message(data: bytes) -> BrokerMessage:
 
 
 def get_size(message: BrokerMessage) -> int:
-    """The bytes of value, key and attributes, for the bounds in bytes."""
+    """Return the bytes of value, key and attributes, for the bounds in bytes."""
     size = len(message.value or b"") + len(message.key or b"")
     for name, value in message.attributes.items():
         size += len(name) + len(value or b"")

@@ -1,9 +1,9 @@
-"""Conditions in CEL, the Common Expression Language, for what `match` alone cannot say.
+"""Conditions in CEL, the Common Expression Language, for cases beyond `match`.
 
 `match` stays the first choice: its equalities are looked up for all watchers of a stream at once, it takes less than a
-microsecond, and needs no package. An expression is for "or", for arithmetic, for comparing fields with one another,
-and for lists; it takes some 20 µs for each message. CEL, since its programs always end and touch nothing outside,
-cloud brokers have it in their own filters, and the implementation is compiled.
+microsecond, and needs no package. An expression can say "or", calculate, compare fields with one another and search
+lists; it takes some 20 µs for each message. CEL was chosen because its programs always end and have no side effects,
+cloud brokers use it in their own filters, and the implementation is compiled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from triggerer.errors import DagError
 
 # The names that macros bind: `value.items.exists(item, item.sku == "x")`.
 _BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|filter|map)\s*\(\s*(\w+)\s*,")
-# What evaluating may raise: a field that is missing, an operator on another type, a number that is too large.
+# The errors of an evaluation: a missing field, an operator on another type, a number that is too large.
 _DOES_NOT_HOLD = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -25,16 +25,16 @@ def compile_expression(
 ) -> Callable[[Any, Any], bool]:
     """Return a function that tests whether an expression holds, given a message and its decoded value.
 
-    The expression sees `value`, and the message's attributes by their names. It holds if it is true. A field that is
-    missing, or of another type, makes it not hold, as in `match`; it is no error.
+    The expression can use `value` and the names of the message's attributes. It holds if it is true. A field that is
+    missing or of another type is no error: the expression does not hold then, as in `match`.
 
     Raises:
-        DagError: It is no expression, uses a name that is not there, or the package is not installed.
+        DagError: The text is no expression, uses an unknown name, or the package is not installed.
     """
     if not isinstance(source, str) or not source.strip():
         raise DagError(f"an expression must be a non-empty text, not {source!r}")
     try:
-        # Not at the top: few need it, and it takes 0.2 s.
+        # Imported here, because few triggers need it and it takes 0.2 s.
         import cel
     except ImportError as error:
         raise DagError(

@@ -1,4 +1,4 @@
-"""Patterns of object keys, as shells and buckets have them."""
+"""Patterns of object keys, as in shells and buckets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _STARS: Final = (_IN_FOLDER, _ANY, _FOLDERS)
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """Return what a whole text has to match.
+    """Return a regular expression that a whole text has to match.
 
-    `*` stands for any characters but `/`, `**` for any, `**/` for any folders or none, `?` for one character but `/`,
-    `[a-c]` and `[!a-c]` for one of these, or of the others. Unlike `fnmatch`, whose `*` goes through folders.
+    `*` matches any characters but `/`, `**` any characters, `**/` any number of folders, `?` one character but `/`.
+    `[a-c]` and `[!a-c]` match one character in or outside of a range. In `fnmatch`, `*` would match `/` too.
 
     Raises:
-        ValueError: A bracket is not closed, or what is in it is no range.
+        ValueError: A bracket is not closed, or contains no valid range.
     """
     parts: list[str] = []
     position = 0
@@ -53,11 +53,11 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 def _without_retries(parts: list[str]) -> Iterator[str]:
-    """Yield the parts, where nothing is tried again that makes no difference.
+    """Yield the parts, with atomic groups where backtracking cannot change the result.
 
-    What stands between two stars is taken where it comes first: the second star goes through whatever the first one
-    would have gone through. Without this the time to see that a key does not match grows with a power of its length,
-    one for each star, and a key is whatever somebody has uploaded.
+    The text between two stars may match at its first occurrence: the second star matches anything that the first one
+    could. Without this, the time for a key that does not match grows with a power of its length, and the power with the
+    number of stars. A key comes from whoever uploaded the object.
     """
     start = 0
     for position in [*(i for i, part in enumerate(parts) if part in _STARS), len(parts)]:
@@ -66,7 +66,7 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
         is_free = (
             first == second == [_ANY]
             or (first == [_IN_FOLDER] and second in ([_IN_FOLDER], [_ANY]))
-            # Whole folders, which the second one goes through as well.
+            # Whole folders: the second part matches them too.
             or (first == second == [_FOLDERS] and between[-1:] == ["/"])
         )
         if is_free:
@@ -79,6 +79,6 @@ def _without_retries(parts: list[str]) -> Iterator[str]:
 def _set(content: str) -> str:
     negated = content.startswith("!")
     members = re.sub(r"[\\\[\]^&~|]", lambda found: "\\" + found[0], content[negated:])
-    # Two in a row are kept by the language for set differences, and warned of.
+    # Python reserves two hyphens in a row for set differences, and warns about them.
     members = re.sub(r"(?<=-)-", r"\\-", members)
     return f"[^/{members}]" if negated else f"(?!/)[{members}]"

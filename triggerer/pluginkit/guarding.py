@@ -1,4 +1,4 @@
-"""Awaits calls into client libraries: their errors are translated, and a cancellation that is theirs is one of them."""
+"""Awaits calls into client libraries, and translates their errors and their own cancellations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.errors import BrokerError, BrokerUnavailable
 T = TypeVar("T")
 
 Translate = Callable[[BaseException, str], BrokerError]
-"""From a client library's error, and what was being done, to the project's error. It is raised `from` the former."""
+"""Makes the project's error from a client library's error and a text for the action. It is raised `from` the former."""
 
 
 def cancelled_from_outside() -> bool:
@@ -35,19 +35,19 @@ async def guarded(
     """Await a call into a client library.
 
     Args:
-        what: What is done, and where: "receive from queue q in eu-central-1". It begins the error's message.
-        catch: The errors to translate, the library's base class and `OSError` as a rule. `BrokerError`s pass, and so
-            does what is not named.
+        what: The action and its place, for the error's message: "receive from queue q in eu-central-1".
+        catch: The errors to translate, usually the library's base class and `OSError`. `BrokerError`s and all other
+            errors are raised unchanged.
     Raises:
-        BrokerError: As `translate` says; `BrokerUnavailable` for a cancellation that the library raises by itself. With
-            that, a task group would end without an error, and nobody would notice that the stream has stopped.
-    Cancellation: Passes.
+        BrokerError: The result of `translate`, or `BrokerUnavailable` for a cancellation that the library itself
+            raised. Such a cancellation would end a task group without an error, and the stream would stop silently.
+    Cancellation: Raised unchanged.
     """
     try:
         return await call
     except asyncio.CancelledError as error:
         if cancelled_from_outside():
-            # The library may have put one of its own in the place of ours (grpc does), at which no scope would end.
+            # The library may have replaced our cancellation by its own (grpc does), which would end no scope.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
         raise BrokerUnavailable(f"{what}: the client library cancelled itself") from error

@@ -1,4 +1,4 @@
-"""What to install where a client library is missing."""
+"""Tells what to install if a client library is missing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Have a module that is missing named with the extra that brings it: around a package's imports.
+    """Add the extra to install to the error about a missing module; used around a package's imports.
 
-    For packages whose triggers do without the library: then it is not the DAG file that says so.
+    For packages whose triggers do not import the library, so that a DAG file does not fail for it.
 
     Raises:
         ModuleNotFoundError: A module is missing.

@@ -1,4 +1,4 @@
-r"""Conditions on messages, and the fields to take from them, written as JSON.
+r"""Conditions on messages, and paths to their fields, written as JSON.
 
 A path joins names by dots, from the outside in: `order.items.0.sku` is a field of the decoded value. A number is an
 index into a list; a dot within a name is written `\.`. A path that starts with `@` refers to the message itself:
@@ -17,7 +17,7 @@ anywhere in a text), `prefix`, `suffix`, `glob` (the whole of a text, see `trigg
 `contains` (an element of a list, or a part of a text), `exists`. A field that is missing, or whose type the operator
 does not expect, does not match; it is never an error.
 
-`@cel` is an expression, see `triggerer.pluginkit.expressions`. A text in place of a condition is one too.
+`@cel` has an expression, see `triggerer.pluginkit.expressions`. A text in place of a condition is an expression too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def canonical(argument: Any, what: str) -> Any:
     """Return a copy of a JSON argument with sorted keys, so that equal arguments give equal text; None stays None.
 
     Raises:
-        DagError: It is not JSON.
+        DagError: The argument is not JSON.
     """
     try:
         return json.loads(json.dumps(argument, allow_nan=False, sort_keys=True))
@@ -156,8 +156,7 @@ def compile_match(
 def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[Any]] | None:
     """Return a path and the values that it may have if the condition is to hold; None if no path is so limited.
 
-    `match` has to be one that compiles. A field may equal one of the values in Python and still not match, as True
-    and 1.
+    `match` must compile. A field may equal one of the values in Python and still not match, such as True and 1.
     """
     if isinstance(match, str):
         return None
@@ -327,7 +326,7 @@ def compile_extra(
     A field that is missing is null. Without a template, None is returned.
 
     Raises:
-        DagError: The template is not written like that.
+        DagError: The template has another form.
     """
     if template is None:
         return None

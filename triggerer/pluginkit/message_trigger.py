@@ -1,4 +1,4 @@
-"""The trigger of a message broker: what all of them have in common."""
+"""The common base class of all message brokers' triggers."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ Attribute = Callable[[Any], Any]
 class MessageTrigger(BaseEventTrigger):
     """Fires for each message of a source that meets `match`. The base class of the triggers of all brokers.
 
-    A subclass has the arguments that name the source, keeps each under its name, calls `super().__init__` with the
-    others, and implements `shared_stream_key` and `make_producer`. Arguments that the key does not cover belong to the
-    filter, so two watchers that differ in them share a stream.
+    A subclass has the arguments that name the source, and stores each in an attribute of its name. It calls
+    `super().__init__` with the others, and implements `shared_stream_key` and `make_producer`. Arguments that the key
+    does not cover belong to the filter, so two watchers that differ in them share a stream.
 
     Args:
         connection: The section `[connections.<connection>]` of the configuration.
         match: A condition on the message, see `triggerer.pluginkit.matching`. None: every message fires.
         decode: How to decode the value, see `triggerer.pluginkit.decoding`. A message that cannot be decoded is
             rejected: it goes to the broker's dead letters, or is set aside for the watcher.
-        extra: The fields of the asset event's `extra`: for each name a path as in `match`, or `{"const": …}`. None:
-            what the broker's trigger says.
-        partition_key: The path to the asset event's partition key. A number is written as text; where there is no
-            text and no number, the event has none.
+        extra: The fields of the asset event's `extra`: for each name a path as in `match`, or `{"const": …}`. None: the
+            default of the broker's trigger.
+        partition_key: The path to the asset event's partition key. A number is written as text; for any other value the
+            event has no key.
     Raises:
         DagError: An argument is not as described.
     """
 
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {}
-    """What may follow `@` in a path, besides `@value`, with the function that gets it from a message."""
+    """The names that may follow `@` in a path, besides `@value`, each with a function that reads it from a message."""
 
     HAS_SCHEMA_REGISTRY: ClassVar[bool] = False
     """Whether the broker's connection may name a schema registry."""
@@ -99,12 +99,12 @@ class MessageTrigger(BaseEventTrigger):
         )
 
     def make_producer(self) -> SharedStreamProducer:
-        """A producer for the stream of this trigger; it begins nothing before `open_stream`.
+        """Make a producer for the stream of this trigger; it does nothing before `open_stream`.
 
         Raises:
-            NotImplementedError: The class has neither this nor a `create_shared_stream_producer` of its own.
+            NotImplementedError: The class overrides neither this nor `create_shared_stream_producer`.
         """
-        # Not abstract: a class that overrides the method below, as older plugins do, needs none.
+        # Not abstract: older plugins override the method below instead.
         raise NotImplementedError(
             f"{type(self).__qualname__} makes no producer: it has to implement make_producer()"
         )
@@ -114,12 +114,12 @@ class MessageTrigger(BaseEventTrigger):
         return cls(**kwargs).make_producer()
 
     def source_arguments(self) -> dict[str, Any]:
-        """The arguments that name the source (JSON), by their names in the constructor.
+        """Return the arguments that name the source (JSON), by their names in the constructor.
 
-        By default all that `MessageTrigger` does not have, as the attributes of these names have them.
+        By default these are all arguments that `MessageTrigger` lacks, with the values of equally named attributes.
 
         Raises:
-            PluginError: There is no such attribute.
+            PluginError: An attribute is missing.
         """
         return {name: self._kept_argument(name) for name in _source_parameters(type(self))}
 
@@ -129,12 +129,12 @@ class MessageTrigger(BaseEventTrigger):
         except AttributeError:
             kind = type(self).__qualname__
             raise PluginError(
-                f"{kind} does not keep the argument `{name}` of its constructor",
+                f"{kind} does not store the argument `{name}` of its constructor",
                 hint=f"set `self.{name}` there, or implement source_arguments()",
             ) from None
 
     def default_extra(self, message: Any, value: Any) -> dict[str, Any]:
-        """What an event says of a message where no `extra` was given. By default its value and all `ATTRIBUTES`."""
+        """Return an event's `extra` if no `extra` was given: by default the value and all `ATTRIBUTES`."""
         return {"value": value} | {name: get(message) for name, get in self.ATTRIBUTES.items()}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -147,7 +147,7 @@ class MessageTrigger(BaseEventTrigger):
             "extra": self.extra,
         }
         if self.partition_key is not None:
-            # Not otherwise: watchers of earlier releases keep their triggers.
+            # Left out if None, so that watchers of earlier releases keep their triggers.
             arguments["partition_key"] = self.partition_key
         return f"{cls.__module__}.{cls.__qualname__}", arguments
 
@@ -179,7 +179,7 @@ class MessageTrigger(BaseEventTrigger):
             try:
                 if prepare is not None:
                     await prepare(message)
-                # Mostly it is JSON, and one call less.
+                # A direct call for JSON, the most common case.
                 value = message.json() if is_json else read(message)
             except ValueError as error:
                 logger.warning(
@@ -206,7 +206,7 @@ class MessageTrigger(BaseEventTrigger):
 
 @cache
 def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
-    """By their names; also where a subclass passes on all that it is given."""
+    """Return the names of the source's arguments, also if a subclass passes all its arguments on."""
     names: dict[str, None] = {}
     common = inspect.signature(MessageTrigger).parameters
     for cls in kind.__mro__[: kind.__mro__.index(MessageTrigger)]:
@@ -221,31 +221,31 @@ def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
 
 
 def in_position(*names: str) -> dict[str, Attribute]:
-    """Attributes that read fields of a message's position, under their names; null where a message has none."""
+    """Return attributes that read equally named fields of a message's position; null if a message lacks the field."""
     return {name: _reading(name) for name in names}
 
 
 def _reading(name: str) -> Attribute:
     def read(message: BrokerMessage) -> Any:
         found = message.position.get(name)
-        # A session's or message's id, for example, is its sender's own text.
+        # The sender chose this text, for example a session's or message's id.
         return text_of(found) if type(found) is str else found
 
     return read
 
 
 def attributes(message: BrokerMessage) -> dict[str, str | None]:
-    """The message's own attributes (headers, properties) as JSON can hold them."""
+    """Return the message's own attributes (headers, properties) in a form that JSON supports."""
     return texts_of(message.attributes)
 
 
 def deliveries(message: BrokerMessage) -> int | None:
-    """How often the message was delivered, this time included; None where the broker does not say."""
+    """Return how often the message was delivered, this time included; None if the broker does not tell."""
     return message.deliveries
 
 
 def timestamp_ms(message: BrokerMessage) -> int | None:
-    """When the message was published, in milliseconds since the epoch; None where the broker does not say."""
+    """Return when the message was published, in milliseconds since the epoch; None if the broker does not tell."""
     published = message.published_at
     return None if published is None else (published - _EPOCH) // _MILLISECOND
 

@@ -1,4 +1,4 @@
-"""Tells the runtime of lanes that are advanced while others of the same call are not; see `advance_lanes`."""
+"""Reports lanes that finish before the others of a call; see `advance_lanes`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 from triggerer.abc import ReportAdvanced
 
 _EVERY_S: Final = 0.1
-"""Most calls are over before: what they have done is told by their return, at no cost. Lanes that were told of sooner
-would go on one by one, in smaller requests."""
+"""Most calls return sooner, which reports all lanes at no cost. Earlier reports would make lanes continue one by one,
+with smaller requests."""
 
 
 @contextmanager
 def reporting(report: ReportAdvanced, take_done: Callable[[], Sequence[int]]) -> Iterator[None]:
-    """While the block lasts, report what is done, every 100 ms.
+    """Report finished lanes every 100 ms while the block runs.
 
     Args:
-        report: What `advance_lanes` was given.
-        take_done: Returns the places of the batches that are done, each once; called on the event loop.
+        report: The `report` that `advance_lanes` received.
+        take_done: Returns the indices of newly finished batches, each once; called on the event loop.
     """
     loop = asyncio.get_running_loop()
     next_look: asyncio.TimerHandle

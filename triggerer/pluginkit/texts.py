@@ -1,4 +1,4 @@
-"""Bytes and texts of messages as text that JSON, and every database, can hold."""
+"""Converts bytes and texts of messages to text that JSON and every database can store."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _NUL: Final = "\0"
 
 
 def text_of(raw: str | bytes | None) -> str | None:
-    """Return the UTF-8 text of a message's key or attribute, or `base64:…` where no database can hold that text.
+    """Return the UTF-8 text of a message's key or attribute, or `base64:…` if no database can store it.
 
-    Base64 stands for bytes that are not UTF-8, and for text with a NUL character or half a surrogate pair. So a binary
-    key such as an eight-byte number becomes an event, instead of an event that the store refuses.
+    Base64 replaces bytes that are not UTF-8, and text with a NUL character or half a surrogate pair. So a message with
+    a binary key, such as an eight-byte number, makes an event that the store accepts.
     """
     if raw is None:
         return None
@@ -27,8 +27,8 @@ def text_of(raw: str | bytes | None) -> str | None:
 
 
 def texts_of(attributes: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return attributes as JSON can hold them: names and values as `text_of` writes them."""
-    # Nearly all names are ASCII, and so are most values: the tests in C are cheaper than a call.
+    """Return attributes in a form that JSON supports: names and values as `text_of` returns them."""
+    # Nearly all names and most values are ASCII: these tests in C are cheaper than a call.
     return {
         _name_of(name): value
         if type(value) is str and value.isascii() and _NUL not in value
@@ -41,7 +41,7 @@ def strict_text_of(raw: bytes) -> str:
     """Return the UTF-8 text of a message's value.
 
     Raises:
-        ValueError: It is not UTF-8, or has a NUL character, which no event can carry.
+        ValueError: The value is not UTF-8, or has a NUL character, which no event can contain.
     """
     text = raw.decode()
     if _NUL in text:
@@ -52,7 +52,7 @@ def strict_text_of(raw: bytes) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Whether every database can hold the text: it has no NUL character and no half of a surrogate pair."""
+    """Whether every database can store the text: it has no NUL character and no half of a surrogate pair."""
     if _NUL in text:
         return False
     if text.isascii():

@@ -105,7 +105,7 @@ class ForgetfulTrigger(ShopTrigger):
 
 def test_an_argument_that_is_not_kept_is_named() -> None:
     with pytest.raises(
-        PluginError, match="ForgetfulTrigger does not keep the argument `author`"
+        PluginError, match="ForgetfulTrigger does not store the argument `author`"
     ) as caught:
         ForgetfulTrigger("s").serialize()
     assert caught.value.hint == "set `self.author` there, or implement source_arguments()"

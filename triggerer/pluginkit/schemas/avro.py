@@ -14,10 +14,10 @@ from triggerer.pluginkit.schemas.registry import Reader, RegisteredSchema
 
 
 def make_reader(schema: RegisteredSchema) -> Reader:
-    """A reader of values that were written with this schema.
+    """Return a reader of values that were written with this schema.
 
     Raises:
-        ValueError: It is no Avro schema.
+        ValueError: The schema is no Avro schema.
     """
     import fastavro
     from fastavro.schema import SchemaParseException, UnknownType
@@ -40,14 +40,14 @@ def make_reader(schema: RegisteredSchema) -> Reader:
         ) as error:  # fmt: skip
             raise ValueError(f"no value of its Avro schema: {error!r}") from error
         if stream.read(1):
-            raise ValueError("no value of its Avro schema: there are bytes behind it")
+            raise ValueError("no value of its Avro schema: there are extra bytes at the end")
         return plain
 
     return read
 
 
 def _in_order(schema: RegisteredSchema) -> list[RegisteredSchema]:
-    """What it refers to, each behind what that refers to."""
+    """Return the referenced schemas, each after its own references."""
     found: list[RegisteredSchema] = []
     for referred in schema.references.values():
         found += [one for one in (*_in_order(referred), referred) if one not in found]
@@ -55,7 +55,7 @@ def _in_order(schema: RegisteredSchema) -> list[RegisteredSchema]:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON: bytes are base64, times ISO 8601, decimals and UUIDs text."""
+    """Return the value in JSON's types: bytes as base64, times in ISO 8601, decimals and UUIDs as text."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Decodes values by the schema that each of them names."""
+"""Decodes each value by the schema that it names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD: Final = 5
 
 
 class RegistryDecoder:
-    """Reads the values of one trigger. A schema is looked up once; until it is there, its message waits.
+    """Reads the values of one trigger. A message waits until its schema is looked up, which happens once per schema.
 
     Args:
         name: The argument `decode`: "avro", "jsonschema" or "protobuf".
@@ -34,11 +34,11 @@ class RegistryDecoder:
         self._readers: dict[int, Reader] = {}
 
     async def prepare(self, message: BrokerMessage) -> None:
-        """Look up the message's schema, unless it is known. To be awaited before `read`.
+        """Look up the message's schema, unless it is known; await this before `read`.
 
         Raises:
-            ValueError: The message names no schema, or one of another kind: nobody can ever read it.
-            BrokerUnavailable, BrokerRefused: From the registry: the message has failed, and may be read later.
+            ValueError: The message names no schema, or one of another kind: it can never be read.
+            BrokerUnavailable, BrokerRefused: From the registry: the message fails, and may be read later.
         """
         if message.value is None:
             return
@@ -48,7 +48,7 @@ class RegistryDecoder:
         if self._registry is None:
             self._registry = SchemaRegistry(self._connection, get_connection(self._connection))
         if self._kind == "PROTOBUF":
-            # Imported late, as the readers are.
+            # Imported here, as the readers are.
             find = import_module("triggerer.pluginkit.schemas.proto_files").find_descriptors
             schema = await find(self._registry, schema_id)
         else:
@@ -61,10 +61,10 @@ class RegistryDecoder:
         self._readers[schema_id] = make_reader(schema)
 
     def read(self, message: BrokerMessage) -> Any:
-        """The value of a message that was prepared; None for one without a value.
+        """Return the value of a prepared message; None if it has no value.
 
         Raises:
-            ValueError: It is no value of its schema.
+            ValueError: The value does not fit its schema.
         """
         return message.decoded(self.name, self._read)
 
@@ -78,7 +78,7 @@ class RegistryDecoder:
         return reader(value[_HEAD:])
 
     async def aclose(self) -> None:
-        """Close the connections to the registry. What was looked up is forgotten."""
+        """Close the connections to the registry, and forget all schemas."""
         registry, self._registry = self._registry, None
         self._readers.clear()
         if registry is not None:
@@ -86,7 +86,7 @@ class RegistryDecoder:
 
 
 def _schema_id(value: bytes) -> int:
-    """The id in the wire format's head: a zero, and four bytes, the highest first."""
+    """Return the id in the wire format's head: a zero byte, then four bytes, the highest first."""
     if len(value) < _HEAD or value[0] != 0:
         raise ValueError("it does not begin with the id of a schema")
     return int.from_bytes(value[1:_HEAD], "big")

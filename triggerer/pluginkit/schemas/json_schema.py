@@ -11,10 +11,10 @@ from triggerer.pluginkit.schemas.registry import Reader, RegisteredSchema
 
 
 def make_reader(schema: RegisteredSchema) -> Reader:
-    """A reader of values of this schema.
+    """Return a reader of values of this schema.
 
     Raises:
-        ValueError: It is no JSON Schema.
+        ValueError: The schema is no JSON Schema.
     """
     from jsonschema import SchemaError
     from jsonschema.exceptions import ValidationError

@@ -1,4 +1,4 @@
-"""Protobuf files that everybody has, and no registry: the serializers register a schema without them.
+"""Finds Protobuf files that every client has and no registry: serializers register schemas without them.
 
 Source: `_is_builtin` of Confluent's clients: google/protobuf, google/type and confluent.
 """
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _GOOGLES: Final = re.compile(r"google/(protobuf|type)/([a-z0-9_]+)\.proto")
 _WITH_CONFLUENTS: Final = "confluent_kafka.schema_registry.protobuf"
-"""The module that makes Confluent's files known to Protobuf."""
+"""The module whose import registers Confluent's files with Protobuf."""
 
 
 def find_known_file(name: str) -> FileDescriptorProto | None:
-    """The file that is imported by this name; None: it is none of these, or not installed."""
+    """Return the file that is imported by this name; None if it is not a known file, or not installed."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     try:

@@ -1,8 +1,8 @@
-"""Finds the descriptors of a Protobuf schema, also where the registry has none to give.
+"""Finds the descriptors of a Protobuf schema, also if the registry cannot return descriptors.
 
-Confluent's registry gives any schema as a descriptor. Apicurio's (3.3) answers that with an error for a file that has a
-package, and with bytes that are no base64 for others; but it gives what was registered. That is a descriptor, where the
-clients for Python and .NET registered it, and else the file's text, which is compiled.
+Confluent's registry returns any schema as a descriptor. Apicurio's (3.3) answers such a request with an error for a
+file that has a package, and with invalid base64 for others. But it returns the registered form: a descriptor from the
+clients for Python and .NET, otherwise the file's text, which is compiled here.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 async def find_descriptors(registry: SchemaRegistry, schema_id: int) -> RegisteredSchema:
-    """The schema of an id, as descriptors if it is one of Protobuf.
+    """Return the schema of an id, as descriptors if it is a Protobuf schema.
 
     Raises:
-        ValueError: It is text that does not compile.
+        ValueError: The schema is text that does not compile.
         BrokerRefused, BrokerUnavailable: As `SchemaRegistry.get`.
-        ConfigurationError: It is text, and the compiler is not installed.
+        ConfigurationError: The schema is text, and the compiler is not installed.
     """
     try:
         schema = await registry.get(schema_id, serialized=True)
     except BrokerError as error:
-        # Whatever else it may be, the next question meets it too.
+        # Any other cause of this status will fail the next request too.
         if getattr(error.__cause__, "http_status_code", None) != 500:
             raise
     else:
@@ -64,7 +64,7 @@ def _are_descriptors(schema: RegisteredSchema) -> bool:
 
 
 def _descriptor(text: str) -> FileDescriptorProto | None:
-    """The file that a schema describes, if it is a descriptor, serialized, in base64."""
+    """Return the file of a schema that is a serialized descriptor in base64; None if it is not."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 
@@ -75,14 +75,14 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
 
 
 def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
-    """The same as descriptors, by Google's compiler; in a process of its own, since the text is somebody else's.
+    """Compile a schema to descriptors with Google's compiler, in a separate process, because the text is foreign.
 
-    Blocks: for a thread. Raises as `find_descriptors`; where it may compile later, `OSError`, and after half a minute
-    `subprocess.TimeoutExpired`.
+    Blocks, so it runs in a thread. Raises as `find_descriptors`; `OSError` if a later attempt may succeed; and
+    `subprocess.TimeoutExpired` after half a minute.
     """
     if importlib.util.find_spec("grpc_tools") is None:
         raise ConfigurationError(
-            "the schema registry gives a Protobuf schema as text only, and its compiler is not installed",
+            "the schema registry returns a Protobuf schema as text only, and its compiler is not installed",
             hint="pip install 'triggerer[schema-registry]'",
         )
     from google.protobuf import descriptor_pb2
@@ -112,7 +112,7 @@ def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
         if done.returncode != 0:
             shown = done.stderr.replace(f"{folder}/", "").strip()
             if done.returncode < 0 or _NO_SPACE in shown:
-                # Killed, for want of memory or with the service, or out of room: that says nothing about the schema.
+                # The compiler was killed, or ran out of memory or disk space: that says nothing about the schema.
                 raise ChildProcessError(
                     f"the Protobuf compiler ended with {done.returncode}: {shown}"
                 )
@@ -122,7 +122,7 @@ def _compile(schema: RegisteredSchema, name: str) -> RegisteredSchema:
 
 
 def _add_known(known: FileDescriptorSet, name: str, files: Mapping[str, str]) -> None:
-    """Add a file that everybody has, behind what it imports; the compiler has those of Protobuf itself."""
+    """Add a well-known file after its imports; the compiler has Protobuf's own files."""
     if name in files or name.startswith("google/protobuf/"):
         return
     if any(file.name == name for file in known.file):
@@ -134,10 +134,10 @@ def _add_known(known: FileDescriptorSet, name: str, files: Mapping[str, str]) ->
 
 
 def _files(schema: RegisteredSchema, name: str) -> Iterator[tuple[str, str]]:
-    """What was registered of each file, by the name under which it is imported."""
+    """Yield the registered text of each file, with the name under which it is imported."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"its Protobuf schema refers to {name!r}, which is no name of a file")
+        raise ValueError(f"its Protobuf schema refers to {name!r}, which is not a valid file name")
     yield name, schema.text
     for referred_name, referred in schema.references.items():
         yield from _files(referred, referred_name)
@@ -153,7 +153,7 @@ def _descriptors(output: bytes) -> Mapping[str, str]:
 def _with_descriptors(
     schema: RegisteredSchema, name: str, compiled: Mapping[str, str]
 ) -> RegisteredSchema:
-    # A file that is referred to and that nobody imports is not among the compiled ones, and not needed.
+    # A referenced file that no file imports is not compiled, and not needed.
     references = {
         referred_name: _with_descriptors(referred, referred_name, compiled)
         for referred_name, referred in schema.references.items()

@@ -1,4 +1,4 @@
-"""Reads Protobuf messages by their descriptors; no generated code is needed."""
+"""Reads Protobuf messages by their descriptors, without generated code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _WITHOUT_IMPORT: Final = tuple(
     f"google/protobuf/{name}.proto"
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 )
-"""Their messages may be in an `Any`, whatever the file imports."""
+"""Messages of these files may be in an `Any`, even if the schema does not import them."""
 
 
 def make_reader(schema: RegisteredSchema) -> Reader:
-    """A reader of the messages of this file.
+    """Return a reader of the messages of this file.
 
     Raises:
-        ValueError: It is no file's descriptor.
+        ValueError: The schema is no descriptor of a file.
     """
     from google.protobuf import descriptor_pool, json_format, message_factory
     from google.protobuf.message import DecodeError
@@ -46,7 +46,7 @@ def make_reader(schema: RegisteredSchema) -> Reader:
             return json_format.MessageToDict(
                 message, preserving_proto_field_name=True, descriptor_pool=pool
             )
-        # TypeError: an `Any` holds what this schema does not know. Error: a time beyond the calendar.
+        # TypeError: an `Any` contains a type that this schema does not have. Error: a time beyond the calendar.
         except (DecodeError, IndexError, TypeError, ValueError, json_format.Error) as error:
             raise ValueError(f"no message of its Protobuf schema: {error!r}") from error
 
@@ -60,7 +60,7 @@ def _add(pool: Any, name: str, schema: RegisteredSchema) -> str:
         _add(pool, referred_name, referred)
     file = descriptor_pb2.FileDescriptorProto()
     file.ParseFromString(base64.b64decode(schema.text, validate=True))
-    # A registry calls a file "default"; whoever imports it calls it by the name of the reference.
+    # A registry names a file "default"; other files import it by the name of the reference.
     file.name = name or file.name or "default"
     for imported in file.dependency:
         _add_known(pool, imported)
@@ -69,7 +69,7 @@ def _add(pool: Any, name: str, schema: RegisteredSchema) -> str:
 
 
 def _add_known(pool: Any, name: str) -> None:
-    """Add a file that everybody has, with what it imports, unless the schema has brought its own."""
+    """Add a well-known file with its imports, unless the schema contains it."""
     try:
         pool.FindFileByName(name)
     except KeyError:
@@ -81,7 +81,7 @@ def _add_known(pool: Any, name: str) -> None:
 
 
 def _message_indexes(data: bytes) -> tuple[list[int], int]:
-    """Which message of the file it is, from the outside in, and where it begins.
+    """Return the indexes of the message type in its file, from the outside in, and where the message begins.
 
     Source: "Wire format" in the documentation of Confluent's serializers: the count and the indexes as zigzag varints;
     a count of 0 stands for the first message.

@@ -1,4 +1,4 @@
-"""A schema registry that speaks Confluent's protocol, as many others do (Apicurio, Karapace, Redpanda)."""
+"""Asks a schema registry by Confluent's protocol, which others also support (Apicurio, Karapace, Redpanda)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import AsyncSchemaRegistryClient
 
 _NO_ANSWERS: Final = (ValueError, TypeError, KeyError, AttributeError)
-"""What the client stumbles over in an answer that is no registry's. None of them may leave here as it is: a ValueError
-would say that the message at hand can never be read, and it would be passed."""
+"""The client's errors about an answer that does not come from a registry. They are always translated: a ValueError
+would mean that the message can never be read, and reject it."""
 _CONFLUENT: Final = (
-    "does schema_registry_url lead to a registry that speaks Confluent's protocol? Apicurio's ends with"
+    "does schema_registry_url name a registry with Confluent's protocol? Apicurio's URL ends with"
     " /apis/ccompat/v7"
 )
 
 Reader = Callable[[bytes], Any]
-"""From the bytes after the wire format's head to a value that is JSON. Raises ValueError: they are no such value."""
+"""Converts the bytes after the wire format's head to a JSON value. Raises ValueError if they do not fit the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema, and what it refers to.
+    """A schema with its references.
 
     Attributes:
         kind: "AVRO", "JSON" or "PROTOBUF".
-        text: For Protobuf the file's descriptor, serialized, in base64.
-        references: By the name under which it is referred to.
+        text: The schema; for Protobuf the file's serialized descriptor in base64.
+        references: The referenced schemas by the names that this schema uses.
     """
 
     kind: str
@@ -42,13 +42,13 @@ class RegisteredSchema:
 
 
 class SchemaRegistry:
-    """Looks schemas up; the client keeps those that it has seen.
+    """Looks schemas up; the client caches them.
 
     Args:
         connection: The section of the configuration that names the registry.
         settings: Its keys: `schema_registry_url`, `schema_registry_username` and `schema_registry_password`.
     Raises:
-        ConfigurationError: There is no `schema_registry_url`, it is none, or the package is not installed.
+        ConfigurationError: `schema_registry_url` is missing or invalid, or the package is not installed.
     """
 
     def __init__(self, connection: str, settings: Mapping[str, Any]) -> None:
@@ -62,20 +62,20 @@ class SchemaRegistry:
         try:
             self._client = _connect(url, settings)
         except _NO_ANSWERS as error:
-            # See _NO_ANSWERS.
+            # The client raises these for an invalid URL too.
             raise ConfigurationError(
                 f"the schema registry of [connections.{connection}] cannot be asked: {error}",
                 hint="schema_registry_url is http://host:port, and the login schema_registry_username and _password",
             ) from error
 
     async def get(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
-        """The schema of an id.
+        """Return the schema of an id.
 
         Args:
-            serialized: As a descriptor rather than as text, which registries can do for Protobuf.
+            serialized: Ask for a descriptor in place of text, which registries support for Protobuf.
         Raises:
-            BrokerRefused: The registry has none of that id, or refuses the login.
-            BrokerUnavailable: It does not answer.
+            BrokerRefused: The registry has no schema with that id, or refuses the login.
+            BrokerUnavailable: The registry does not answer.
         """
         form: dict[str, Any] = {"fmt": "serialized"} if serialized else {}
         call = self._client.get_schema(schema_id, **form)
@@ -84,7 +84,7 @@ class SchemaRegistry:
     async def _registered(self, schema: Any, form: Mapping[str, Any]) -> RegisteredSchema:
         if not isinstance(schema.schema_str, str):
             raise BrokerRefused(
-                f"the schema registry {self._url} answers with what is no schema", hint=_CONFLUENT
+                f"the schema registry {self._url} answers without a schema", hint=_CONFLUENT
             )
         references = {}
         for reference in schema.references or ():
@@ -109,7 +109,9 @@ class SchemaRegistry:
                     f"{what}: {error}", hint=hint if status in (401, 403) else None
                 )
             if isinstance(error, _NO_ANSWERS):
-                return BrokerRefused(f"{what}: its answer is none: {error!r}", hint=_CONFLUENT)
+                return BrokerRefused(
+                    f"{what}: the answer cannot be read: {error!r}", hint=_CONFLUENT
+                )
             return BrokerUnavailable(f"{what}: {str(error) or type(error).__name__}")
 
         return await guarded(
@@ -121,7 +123,7 @@ class SchemaRegistry:
 
 
 def _http_error() -> type[Exception]:
-    """What the client raises where nobody answers. By its version it comes with either of two libraries."""
+    """Return the client's error for a missing answer, from one of two libraries, depending on the version."""
     try:
         library = import_module("httpx2")
     except ImportError:
@@ -138,7 +140,7 @@ def _connect(url: str, settings: Mapping[str, Any]) -> AsyncSchemaRegistryClient
             f"a schema registry needs a package that is not installed: {error}",
             hint="pip install 'triggerer[schema-registry]'",
         ) from error
-    # Raises where there is none: the client finds that out when it asks.
+    # This raises for an invalid port, which the client would find only at the first request.
     urlsplit(url).port  # noqa: B018
     configuration: dict[str, Any] = {"url": url, "timeout": 10, "max.retries": 2}
     if settings.get("schema_registry_username"):
