@@ -1,7 +1,7 @@
 """Asset events from files that appear in a directory and are deleted.
 
-A file is claimed before its event is made, and deleted after the event is durable, never before; `claiming.py` says
-how, and why. If the service stops in between, it finds the claimed file again, under the same idempotency key. A file
+A file is claimed before its event is made, and deleted only after the event is durable; see `claiming.py`. If the
+service stops in between, it finds the claimed file again, under the same idempotency key. A file
 that is still being written fires too: write it under another name, and rename it when it is complete.
 
 A file that a subclass's filter rejects, and that no filter failed, is moved into `.rejected` in the same directory,
@@ -51,7 +51,7 @@ _LET_WRITE: Final = "let the user that the service runs as write in it"
 
 
 class Sighting:
-    """The names of a directory's files. Filters add those that they wait for to `wanted`; these files come next."""
+    """The names of a directory's files. Filters add the names that they wait for to `wanted`; these files come next."""
 
     __slots__ = ("answered", "names", "wanted")
 
@@ -66,9 +66,10 @@ class Sighting:
 
 
 class FilesProducer(SharedStreamProducer):
-    """Scans a directory, asks the subscribers which files they wait for, claims and delivers those, and deletes them.
+    """Scans a directory, claims and delivers the files that subscribers wait for, and deletes them.
 
-    Each scan that finds files asks the subscribers, so that one that joined later gets files that were there before. A
+    Each scan that finds files asks the subscribers for the names that they want, so that a later subscriber gets
+    earlier files too. A
     failed file stays claimed and is delivered again at the next scan; a rejected one is moved aside.
     """
 
@@ -77,19 +78,19 @@ class FilesProducer(SharedStreamProducer):
         self._only = only
         self._poke_interval = poke_interval
         self._in_flight: dict[str, set[str]] = {}
-        """The claims that were delivered and not advanced, by name. The name is not looked at meanwhile."""
+        """The claims that were delivered and not advanced, by name. Scans leave these names out."""
         self._undeletable: dict[str, bool] = {}
-        """The claims that are resolved and could not be taken away: whether they were rejected."""
+        """The claims that are resolved and could not be removed, and whether they were rejected."""
         self._unclaimable: set[str] = set()
         self._is_readable = True
         # A limiter of our own: a file system that hangs must not use up the threads of others.
         self._threads = CapacityLimiter(2)
 
     async def open_stream(self) -> AsyncIterator[tuple[Sighting | FoundFile, Any]]:
-        """Yield what is in the directory, and what is claimed.
+        """Yield the names in the directory, and claimed files.
 
         Raises:
-            BrokerRefused: Files are there, and this user may not rename them.
+            BrokerRefused: There are files, and this user may not rename them.
         """
         opened_ns = time.time_ns()
         while True:
@@ -134,9 +135,9 @@ class FilesProducer(SharedStreamProducer):
                 hint=_LET_WRITE,
             )
         for name in failures.keys() - self._unclaimable:
-            # One file of another owner, for example; its siblings go on.
+            # For example a file of another owner; the other files continue.
             logger.error(
-                "%s is there, and cannot be claimed (renamed), so it does not fire: %s",
+                "%s cannot be claimed (renamed), so it does not fire: %s",
                 self._directory / name,
                 failures[name],
             )
@@ -167,15 +168,15 @@ class FilesProducer(SharedStreamProducer):
         try:
             await self._in_thread(set_aside if is_rejected else delete, found)
         except FileNotFoundError:
-            logger.info("%s is gone already; somebody else took it", found.claimed)
+            logger.info("%s no longer exists; somebody else removed it", found.claimed)
         except OSError as error:
-            # It is resolved, and its key keeps it from firing again. Each scan tries it once more.
+            # The file is resolved, and its key keeps it from firing again. Each scan tries again to remove it.
             if found.claim not in self._undeletable:
-                logger.error("%s cannot be taken away: %s", found.claimed, error.strerror)
+                logger.error("%s cannot be removed: %s", found.claimed, error.strerror)
             self._undeletable[found.claim] = is_rejected
             return
         if self._undeletable.pop(found.claim, None) is not None:
-            logger.info("%s is taken away now", found.claimed)
+            logger.info("%s is removed now", found.claimed)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         return await to_thread.run_sync(
@@ -183,18 +184,18 @@ class FilesProducer(SharedStreamProducer):
         )
 
     def get_advance_lane(self, broker_payload: Sighting | FoundFile) -> Hashable:
-        """Return a lane for each file, so that one that fails does not hold up others."""
+        """Return a lane for each file, so that a failed file does not delay others."""
         return None if isinstance(broker_payload, Sighting) else broker_payload.path.name
 
     def get_idempotency_key(self, broker_payload: Sighting | FoundFile) -> str | None:
         return None if isinstance(broker_payload, Sighting) else broker_payload.idempotency_key
 
     async def aclose(self) -> None:
-        """Do nothing: no resource is held. What is claimed stays claimed, and is found by who opens it next."""
+        """Do nothing: there are no resources. Claimed files stay claimed, and the next producer finds them."""
 
 
 class _FileDeleteTrigger(BaseEventTrigger):
-    """What both triggers have in common."""
+    """The common base class of both triggers."""
 
     def __init__(self, directory: Path, filename: str, poke_interval: float) -> None:
         self._directory = directory
@@ -205,7 +206,7 @@ class _FileDeleteTrigger(BaseEventTrigger):
         try:
             await to_thread.run_sync(list_names, self._directory, None, abandon_on_cancel=True)
         except OSError as error:
-            # No refusal: the watcher waits for it, and it may exist where the service runs.
+            # No refusal: the watcher waits for the directory, which may exist where the service runs.
             raise BrokerUnavailable(
                 f"the directory {self._directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",

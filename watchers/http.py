@@ -1,4 +1,4 @@
-"""Asset events from what appears behind a URL, which is polled."""
+"""Asset events from the content of a URL, which is polled."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 
 class HttpPollTrigger(MessageTrigger):
-    """Fires for each item that is new behind a URL, or for each change of what is there.
+    """Fires for each new item of a URL, or for each change of its content.
 
-    Watchers with equal arguments, but for the last five, share one request; each filters for itself.
+    Watchers whose arguments are equal, except the last five, share one request; each has its own filter.
 
     Args:
-        url: Absolute, or joined to the connection's `base_url`. Without user and password: those are in the connection.
+        url: Absolute, or joined to the connection's `base_url`. User and password belong into the connection.
         connection: The section `[connections.<connection>]` of the configuration; `http` may be left out.
         poke_interval: Seconds from an answer to the next request.
-        items: The path to a list in the answer, which is JSON; `@value` where the answer is the list. Each new item
-            fires. None: the answer as a whole fires, whenever it is another than before.
-        item_key: The path, in an item, to what tells it from the next: an item with a known key does not fire again,
-            whatever else changes in it. None: all of it counts, so that one that was changed fires.
-        cursor: `{"path": …, "param": …}`: what stands at that path of an answer is sent as that parameter of the query
-            from then on. While an answer has something new and another cursor, the next is asked for at once.
-        first: What becomes of what is there when the stream begins: "all" fires, "skip" does not.
+        items: The path to a list in the answer, which is JSON; `@value` if the answer is the list. Each new item fires.
+            None: the whole answer fires whenever it changes.
+        item_key: The path in an item to its key: an item with a known key does not fire again, even if its other fields
+            change. None: the whole item is the key, so that a changed item fires.
+        cursor: `{"path": …, "param": …}`: the value at that path of an answer becomes that parameter of the next query.
+            While an answer has new items and a new cursor, the next request follows at once.
+        first: Whether the content at the start of the stream fires: "all" or "skip".
         match, decode, extra, partition_key: See `MessageTrigger`; they are about the item. The default `extra` has
-            `value`, `url`, `item_key` (a digest where there is none) and `timestamp`: when it was first seen, in
+            `value`, `url`, `item_key` (a digest if there is none) and `timestamp`: when the item was first seen, in
             milliseconds.
     Raises:
         DagError: An argument is not as described.

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""What Kafka accepts as a topic's name."""
+"""The topic names that Kafka accepts."""
 
 
 def _timestamp(message: BrokerMessage) -> int | None:
-    # A record's own number is at hand; a tenth of the time that it takes to make an instant and a number of it.
+    # The record has the number; computing it from an instant takes ten times as long.
     return message.timestamp if isinstance(message, KafkaMessage) else timestamp_ms(message)
 
 
@@ -46,12 +46,12 @@ class KafkaEventTrigger(MessageTrigger):
     Watchers with equal topics, connection and group share one consumer, with the `start` of the one that opens it.
 
     Args:
-        topics: A topic, or several; or a pattern, a regular expression that begins with `^`. Topics that are created
-            later are found within `metadata_max_age_ms` and read from their beginning; those of dead letters are left
-            out.
+        topics: A topic, several topics, or a pattern: a regular expression that begins with `^`. Topics that are
+            created later are found within `metadata_max_age_ms` and read from their beginning. A pattern never matches
+            dead-letter topics.
         connection: The section `[connections.<connection>]` of the configuration.
-        group_id: The consumer group, which holds the position. The default, `triggerer-` and a digest of topics and
-            connection, does not change with the trigger's other arguments.
+        group_id: The consumer group, which has the position. The default is `triggerer-` and a digest of topics and
+            connection; the trigger's other arguments do not change it.
         start: Where to start in a partition without a commit of the group: "earliest", "latest", a time (such as
             "2026-11-22T06:00Z", or an aware `datetime`), or offsets by topic and partition (`{"orders": {"0": 1200}}`;
             others are read from their beginning). A partition that is added later is read from its beginning.
@@ -99,7 +99,7 @@ class KafkaEventTrigger(MessageTrigger):
     @property
     def group(self) -> str:
         """The consumer group that is used."""
-        # Not the topics' order in the file, and not how often each is named there.
+        # The order of the topics and repeated names do not change the group.
         return self.group_id or default_group(self.connection, self.topics)
 
     def shared_stream_key(self) -> Hashable:
@@ -113,13 +113,13 @@ class KafkaEventTrigger(MessageTrigger):
         await check_topics(self._settings(), self.topics)
 
     async def measure_lag(self) -> SourceLag:
-        # Not at the top: its admin client is needed here only.
+        # Imported here: only this method needs the admin client.
         from producers.kafka.lag import measure_lag
 
         return await measure_lag(self._settings(), self.topics, self.group, self.start)
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        # Not at the top: as above.
+        # Imported here: the service does not need it.
         from producers.kafka.guarantees import describe_delivery
 
         return await describe_delivery(self._settings(), self.topics, self.group, ask=ask)
@@ -130,14 +130,14 @@ class KafkaEventTrigger(MessageTrigger):
         )
 
     def _settings(self) -> KafkaSettings:
-        # Not at the top: a DAG file that is parsed needs no settings, and no pydantic.
+        # Imported here: parsing a DAG file needs no settings, and no pydantic.
         from producers.kafka.settings import KafkaSettings
 
         return KafkaSettings.load(self.connection)
 
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         if isinstance(message, KafkaMessage):
-            # As below, in half the time: this runs for each event.
+            # As below in half the time, because this runs for each event.
             topic, partition = message.lane.partition
             key = message.key
             return {

@@ -18,7 +18,7 @@ _Names = Callable[[list[str]], dict[str, Any]]
 
 def _topics(parts: list[str]) -> dict[str, Any]:
     (topics,) = parts
-    # A pattern may have commas of its own, and is alone.
+    # A pattern may contain commas, and stands alone.
     return {"topics": topics if topics.startswith("^") else topics.split(",")}
 
 
@@ -41,7 +41,7 @@ def _queue_or_subscription(parts: list[str]) -> dict[str, Any]:
         case [topic, subscription]:
             return {"topic": topic, "subscription": subscription}
         case [topic, word, subscription] if word.lower() == "subscriptions":
-            # The path by which the service itself names it.
+            # The path that the service itself uses.
             return {"topic": topic, "subscription": subscription}
     raise ValueError
 
@@ -65,17 +65,17 @@ _SCHEMES: Final[Mapping[str, tuple[str, str, _Names]]] = {
 class MessageQueueTrigger:
     """Makes the trigger of a URL's broker: `MessageQueueTrigger("sqs:///orders", match={…})` is an `SqsEventTrigger`.
 
-    So what it is, what it shares a stream with, and what is shown of it are the broker's own.
+    The result is the broker's own trigger, with its class, its stream and its texts.
 
     Args:
         url: `kafka:///topic,topic`, `kafka:///^pattern`, `sqs:///queue`, `pubsub:///subscription` (or
             `pubsub:///projects/PROJECT/subscriptions/NAME`), `servicebus:///queue` or `servicebus:///topic/subscription`;
-            each may end with `?connection=ID`, the connection's section in the configuration. What is no letter of a
-            URL's path (`?`, `#`, `%`; `/` within a name; a space, a line's end) is percent-encoded.
-        arguments: What that broker's trigger takes besides the names and the connection.
+            each may end with `?connection=ID`, the connection's section in the configuration. Percent-encode characters
+            that a URL's path cannot have (`?`, `#`, `%`; `/` within a name; a space, a line's end).
+        arguments: The other arguments of the broker's trigger.
     Raises:
-        DagError: The URL is not like that, an argument is not one of that broker's trigger, or what the broker needs is
-            not installed.
+        DagError: The URL has another form, the broker's trigger has no such argument, or the broker's package
+            is not installed.
     """
 
     def __new__(cls, url: str, **arguments: Any) -> MessageTrigger:  # type: ignore[misc]
@@ -85,10 +85,10 @@ class MessageQueueTrigger:
         if parts.netloc:
             raise DagError(
                 f"{url!r} names a host, or has two slashes where three belong",
-                hint=f"write {form}; where the broker is, and who may read it, stands in [connections.{parts.scheme}]",
+                hint=f"write {form}; the broker's address and login stand in [connections.{parts.scheme}]",
             )
         if parts.fragment:
-            raise DagError(f"{url!r} has a # in it", hint="write %23 where it is part of a name")
+            raise DagError(f"{url!r} has a # in it", hint="write %23 if it is part of a name")
         try:
             if not all(path):
                 raise ValueError
@@ -117,7 +117,7 @@ def _split(url: Any) -> SplitResult:
     if not isinstance(url, str) or not url:
         raise DagError(f"url must be a non-empty text, not {url!r}")
     if re.search(r"[\s\0-\x1f]", url):
-        # What reads URLs leaves some of these out without a word.
+        # URL parsers drop some of these characters silently.
         raise DagError(
             f"{url!r} has a space or the end of a line in it",
             hint="write %20 for a space that is part of a name",
@@ -128,7 +128,7 @@ def _split(url: Any) -> SplitResult:
         raise DagError(f"{url!r} is no URL: {error}") from error
     if parts.scheme not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise DagError(f"{url!r} is of no broker that is known", hint=f"known: {known}")
+        raise DagError(f"{url!r} names no known broker", hint=f"known: {known}")
     return parts
 
 

@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
-    Watchers with equal queue and connection share one receiver. A queue is read by one stream: what another program
-    receives from it is not seen here. All spellings of a queue's URL are one stream. Its name is the same one where the
-    connection states its account (`account`, or `role_arn`), and its `region` or `endpoint_url`; where it does not,
-    only the service knows whose account a name is in: give the queue by its name everywhere, or by its URL.
-    `triggerer check` warns of two streams that read one queue.
+    Watchers with equal queue and connection share one receiver. Only one stream should read a queue: a message that
+    another program receives does not come here. All spellings of a queue's URL are one stream. The queue's name is the
+    same stream too if the connection states the account (`account` or `role_arn`) and the `region` or `endpoint_url`.
+    Otherwise use only names, or only URLs, everywhere. `triggerer check` warns of two streams that read one queue.
 
     Args:
-        queue: Its name, or its URL.
+        queue: The queue's name or URL.
         connection: The section `[connections.<connection>]` of the configuration.
         match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
             `queue`, `group_id` and `sequence_number` (null unless the queue is FIFO), `attributes` and `timestamp`. The
@@ -73,9 +72,9 @@ class SqsEventTrigger(MessageTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        """Raises `ConfigurationError` where a URL is given and the connection cannot be read.
+        """Raises `ConfigurationError` if a URL is given and the connection cannot be read.
 
-        Else the key, which several processes compute, would depend on which of them can read it.
+        Otherwise the key, which several processes compute, would depend on which of them can read the connection.
         """
         return ("sqs", self.connection, self._identity())
 
@@ -105,7 +104,7 @@ class SqsEventTrigger(MessageTrigger):
         return SqsSharedStreamProducer(self.queue, settings=self._settings())
 
     def _settings(self) -> SqsSettings:
-        # Not at the top: a DAG file that is parsed needs no settings, and no pydantic.
+        # Imported here: parsing a DAG file needs no settings, and no pydantic.
         from producers.sqs.settings import SqsSettings
 
         return SqsSettings.load(self.connection)
@@ -136,7 +135,7 @@ def _queue(value: Any) -> str:
             parts = urlsplit(queue)
             parts.port  # noqa: B018  (raises for one that is none)
         except ValueError as error:
-            raise DagError(f"the queue's URL is none: {error}") from error
+            raise DagError(f"the queue's URL is invalid: {error}") from error
         if parts.username is not None or parts.password is not None:
             raise DagError(
                 "the queue's URL has a user or a password in it",

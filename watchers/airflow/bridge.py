@@ -1,4 +1,4 @@
-"""What is used of Airflow, imported when the first trigger needs it.
+"""The parts of Airflow that we use, imported when the first trigger needs them.
 
 Importing Airflow takes seconds and creates its home directory, so it is not imported without need. Two private names
 are used: through them Airflow's `reject_shared_stream_event` finds the open event. A release without them is refused;

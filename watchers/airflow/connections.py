@@ -1,4 +1,4 @@
-"""Airflow's hooks find `[connections.<id>]` of our configuration, as in a secrets backend. Imports Airflow."""
+"""A secrets backend through which Airflow's hooks find our `[connections.<id>]`. Imports Airflow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALLBACKS: Final = ("on_commit",)
 
 
 class TriggererConnections(BaseSecretsBackend):  # type: ignore[misc]  # Airflow is not there when types are checked
-    """Looks up connections in our configuration. Airflow looks elsewhere for those that it does not have."""
+    """Looks up connections in our configuration. Airflow searches its other sources for missing ones."""
 
     def get_connection(self, conn_id: str, team_name: str | None = None) -> Any:
         """Return Airflow's connection, or None: Airflow then tries `AIRFLOW_CONN_<ID>`."""
@@ -41,8 +41,8 @@ class TriggererConnections(BaseSecretsBackend):  # type: ignore[misc]  # Airflow
 def as_airflow(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of Airflow's `Connection`: its own fields by name, and everything else in `extra`.
 
-    For Kafka, names become those of librdkafka (`bootstrap_servers` becomes `bootstrap.servers`), so that the same
-    table also serves `KafkaEventTrigger`.
+    For Kafka, keys get the names of librdkafka (`bootstrap_servers` becomes `bootstrap.servers`), so that one table
+    also works for `KafkaEventTrigger`.
     """
     fields = {name: settings[name] for name in FIELDS if name in settings}
     rest = {name: value for name, value in settings.items() if name not in FIELDS}

@@ -60,9 +60,9 @@ class PatternSighting:
 
 
 def scan(directory: Path) -> dict[str, SeenFile]:
-    """Return the regular files of a directory by name, also those that symbolic links lead to.
+    """Return the regular files of a directory by name, including targets of symbolic links.
 
-    Folders, pipes and devices are left out, and so are links that lead nowhere and files that vanish meanwhile.
+    Folders, pipes, devices and broken links are left out, and files that vanish meanwhile.
 
     Raises:
         OSError: The directory cannot be read.

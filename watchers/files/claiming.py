@@ -1,12 +1,12 @@
-"""Takes files that appear out of a directory, so that each appearance is told from every other. Blocking I/O, no state.
+"""Claims files that appear in a directory, with a unique id for each appearance. Blocking I/O, no state.
 
-A file is renamed to `.claimed/<name>/<id>` in the same directory before its event is made. The rename is atomic: one
-appearance gets one id, which nothing gets again. Path, inode and times cannot tell appearances apart: `cp -p`,
-`rsync -t` and `tar -x` set the time, and inodes are used again, at once for a hard link. The time of a file's status
-(ctime) comes closest, but changes within one appearance too (`chmod`, another link that is deleted).
+A file is renamed to `.claimed/<name>/<id>` in the same directory before its event is made. The rename is atomic, so
+each appearance gets one unique id. Path, inode and times do not identify an appearance: `cp -p`, `rsync -t` and `tar
+-x` set the time, and inodes are reused, at once for a hard link. The time of a file's status (ctime) comes closest, but
+also changes within one appearance (`chmod`, or the deletion of another link).
 
-What is claimed stays until it is released. Whoever looks next finds it, with its id: after a crash, in another
-instance, or as another watcher of the same file.
+A claimed file stays until it is released. The next scan finds it with its id: after a crash, in another instance, or
+for another watcher of the same file.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from typing import Any, Final
 CLAIMED: Final = ".claimed"
 REJECTED: Final = ".rejected"
 _FORMER: Final = "0_"
-"""Begins the claims that keep the identity that releases without claims gave a file: device, inode and time."""
+"""The beginning of claims with the identity from releases that did not claim files: device, inode and time."""
 _LONGEST_NAME: Final = 255
-"""Bytes of a file name, on all file systems that matter."""
+"""The most bytes of a file name, on all relevant file systems."""
 _CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
-"""Of file systems that have no way to make a directory durable."""
+"""The errors of file systems that cannot make a directory durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file that appeared, and was claimed."""
+    """A file that has appeared and was claimed."""
 
     path: Path
-    """Where it appeared. It is not there any more; another may be."""
+    """The path where the file appeared. By now there may be another file."""
     claim: str
     """The id of this appearance: the name of the claimed file."""
     modified_ns: int
@@ -45,21 +45,21 @@ class FoundFile:
 
     @property
     def claimed(self) -> Path:
-        """Where its content is, until its event is durable."""
+        """The path of the file until its event is durable."""
         return self.path.parent / CLAIMED / self.path.name / self.claim
 
     @property
     def idempotency_key(self) -> str:
-        """Equal for one appearance only, and at each of its deliveries."""
+        """A key that is unique for one appearance, and equal in all its deliveries."""
         if self.claim.startswith(_FORMER):
             return f"{self.path}:{self.claim.removeprefix(_FORMER).replace('_', ':')}"
         return f"{self.path}#{self.claim}"
 
 
 def list_names(directory: Path, only: str | None = None) -> set[str]:
-    """Return the names of the files that are there, or are claimed. `only`: of this one, if it is there.
+    """Return the names of present and claimed files; with `only`, that name or nothing.
 
-    Also of what cannot be looked at, as a link in a circle: `claim` says what is wrong with it.
+    Files that cannot be examined, such as circular links, are included: `claim` reports the error.
 
     Raises:
         OSError: The directory cannot be read.
@@ -78,7 +78,7 @@ def list_names(directory: Path, only: str | None = None) -> set[str]:
 
 
 def _may_be(ask: Callable[..., bool], *arguments: Any) -> bool:
-    """Whether it is so, or nobody can tell. One file that cannot be looked at holds up no others."""
+    """Return the answer, or True if asking fails: a file that cannot be examined must not delay others."""
     try:
         return ask(*arguments)
     except OSError:
@@ -100,15 +100,15 @@ def _claims(directory: Path, name: str) -> Iterator[str]:
 def claim(
     directory: Path, names: Iterable[str], *, opened_ns: int
 ) -> tuple[list[FoundFile], dict[str, OSError]]:
-    """Claim the files of these names that are there; return them and those claimed before, and what failed, by name.
+    """Claim the present files with these names; return all claimed files, and the failures by name.
 
-    Those of one name are in the order of their claims. What is returned stays claimed if the power fails. What failed
-    may have been claimed; the next call tries again, or finds it.
+    Files of one name are in the order of their claims. Claims survive a power failure. A file whose claim failed may be
+    claimed anyway; the next call tries again, or finds it.
 
     Args:
-        opened_ns: When the stream was opened. Releases without claims knew a file by inode and time. What was there
-            already, in a directory in which nothing was claimed yet, may have had its event from one that was killed
-            before it deleted the file: it keeps that identity.
+        opened_ns: When the stream was opened. Releases without claims identified a file by inode and time. If nothing
+            was ever claimed in the directory, such a release may have made an event for a file and then crashed before
+            deleting it. So files from before `opened_ns` keep the old identity.
     """
     former_ns = opened_ns if not (directory / CLAIMED).exists() else 0
     found: list[FoundFile] = []
@@ -116,13 +116,13 @@ def claim(
     for name in sorted(names):
         path = directory / name
         try:
-            # Before the new one is claimed, which comes last even if the clock was set back.
+            # Earlier claims come first, even if the clock was set back.
             earlier = [_look(path, id_) for id_ in sorted(_claims(directory, name))]
             found += [file for file in earlier if file is not None]
             if (new := _claim(path, former_ns)) is not None:
                 found.append(new)
         except FileNotFoundError:
-            pass  # gone since it was listed, or claimed by somebody else
+            pass  # deleted after the listing, or claimed by another process
         except OSError as error:
             failures[name] = error
     return found, failures
@@ -135,7 +135,7 @@ def _claim(path: Path, former_ns: int) -> FoundFile | None:
     if status.st_ctime_ns < former_ns:
         new = f"{_FORMER}{status.st_dev}_{status.st_ino}_{status.st_mtime_ns}"
     else:
-        # Time first: claims are delivered in the order in which they were made.
+        # The id begins with the time, so that claims are delivered in the order of claiming.
         new = f"{time.time_ns()}-{secrets.token_hex(8)}"
     claims = path.parent / CLAIMED / path.name
     _make_folders(path.parent, claims)
@@ -151,10 +151,10 @@ def _make_folders(directory: Path, claims: Path) -> None:
 
 
 def make_folder(folder: Path, *, like: Path) -> None:
-    """Make a folder, unless it is there, as open as `like` is: in `/tmp` other users claim files too.
+    """Make a folder, unless it exists, with the mode of `like`: in `/tmp` other users claim files too.
 
     Raises:
-        NotADirectoryError: There is something else of that name.
+        NotADirectoryError: The name belongs to something else.
         OSError: The folder cannot be made.
     """
     with suppress(FileExistsError):
@@ -165,7 +165,7 @@ def make_folder(folder: Path, *, like: Path) -> None:
 
 
 def sync(directory: Path) -> None:
-    """Make the names in a directory durable, where its file system has a way to do so.
+    """Make the names in a directory durable, if its file system can do so.
 
     Raises:
         OSError: They could not be written.
@@ -181,12 +181,12 @@ def sync(directory: Path) -> None:
 
 
 def _look(path: Path, id_: str, linked: os.stat_result | None = None) -> FoundFile | None:
-    """Return a claimed file; None if it is gone. `linked`: what `path` led to if the file is a symbolic link."""
+    """Return a claimed file; None if it was deleted. `linked` is the status of a symbolic link's target."""
     file = FoundFile(path, id_, 0, 0)
     try:
         status = file.claimed.lstat()
         if stat.S_ISLNK(status.st_mode):
-            # A relative link leads nowhere from here.
+            # A relative link is broken after the move.
             status = linked or status
     except FileNotFoundError:
         return None
@@ -194,26 +194,26 @@ def _look(path: Path, id_: str, linked: os.stat_result | None = None) -> FoundFi
 
 
 def delete(found: FoundFile) -> None:
-    """Delete a claimed file: its event is durable.
+    """Delete a claimed file, whose event is durable.
 
     Raises:
-        FileNotFoundError: It is gone already.
-        OSError: It cannot be deleted.
+        FileNotFoundError: The file no longer exists.
+        OSError: The file cannot be deleted.
     """
     found.claimed.unlink()
     _remove_if_empty(found.claimed.parent)
 
 
 def set_aside(found: FoundFile) -> Path:
-    """Move a claimed file that was rejected into `.rejected`, which no scan reads; return where it is now.
+    """Move a rejected file into `.rejected`, which no scan reads; return its new path.
 
     Raises:
-        FileNotFoundError: It is gone already.
-        OSError: It cannot be moved.
+        FileNotFoundError: The file no longer exists.
+        OSError: The file cannot be moved.
     """
     folder = found.path.parent / REJECTED
     folder.mkdir(exist_ok=True)
-    # The claim's id keeps a file of the same name that was rejected before.
+    # With the claim's id, it does not replace an earlier rejected file of the same name.
     aside = folder / named_with(found.path.name, f".{found.claim}")
     found.claimed.rename(aside)
     _remove_if_empty(found.claimed.parent)
@@ -221,7 +221,7 @@ def set_aside(found: FoundFile) -> Path:
 
 
 def named_with(name: str, end: str) -> str:
-    """Return the name with this end, cut where both together are too long for a file system."""
+    """Return the name with this end, shortened if both together are too long for a file system."""
     raw, tail = os.fsencode(name), os.fsencode(end)
     if len(raw) + len(tail) <= _LONGEST_NAME:
         return name + end
@@ -230,6 +230,7 @@ def named_with(name: str, end: str) -> str:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    # Somebody may have claimed another, or removed it. The folder above it stays: it says that files are claimed here.
+    # Another process may have claimed a file, or removed the folder. The folder above stays: it marks a directory with
+    # claims.
     with suppress(OSError):
         folder.rmdir()

@@ -3,8 +3,8 @@
 Before a file is moved, a marker is made in `.moving` in the same directory: a symbolic link, never followed, that is
 named by the appearance's id and whose text is the file's inode and new path. Making a link is one step, so that no
 marker is half-written. The file is then renamed to its new path in one step, its event is made, and after the event is
-durable the marker is deleted. Whoever looks next, after a crash, finds the marker and behind it the file, under the
-same id: no file is lost, and none fires twice.
+durable the marker is deleted. After a crash, the next scan finds the marker and by it the file, under the same id: no
+file is lost, and none fires twice.
 
 The rename replaces nothing: an empty file is made exclusively under the new name first, and the rename replaces that.
 If the name is taken, the file gets its id into its new name.
@@ -28,30 +28,30 @@ from watchers.files.claiming import REJECTED, make_folder, named_with, sync
 MOVING: Final = ".moving"
 _LONGEST_SUFFIX: Final = 20
 _STALE_NS: Final = 60 * 1_000_000_000
-"""From this age on, nobody is about to move the file of a marker."""
+"""After this age, no process is still about to move a marker's file."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """What `.moving` tells of a directory."""
+    """The markers of a directory."""
 
     moved: list[AppearedFile] = field(default_factory=list)
-    """The files that were moved and not released, in the order in which they were moved."""
+    """The files that were moved and not released, in the order of moving."""
     intended: dict[str, str] = field(default_factory=dict)
-    """The ids of moves that did not come about, by the marker's text."""
+    """The ids of moves that did not happen, by the marker's text."""
 
 
 def move(
     directory: Path, move_to: Path, files: Iterable[SeenFile], intended: Mapping[str, str]
 ) -> tuple[list[AppearedFile], dict[str, OSError]]:
-    """Move these files, in order, and return them with their new paths, and what failed, by name.
+    """Move these files, in order; return them with their new paths, and the failures by name.
 
-    A file that is gone, or has changed since it was seen, is passed over. What is returned is found again by `pending`
-    until it is released, also after a power failure.
+    A file that was deleted or changed after the scan is skipped. `pending` finds moved files again until they are
+    released, also after a power failure.
 
     Args:
-        intended: As of `Pending`. A move that a crash has cut off is done under its id: two markers for one move would
-            have the file fire twice.
+        intended: The ids of interrupted moves, see `Pending`. They are used again: with two markers for one move, the
+            file would fire twice.
     Raises:
         OSError: Nothing was moved: a folder or a marker cannot be made.
     """
@@ -68,9 +68,9 @@ def move(
             continue
         text = f"{file.inode}:{move_to / file.name}"
         if (id_ := intended.get(text)) is None:
-            # Time first: what is found again comes in the order in which it was moved.
+            # The id begins with the time, so that `pending` returns files in the order of moving.
             id_ = f"{time.time_ns()}-{secrets.token_hex(8)}"
-            os.symlink(text, markers / id_)  # noqa: PTH211  (it leads nowhere)
+            os.symlink(text, markers / id_)  # noqa: PTH211  (the link has no target)
         marked.append((file, id_))
     sync(markers)
     moved: list[AppearedFile] = []
@@ -101,7 +101,7 @@ def _place(directory: Path, move_to: Path, file: SeenFile, id_: str) -> Path | N
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        # The id is nobody else's, and so is the name.
+        # The id is unique, and so is the name.
         target = _unique(target, id_)
         source.rename(target)
         return target
@@ -122,9 +122,9 @@ def _unique(path: Path, id_: str) -> Path:
 
 
 def pending(directory: Path) -> Pending:
-    """Return what was moved and not released, and what was about to be moved.
+    """Return the files that were moved and not released, and the moves that were interrupted.
 
-    Markers whose file was never moved, or is gone, are deleted once they are a minute old.
+    Markers without a moved file are deleted after a minute.
 
     Raises:
         OSError: The markers cannot be read.
@@ -136,7 +136,7 @@ def pending(directory: Path) -> Pending:
             text = os.fspath(marker.readlink())
             inode, path = text.split(":", 1)
         except (OSError, ValueError):
-            continue  # released meanwhile, or none of ours
+            continue  # released meanwhile, or not a marker
         file = _find(Path(path), int(inode), id_)
         if file is not None:
             found.moved.append(file)
@@ -157,7 +157,7 @@ def _find(plain: Path, inode: int, id_: str) -> AppearedFile | None:
     for path, wanted in ((_unique(plain, id_), None), (plain, inode)):
         with suppress(FileNotFoundError, NotADirectoryError):
             status = path.lstat()
-            # Under the plain name there may be a file that was there before, or the one that keeps the name free.
+            # The plain name may belong to an earlier file, or to the empty file that reserves the name.
             if wanted in (None, status.st_ino):
                 return AppearedFile(plain.name, path, status.st_size, status.st_mtime_ns, id_, None)
     return None
@@ -177,7 +177,7 @@ def reject(directory: Path, file: AppearedFile) -> Path:
     """Move a rejected file into `.rejected` in the directory, and delete its marker; return where the file is now.
 
     Raises:
-        FileNotFoundError: Somebody has taken the file away.
+        FileNotFoundError: Somebody has removed the file.
         OSError: The file cannot be moved.
     """
     folder = directory / REJECTED

@@ -1,4 +1,4 @@
-"""Patterns of file names: those of object keys, where a name that begins with a dot is hidden as in a shell."""
+"""Patterns of file names: as for object keys, but names that begin with a dot are hidden as in a shell."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from triggerer.pluginkit.glob_patterns import compile_glob
 
 
 class NamePattern:
-    """A pattern that names of files match, or do not.
+    """A pattern of file names.
 
     Args:
-        text: As `pattern_argument` has checked it.
+        text: The pattern, checked by `pattern_argument`.
     """
 
     __slots__ = ("_matches", "_takes_hidden", "text")

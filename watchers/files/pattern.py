@@ -36,11 +36,11 @@ class FilePatternTrigger(BaseEventTrigger):
     directory, interval, claim and `move_to` share one scan.
 
     Args:
-        directory: Its own files only, not those of folders in it. If it is missing, the trigger waits for it.
-        pattern: Of a name, case-sensitive: `*` any characters, `?` one, `[a-c]` one of these, `[!a-c]` one of the
-            others. A name that begins with a dot matches only a pattern that does.
+        directory: The directory, without its folders. If it is missing, the trigger waits for it.
+        pattern: A pattern of names, case-sensitive: `*` any characters, `?` one, `[a-c]` one of a range, `[!a-c]` one
+            outside of it. A name that begins with a dot matches only a pattern that does.
         claim: "move": a file is moved to `move_to` before it fires. "remember": it stays, and the store remembers it
-            until it is gone or changes.
+            until it is deleted or changes.
         move_to: A folder on the same file system, relative to `directory`; by default `processed`.
         poke_interval: Seconds between scans.
     Raises:

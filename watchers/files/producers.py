@@ -28,7 +28,7 @@ from watchers.files.remembering import Memory, appeared, digests_of
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 500
-"""Files that are moved before the first of them fires."""
+"""The most files that are moved before the first of them fires."""
 _MAY_MOVE: Final = os.R_OK | os.W_OK | os.X_OK
 
 
@@ -39,7 +39,7 @@ class _PatternProducer(SharedStreamProducer):
         self._directory = directory
         self._poke_interval = poke_interval
         self._before: Mapping[str, SeenFile] = {}
-        """What the scan before has found."""
+        """The files of the scan before."""
         self._in_flight: set[str] = set()
         """The idempotency keys of the files that were delivered and not advanced."""
         self._is_readable = True

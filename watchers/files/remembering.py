@@ -13,9 +13,9 @@ from triggerer.errors import BrokerRefused
 from watchers.files.appeared import AppearedFile, SeenFile
 
 _SIZE: Final = 8
-"""Bytes of a file's digest. With 100,000 files two are equal once in some thousand million directories."""
+"""The bytes of a file's digest. With 100,000 files, about one in a thousand million directories has two equal ones."""
 _MOST: Final = 90_000
-"""Files, counted once for each pattern: the store takes a value of 1 MiB, and this has some 11 bytes for each."""
+"""The most files, counted once for each pattern: the store accepts 1 MiB, and each file needs some 11 bytes."""
 
 
 class Memory:
@@ -23,7 +23,7 @@ class Memory:
 
     Args:
         directory: For messages and paths.
-        value: What `dump` gave; None: nothing is remembered yet.
+        value: The result of `dump`; None: nothing is remembered yet.
     """
 
     def __init__(self, directory: Path, value: Any) -> None:
@@ -34,7 +34,7 @@ class Memory:
             self._known[pattern] = {raw[at : at + _SIZE] for at in range(0, len(raw), _SIZE)}
 
     def new_for(self, file: SeenFile, patterns: Iterable[str]) -> frozenset[str]:
-        """Return those of these patterns that the file has not fired for."""
+        """Return the patterns for which the file has not fired."""
         digest = _digest(_key(file), file.name)
         return frozenset(
             pattern for pattern in patterns if digest not in self._known.get(pattern, ())
@@ -47,13 +47,13 @@ class Memory:
             self._known.setdefault(pattern, set()).add(digest)
 
     def forget_all_but(self, there: Set[bytes]) -> None:
-        """Forget the files that are not in the directory any longer, given the digests of those that are."""
+        """Forget all files but the present ones, given by their digests."""
         self._known = {
             pattern: kept for pattern, known in self._known.items() if (kept := known & there)
         }
 
     def dump(self) -> dict[str, Any]:
-        """Return what is remembered as JSON.
+        """Return the memory as JSON.
 
         Raises:
             BrokerRefused: There are more files than the store's value can hold.

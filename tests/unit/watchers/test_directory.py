@@ -197,14 +197,14 @@ async def test_a_rejected_file_that_cannot_be_set_aside_is_named_and_stays(
     async with StreamHarness() as streams:
         await streams.add(Picky(tmp_path, "a", poke_interval=QUICK))
         (tmp_path / "a").touch()
-        await until(lambda: any("cannot be taken away" in text for text in caplog.messages))
+        await until(lambda: any("cannot be removed" in text for text in caplog.messages))
         await scans()
         assert len(claims(tmp_path, "a")) == 1
         assert any(str(claims(tmp_path, "a")[0]) in text for text in caplog.messages)
         (tmp_path / ".rejected").unlink()
         await until(lambda: not claims(tmp_path, "a"))
         assert len(list((tmp_path / ".rejected").iterdir())) == 1
-    for once in ("was rejected", "cannot be taken away"):
+    for once in ("was rejected", "cannot be removed"):
         assert sum(once in text for text in caplog.messages) == 1
 
 

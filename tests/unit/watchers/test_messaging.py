@@ -65,7 +65,7 @@ def test_each_broker_has_its_scheme(url: str, classpath: str, source: dict[str, 
         (
             "amqp:///q",
             {},
-            "of no broker that is known .*kafka://, sqs://, pubsub://, servicebus://",
+            "names no known broker .*kafka://, sqs://, pubsub://, servicebus://",
         ),
         ("kafka://topic", {}, "two slashes where three belong .*kafka:///topic"),
         ("kafka://me:s3cret@host:9092/t", {}, r"names a host.*\[connections.kafka\]"),

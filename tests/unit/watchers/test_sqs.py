@@ -199,7 +199,7 @@ def test_a_url_needs_its_connection_and_a_name_does_not(monkeypatch: pytest.Monk
             "arn:aws:sqs:eu-central-1:123456789012:orders",
             "its name, 'orders', or its URL, 'https://sqs.eu-central-1.amazonaws.com/123456789012/orders'",
         ),
-        ("https://host:port/1/q", "the queue's URL is none: Port"),
+        ("https://host:port/1/q", "the queue's URL is invalid: Port"),
         ("https://me:s3cret@sqs.eu-central-1.amazonaws.com/1/q", "has a user or a password in it"),
         ("sqs://orders", "is no URL of a queue"),
         ("https://sqs.eu-central-1.amazonaws.com/", "is no URL of a queue"),
