@@ -187,7 +187,7 @@ def test_rows_that_are_missing_or_doubled_are_found(tmp_path: Path) -> None:
     write("weather", [1])
     sky = {name: [0.0, 0.0] for name in ("temp", "wind_speed", "precip", "visib")}
     write("delays", [1, 2], **sky)
-    dataset = Dataset([], flights=3, weather=2, joined=2, taken="")
+    dataset = Dataset([], flights=3, weather=2, joined=2, summary="")
     wrong = [check for check in parquet_checks(tmp_path, dataset) if not check.holds]
     assert wrong == [
         Check("  distinct rows", "flights", 3, 2),
