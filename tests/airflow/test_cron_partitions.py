@@ -1,7 +1,7 @@
 """Our `CronPartitionTimetable` beside that of Airflow 3.3.2: chains of runs, and their partition keys.
 
 The answers were recorded with `TRIGGERER_AIRFLOW_PYTHON=/tmp/airflow-venv/bin/python .venv/bin/python -m
-tests.airflow.test_cron_partitions`. What differs, and why, is in docs/timetables.md.
+tests.airflow.test_cron_partitions`. What differs, and why, is in docs/reference/timetables.md.
 """
 
 import json

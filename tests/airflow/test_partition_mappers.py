@@ -1,6 +1,6 @@
 """Our partition mappers beside those of Airflow 3.3.2; the recorded answers were made as `test_timetables.py` says.
 
-Airflow's differ on days on which clocks are set, if keys show the offset (docs/partitions.md); the cases have none.
+Keys that show the offset differ on days on which clocks are set (docs/reference/partitions.md); the cases have none.
 """
 
 import json

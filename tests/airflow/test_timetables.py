@@ -2,7 +2,7 @@
 
 The answers in `timetable_answers.json` were recorded with that release:
 `TRIGGERER_AIRFLOW_PYTHON=/tmp/airflow-venv/bin/python .venv/bin/python -m tests.airflow.test_timetables`
-What differs, and why, is in docs/timetables.md.
+What differs, and why, is in docs/reference/timetables.md.
 """
 
 import os

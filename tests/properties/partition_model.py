@@ -1,4 +1,4 @@
-"""The runs of partition keys that must exist: a simple model of docs/partitions.md that shares no code."""
+"""The runs of partition keys that must exist: a simple model of docs/reference/partitions.md that shares no code."""
 
 from __future__ import annotations
 

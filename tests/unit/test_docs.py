@@ -44,6 +44,7 @@ SETTINGS: Mapping[str, Any] = {
 """By the name of a connection; the others are Kafka's."""
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -212,7 +213,7 @@ def as_written(value: Any) -> str:
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_configuration_page_has_every_key_with_its_default_and_meaning(section: str) -> None:
-    shown = rows_under(DOCS / "configuration.md", f"## [{section}]")
+    shown = rows_under(REFERENCE / "configuration.md", f"## [{section}]")
     assert [(key, default) for key, default, _ in shown] == [
         (f"`{field.name}`", as_written(default_of(field))) for field in fields(SECTIONS[section])
     ]
@@ -220,12 +221,14 @@ def test_the_configuration_page_has_every_key_with_its_default_and_meaning(secti
 
 
 def test_the_configuration_page_has_no_section_that_there_is_not() -> None:
-    shown = re.findall(r"^## \[(\w+)\]$", (DOCS / "configuration.md").read_text(), re.MULTILINE)
+    shown = re.findall(
+        r"^## \[(\w+)\]$", (REFERENCE / "configuration.md").read_text(), re.MULTILINE
+    )
     assert [section for section in shown if section != "pools"] == list(SECTIONS)
 
 
 def test_the_watchers_page_has_every_key_of_a_kafka_connection_with_its_default() -> None:
-    shown = rows_under(DOCS / "watchers.md", "### Connection keys")
+    shown = rows_under(REFERENCE / "watchers.md", "### Connection keys")
     assert sorted((key, default) for key, default, _ in shown) == sorted(
         (
             f"`{field.name}`",
@@ -239,15 +242,15 @@ def test_the_watchers_page_has_every_key_of_a_kafka_connection_with_its_default(
 
 @pytest.mark.parametrize("broker", sorted(SETTINGS))
 def test_the_page_of_a_broker_has_every_key_of_its_connection_with_its_default(broker: str) -> None:
-    shown = rows_under(DOCS / f"{broker}.md", "## Connection keys")
+    shown = rows_under(REFERENCE / f"{broker}.md", "## Connection keys")
     assert sorted((key, default) for key, default, _ in shown) == sorted(
         (f"`{field.name}`", as_written(default_of(field))) for field in fields(SETTINGS[broker])
     )
 
 
 def test_the_watchers_page_has_every_operator_and_attribute() -> None:
-    page = (DOCS / "watchers.md").read_text()
-    conditions = " ".join(row[0] for row in rows_under(DOCS / "watchers.md", "### match"))
+    page = (REFERENCE / "watchers.md").read_text()
+    conditions = " ".join(row[0] for row in rows_under(REFERENCE / "watchers.md", "### match"))
     assert set(re.findall(r'\{"(\w+)":', conditions)) == set(_OPERATORS)
     known = set().union(*(trigger.ATTRIBUTES for trigger in MESSAGE_TRIGGERS))
     assert set(re.findall(r"`@(\w+)", page)) == {*known, "value"}
@@ -263,7 +266,7 @@ def test_the_page_of_a_broker_has_every_argument_and_attribute_of_its_trigger(
 ) -> None:
     page = trigger.__module__.removeprefix("watchers.")
     (properties,) = re.findall(
-        r"Properties of a message: (.*) \|", (DOCS / f"{page}.md").read_text()
+        r"Properties of a message: (.*) \|", (REFERENCE / f"{page}.md").read_text()
     )
     assert set(re.findall(r"`@(\w+)", properties)) == set(trigger.ATTRIBUTES)
     named = {name for row in argument_rows(page) for name in re.findall(r"`(\w+)`", row[0])}
@@ -272,7 +275,7 @@ def test_the_page_of_a_broker_has_every_argument_and_attribute_of_its_trigger(
 
 def argument_rows(page: str) -> Iterator[list[str]]:
     """The rows of the table of a trigger's arguments."""
-    lines = (DOCS / f"{page}.md").read_text().splitlines()
+    lines = (REFERENCE / f"{page}.md").read_text().splitlines()
     start = lines.index("| Argument | Default | Meaning |") + 2
     for line in takewhile(lambda line: line.startswith("|"), lines[start:]):
         yield [cell.strip() for cell in line.strip("|").split("|")]
@@ -280,7 +283,7 @@ def argument_rows(page: str) -> Iterator[list[str]]:
 
 def test_the_dags_page_has_every_option_and_argument_of_a_task() -> None:
     def named(heading: str) -> set[str]:
-        rows = rows_under(DOCS / "dags.md", heading)
+        rows = rows_under(REFERENCE / "dags.md", heading)
         return {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
 
     assert named("## Tasks") == OPTION_NAMES
@@ -312,7 +315,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_the_tests_that_the_table_of_brokers_names_are_there() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "brokers.md").read_text())
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (REFERENCE / "brokers.md").read_text())
     assert len(named) >= 28
     for path, name in named:
         assert f"async def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"

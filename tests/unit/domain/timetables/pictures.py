@@ -1,4 +1,4 @@
-"""The pictures of docs/timetables.md and partitions.md, drawn from the answers of timetables.
+"""The pictures of docs/reference/timetables.md and partitions.md, drawn from the answers of timetables.
 
 `.venv/bin/python -m tests.unit.domain.timetables.pictures` draws them again.
 """
@@ -54,8 +54,8 @@ from triggerer.timetables import (
     WorkdaysOfMonthTimetable,
 )
 
-DOCS = Path(__file__).resolve().parents[4] / "docs"
-PAGE, PARTITIONS = PAGES = (DOCS / "timetables.md", DOCS / "partitions.md")
+REFERENCE = Path(__file__).resolve().parents[4] / "docs" / "reference"
+PAGE, PARTITIONS = PAGES = (REFERENCE / "timetables.md", REFERENCE / "partitions.md")
 HOUR, DAY, PARIS = timedelta(hours=1), timedelta(days=1), ZoneInfo("Europe/Paris")
 _BLOCK = re.compile(r"<!-- picture: ([\w-]+) -->\n```\n.*?```\n", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/timetables.md and partitions.md are what the timetables answer."""
+"""The pictures of docs/reference/timetables.md and partitions.md are what the timetables answer."""
 
 from pathlib import Path
 

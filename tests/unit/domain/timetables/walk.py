@@ -69,7 +69,7 @@ class Expression:
 
 
 def fires(text: str, zone: str, start: datetime, end: datetime) -> list[datetime]:
-    """Return the instants from `start` to `end` (UTC minutes, both included), by the rules of docs/timetables.md."""
+    """Return the instants from `start` to `end` (UTC minutes, both included), as docs/reference/timetables.md rules."""
     return fires_of([text], zone, start, end)[0]
 
 
