@@ -96,7 +96,7 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match="cannot be made"):
+    with pytest.raises(ConfigurationError, match="cannot be created"):
         await _open(f"sqlite:///{tmp_path / 'file' / 'x.db'}")
 
 
