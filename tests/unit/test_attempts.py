@@ -25,7 +25,7 @@ class Hosted:
         self.state = state
         self.error = AWAY if state is MemberState.FAILING else None
         itself: Any = self
-        self.attempts.note(itself, now)
+        self.attempts.record(itself, now)
 
     def error_at(self, now: float) -> BaseException | None:
         itself: Any = self

@@ -42,7 +42,7 @@ class Attempts:
         self._began: WeakKeyDictionary[Member, float] = WeakKeyDictionary()
         self._failed: WeakKeyDictionary[Member, _Failed] = WeakKeyDictionary()
 
-    def note(self, member: Member, now: float) -> None:
+    def record(self, member: Member, now: float) -> None:
         """Record the member's state, which may have changed."""
         if not self._healthy_after_s:
             return

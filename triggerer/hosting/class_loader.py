@@ -23,7 +23,7 @@ _TURN_S: Final = 1.0
 """How long a class is loaded alone; then the next load begins beside it."""
 
 TriggerLoader = Callable[[str], type[BaseEventTrigger]]
-"""Turns a class path into the class; may raise whatever the plugin's module raises."""
+"""Turns a class path into the class; may raise any error of the plugin's module."""
 
 Loaded = type[BaseEventTrigger] | Exception
 """A class, or the error of its load."""

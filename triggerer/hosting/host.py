@@ -115,7 +115,7 @@ class TriggerHost:
         self._wake = AutoResetEvent()
         self._is_stopped = anyio.Event()
         self._failed_heartbeats = 0
-        self._manager = make_manager(runtime, self._states.note)
+        self._manager = make_manager(runtime, self._states.mark_changed)
 
     @property
     def manager(self) -> Manager:
@@ -345,13 +345,13 @@ class TriggerHost:
             placed.row = row
             source = source_of(row, placed.fence)
             self._manager.replace_source(placed.member, source, name=row.display_name)
-            self._states.note(placed.member)
+            self._states.mark_changed(placed.member)
         for placed, row in difference.kept:
             self._manager.replay_parked(placed.member, row.stored_lanes)
         member = self._manager.add(specs)
         for row, one in zip(owned_rows, member, strict=True):
             self._roster.place(Placed(row, self._owned[row.stream_digest], one))
-            self._states.note(one)
+            self._states.mark_changed(one)
         for row in difference.replayed:
             if (asked := self._roster.find(row)) is not None:
                 self._manager.rewind(asked.member, row.replays)

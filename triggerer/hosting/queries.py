@@ -1,8 +1,4 @@
-"""What a host asks of the database; `triggerer.store` answers, and in the simulation a model of it.
-
-A session is passed on as `Database.transaction` and `Database.reading` give it. Each function is described where it is
-implemented.
-"""
+"""The database queries of a host. `triggerer.store` implements them, and so does a model in the simulation."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ class StateWriter:
         self._has_dirty = AutoResetEvent()
         self._attempts = Attempts(healthy_after.total_seconds())
 
-    def note(self, member: Member) -> None:
+    def mark_changed(self, member: Member) -> None:
         """Write a trigger's state soon: it has changed, or serves other watchers now."""
-        self._attempts.note(member, anyio.current_time())
+        self._attempts.record(member, anyio.current_time())
         self._dirty[member] = None
         self._has_dirty.set()
 

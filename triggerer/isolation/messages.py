@@ -49,7 +49,7 @@ class EndStream(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """The service has received so many derived events; the trigger may send that number again."""
+    """The service has received this number of derived events; the trigger may send as many again."""
 
     number: int
 

@@ -87,7 +87,7 @@ class PackedError(NamedTuple):
         return cls(pickled, text[:_MOST_TEXT], trace[-_MOST_TEXT:])
 
     def unpack(self) -> Exception:
-        """Return the error, or a `PluginError` with its text; a note holds the traceback from the other process."""
+        """Return the error, or a `PluginError` with its text. A note on it has the traceback from the other process."""
         error = self._unpickled() or PluginError(self.text)
         error.add_note(f"In the other process:\n{self.trace}")
         return error
@@ -143,7 +143,8 @@ def from_frame(frame: bytes) -> list[Any]:
     """Undo `to_frame`.
 
     Raises:
-        Exception: Whatever unpickling raises; `TypeError`: it holds no messages.
+        TypeError: The frame holds no messages.
+        Exception: The error of unpickling.
     """
     messages = [
         message.kind(message.error.unpack()) if isinstance(message, _WithError) else message

@@ -40,10 +40,10 @@ _CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 
 
 class RemoteGenerator:
-    """One run of an isolated filter.
+    """One run of an isolated filter. The runtime drives `events` instead of the filter.
 
-    The runtime drives `events` instead of the filter. `pump` runs beside it, since the filter may yield something while
-    it waits for the stream. The pump pulls a raw event when the isolated filter has requested one, and never before.
+    `pump` runs beside it, because the filter may yield an event while it waits for the stream. The pump pulls a raw
+    event when the isolated filter has requested one, and never before.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:

@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class ThreadsafeQueue(Generic[T]):
-    """Any thread may put items; one task of the loop that made the queue gets them, in order.
+    """A queue for items from any thread; one task of the loop that made the queue gets them, in order.
 
-    The loop is woken once for all items that arrive until it reads them, which under load are many. Not bounded: the
-    callers of `put` keep their own bounds.
+    The loop is woken once for all items that arrive until it reads them. The queue has no bound: the callers of `put`
+    have bounds of their own.
     """
 
     def __init__(self) -> None:

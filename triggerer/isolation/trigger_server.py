@@ -60,7 +60,12 @@ class TriggerServer:
         pack: Codec,
         size_of: Callable[[Any], int],
     ) -> None:
-        """`report` may be called from any thread. `size_of`: the bytes of what is packed."""
+        """Make a server that has no trigger yet.
+
+        Args:
+            report: Receives the reports; may be called from any thread.
+            size_of: Returns the bytes of a packed value.
+        """
         self._trigger = trigger
         self._name = name
         self._report = report

@@ -343,7 +343,7 @@ class Sink:
             self.parked[id_] = watcher, message, ParkedState.KEPT
 
     def release(self) -> None:
-        """Store what is held, and what comes."""
+        """Store the delayed changes, and later ones at once."""
         held, self.held = self.held or [], None
         for change in held:
             self.submit_nowait(change)

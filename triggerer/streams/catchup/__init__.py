@@ -1,1 +1,1 @@
-"""A watcher that fell behind catches up alone, beside its siblings (contract, rule 18)."""
+"""Catch-up: a watcher that fell behind reads its backlog alone, while its siblings continue (contract, rule 18)."""

@@ -334,7 +334,7 @@ class Group:
             elif not present:
                 state.progress.signal()
             if has_checked:
-                # Nothing redelivers what is pulled here, so it stops before the next pull.
+                # Nothing redelivers an event of the fast path, so the poll stops before the next pull.
                 await flow.wait_while_stopping()
 
     async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:

@@ -84,9 +84,9 @@ class Nacks:
 class Entry:
     """One outstanding event: broadcast, and not advanced.
 
-    `unresolved` counts what it waits for: one until every subscriber has moved past it, and one for each unconfirmed
-    `TriggerEvent` derived from it. The entries of a lane form a linked list, so that a lane with one event at a time
-    needs no queue.
+    `unresolved` counts the answers that it waits for: one until every subscriber has moved past it, and one for each
+    unconfirmed `TriggerEvent` derived from it. The entries of a lane form a linked list, so that a lane with one event
+    at a time needs no queue.
     """
 
     __slots__ = (

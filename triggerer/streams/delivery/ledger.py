@@ -281,7 +281,7 @@ class Ledger:
         self._passed_bytes = passed_bytes
 
     def _apply_steps(self, seq: int) -> None:
-        """Apply the steps up to and including those at `seq`."""
+        """Apply the steps up to and including `seq`."""
         before = self._counts
         count, acking, failing, unread = 0, before.acking, before.failing, before.unread
         for at, more_acking, more_failing, more_unread in self._steps:

@@ -15,7 +15,7 @@ class LoopTick:
         self.has_turned = True
 
     def watch(self) -> None:
-        """Start watching anew."""
+        """Start watching again."""
         if self.has_turned:
             self.has_turned = False
             self._loop.call_soon(self._note)

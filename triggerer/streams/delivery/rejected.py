@@ -133,22 +133,22 @@ class Rejected:
             is_known = (watcher.watcher_id, what.key) in self._known
             if not is_known and source is not None and source.fence is not None:
                 entry.unresolved += 1
-                note = self._answer_for(entry, nacks, member, watcher, what)
+                on_answer = self._answer_for(entry, nacks, member, watcher, what)
                 state.parked.submit_nowait(
-                    ParkedChange(source.fence, watcher.watcher_id, what, note)
+                    ParkedChange(source.fence, watcher.watcher_id, what, on_answer)
                 )
 
     def _answer_for(
         self, entry: Entry, nacks: Nacks, member: Subscriber, watcher: WatcherRef, what: SetAside
     ) -> Callable[[Exception | None], None]:
-        def note(error: Exception | None) -> None:
+        def on_answer(error: Exception | None) -> None:
             if isinstance(error, LeaseLost):
                 # Another instance owns the stream and reads the message. This group advances nothing from now on.
                 return
             if error is None:
                 self._remember(watcher, what)
                 _log.warning(
-                    "a message was rejected, and set aside",
+                    "a message was rejected and parked",
                     watcher=member.name,
                     watcher_id=watcher.watcher_id,
                     key=what.key,
@@ -162,7 +162,7 @@ class Rejected:
                 self._state.lanes.queue(lane)
                 self._state.progress.signal()
 
-        return note
+        return on_answer
 
     def _remember(self, watcher: WatcherRef, what: SetAside) -> None:
         self._known[watcher.watcher_id, what.key] = None
@@ -175,7 +175,7 @@ class Rejected:
         self._state.ledger.refuse(member, entry)
         if member.on_refused is not None:
             refusal = NotSetAside(
-                f"a message that the watcher rejected is not stored, and comes again: {error_text(error)}"
+                f"a message that the watcher rejected is not stored, and is redelivered: {error_text(error)}"
             )
             refusal.__cause__ = error
             member.on_refused(refusal)

@@ -123,10 +123,10 @@ class Subscriber(Deriver):
             waiter.set_result(None)
 
     def interrupt(self, error: BaseException) -> bool:
-        """End it with `error`, raised from the stream if the filter awaits that; elsewhere the filter is cancelled.
+        """End it with `error`, raised from the stream if the filter awaits the stream; otherwise cancel the filter.
 
         Returns:
-            Whether the error is raised from the stream. The filter may go on all the same; see `cancel`.
+            Whether the error is raised from the stream. The filter may continue nevertheless; see `cancel`.
         """
         if self.error is not None:
             return False

@@ -16,8 +16,9 @@ class Subscribers:
     """The subscribers of one group.
 
     Args:
-        on_interrupted: Called with a subscriber that was failed while its filter awaited the stream: the error is
-            raised there, and the filter may go on all the same.
+        on_interrupted: Called with a subscriber that was failed while its filter awaited the stream. The error is
+            raised
+            there, and the filter may continue nevertheless.
     """
 
     def __init__(

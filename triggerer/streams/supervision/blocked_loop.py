@@ -148,7 +148,7 @@ class StallWatch:
             # The machine is overloaded: this code is only the next to run.
             return None
         if seconds > 1.5 * self._threshold and not is_computing:
-            # This thread was late too, and nobody held the interpreter's lock: the process was stopped.
+            # This thread was late too, although the interpreter's lock was free: the process was stopped.
             return None
         name, kind, owner = _owner_of(task)
         return Stall(

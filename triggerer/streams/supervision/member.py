@@ -118,7 +118,7 @@ class Member:
             spec.source,
             sink=context.sink,
             pending=self.pending,
-            on_refused=self.refusals.note,
+            on_refused=self.refusals.record,
         )
         self._context = context
         self._on_state = on_state
@@ -235,7 +235,7 @@ class Member:
                 with plugin_code(f"cleanup() of {self.name}"):
                     await trigger.cleanup()
             except Exception:
-                # The trigger is dropped anyway; the log says what it could not give back.
+                # The trigger is dropped anyway; the log names the error.
                 _log.exception("cleanup of a trigger failed", trigger=self.name)
         if scope.cancelled_caught:
             _log.error("cleanup of a trigger timed out", trigger=self.name)
@@ -259,7 +259,7 @@ class Member:
             name=self.name,
             source=self.source,
             was_absent=self.is_absent,
-            on_refused=self.refusals.note,
+            on_refused=self.refusals.record,
         )
         self.is_absent = False
         self.error = None

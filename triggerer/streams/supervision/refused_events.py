@@ -52,11 +52,11 @@ class RefusedEvents:
         if self._latest is None:
             return None
         if isinstance(self._latest, NotSetAside):
-            return f"a message cannot be set aside, at {self._at}: {self._latest}"
+            return f"a message cannot be parked, at {self._at}: {self._latest}"
         events = "an asset event was" if self.count == 1 else f"{self.count} asset events were"
         return f"{events} refused, at {self._at}: {self._latest}"
 
-    def note(self, error: Exception) -> None:
+    def record(self, error: Exception) -> None:
         """Count an event, or a rejected message, that was not stored.
 
         An error that says that another instance owns the stream is ignored.
@@ -70,6 +70,6 @@ class RefusedEvents:
             return
         self._reported_at = now
         self._at = readable(self._now())
-        what = "message not set aside" if isinstance(error, NotSetAside) else "asset event refused"
+        what = "message not parked" if isinstance(error, NotSetAside) else "asset event refused"
         _log.warning(what, trigger=self.name, error=str(error), refused=self.count)
         self._on_report()

@@ -73,7 +73,7 @@ class StoredState(StreamState):
         encoded = encode_state(value)
         self._ahead = anyio.Event()
 
-        def note(error: Exception | None) -> None:
+        def on_answer(error: Exception | None) -> None:
             assert self._ahead is not None
             if error is None:
                 self._mark_stored(encoded)
@@ -81,7 +81,7 @@ class StoredState(StreamState):
             ahead.set()
             on_done()
 
-        return StateChange(self._fence, self._key, encoded, note)
+        return StateChange(self._fence, self._key, encoded, on_answer)
 
     def _mark_stored(self, encoded: bytes) -> None:
         self._stored = encoded
@@ -100,7 +100,7 @@ class StoredState(StreamState):
         done = anyio.Event()
         failures: list[Exception] = []
 
-        def note(error: Exception | None) -> None:
+        def on_answer(error: Exception | None) -> None:
             if error is not None:
                 failures.append(error)
             done.set()
@@ -109,7 +109,7 @@ class StoredState(StreamState):
             self.on_saved()
 
         self._saving += 1
-        self._store.submit_nowait(StateChange(self._fence, self._key, encoded, note))
+        self._store.submit_nowait(StateChange(self._fence, self._key, encoded, on_answer))
         await done.wait()
         if failures:
             raise failures[0]

@@ -196,7 +196,7 @@ class Backlogs:
         return new
 
     def _store(self, backlog: Backlog, on_stored: Callable[[Exception | None], None]) -> None:
-        def note(error: Exception | None) -> None:
+        def on_answer(error: Exception | None) -> None:
             if error is None:
                 backlog.is_stored = True
             elif not backlog.is_stored:
@@ -204,7 +204,7 @@ class Backlogs:
             on_stored(error)
             self.record_change(backlog)
 
-        self._submit(backlog, backlog.stored_position, note)
+        self._submit(backlog, backlog.stored_position, on_answer)
 
     def move(self, backlog: Backlog) -> None:
         """Store the backlog's position, once the position that was submitted before is durable."""
@@ -215,12 +215,12 @@ class Backlogs:
         elif not backlog.is_gone:
             backlog.is_dirty, backlog.is_being_written = False, True
 
-            def note(error: Exception | None) -> None:
+            def on_answer(error: Exception | None) -> None:
                 backlog.is_being_written = False
                 if backlog.is_dirty and error is None:
                     self.move(backlog)
 
-            self._submit(backlog, backlog.stored_position, note)
+            self._submit(backlog, backlog.stored_position, on_answer)
 
     def go_live(self, backlog: Backlog) -> None:
         """The watcher has caught up in this lane: the live filter continues at `cursor`."""
@@ -252,7 +252,7 @@ class Backlogs:
         now: datetime,
         on_stored: Callable[[Exception | None], None] = _ignore,
     ) -> None:
-        """Let a watcher read again from an earlier position, or under other keys. Ignore what it has read since.
+        """Rewind a watcher, or let it read again under other keys. Its messages in flight are ignored.
 
         Args:
             on_stored: Called once, when the position is durable or was refused. Until then the earlier row is valid.

@@ -153,7 +153,7 @@ class Replays:
         self._stored = anyio.Event()
         failure: Exception | None = None
 
-        def note(error: Exception | None) -> None:
+        def on_answer(error: Exception | None) -> None:
             nonlocal waits_for, failure
             waits_for -= 1
             failure = failure or error
@@ -161,7 +161,9 @@ class Replays:
                 self._end(request, failure, fence)
 
         for lane in lanes:
-            Rewind(state, watcher, fence, lane, request, starts[lane], ends[lane], note).begin()
+            Rewind(
+                state, watcher, fence, lane, request, starts[lane], ends[lane], on_answer
+            ).begin()
         _log.info(
             "a watcher is rewound",
             watcher=watcher.watcher_id,
@@ -169,7 +171,7 @@ class Replays:
             reemit=request.reemit,
             lanes=len(lanes),
         )
-        note(None)
+        on_answer(None)
 
     def _end(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
         """Delete the request if all its positions are durable; otherwise leave it to the next group or owner."""
@@ -194,11 +196,11 @@ class Replays:
             self._submit_end(request, found[1])
 
     def _submit_end(self, request: ReplayRequest, fence: Fence) -> None:
-        def note(_: Exception | None) -> None:
+        def on_answer(_: Exception | None) -> None:
             # If the row could not be deleted, the next owner repeats the replay.
             self._release(request)
 
-        self._backlogs.submit_end(ReplayEnd(fence, request.watcher_id, request.id, note))
+        self._backlogs.submit_end(ReplayEnd(fence, request.watcher_id, request.id, on_answer))
 
     def _release(self, request: ReplayRequest) -> None:
         self._open.pop(request.id, None)
@@ -228,7 +230,7 @@ def not_a_log() -> TriggererError:
     """Return the error for a stream that is no log."""
     return ConfigurationError(
         "it cannot be replayed: its messages do not stay in a log that can be read again",
-        hint="only watchers of a shared stream whose producer has read_lane(), as Kafka's, can be set back",
+        hint="only watchers of a shared stream whose producer has read_lane(), such as Kafka's, can be rewound",
     )
 
 

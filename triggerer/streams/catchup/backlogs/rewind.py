@@ -133,7 +133,7 @@ class Rewind:
             return
         if not self._is_watched():
             # The stream has ended. If the watcher fell behind meanwhile, that position is stored after this one.
-            self._on_stored(LeaseLost("the stream ended before the watcher was set back"))
+            self._on_stored(LeaseLost("the stream ended before the watcher was rewound"))
             return
         if self._state.is_ending:
             self._on_stored(GroupEnded("the group ended before", key=self._state.key))

@@ -138,7 +138,7 @@ class StoredLane:
             self.mark_gone((key,))
 
     def mark_gone(self, keys: Collection[str]) -> None:
-        """Record that these rows were deleted or parked, and forget what was read of them."""
+        """Record that these rows were deleted or parked, and drop them from the page."""
         self.in_flight_keys.difference_update(keys)
         for row in [row for row in self.page if row.key in keys]:
             self.page.remove(row)

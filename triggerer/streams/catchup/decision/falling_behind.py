@@ -165,7 +165,7 @@ class FallingBehind:
         state = self._state
         now = state.now()
 
-        def note(error: Exception | None) -> None:
+        def on_answer(error: Exception | None) -> None:
             if error is not None:
                 # The message is decided again, and redelivered. After a lost lease nothing advances.
                 self._unsuitable.add(lane.key)
@@ -184,7 +184,7 @@ class FallingBehind:
             place = state.position_since_cut(lane.key, position) if is_known else lowest
             entry.unresolved += 1
             if fence is None or not state.backlogs.fall_behind(
-                watcher, lane.key, place, fence, now, note, broadcast_to=broadcast_to
+                watcher, lane.key, place, fence, now, on_answer, broadcast_to=broadcast_to
             ):
                 self._unsuitable.add(lane.key)
                 entry.unresolved -= 1

@@ -256,7 +256,7 @@ class FallingBehindInQueues(FallingBehind):
         given_in = stored.begin_storing(entry.seq, what.key)
         entry.unresolved += 1
 
-        def note(error: Exception | None) -> None:
+        def on_answer(error: Exception | None) -> None:
             if isinstance(error, ParkedFull) and not self._state.is_ending:
                 self._block(decision, error)
                 return
@@ -278,19 +278,19 @@ class FallingBehindInQueues(FallingBehind):
                 self._state.progress.signal()
             self._state.backlogs.record_change(backlog)
 
-        decision.change = ParkedChange(backlog.fence, backlog.watcher.watcher_id, what, note)
+        decision.change = ParkedChange(backlog.fence, backlog.watcher.watcher_id, what, on_answer)
         self._parked.submit_nowait(decision.change)
 
     def _drop(self, backlog: Backlog, stored: StoredLane, key: str) -> None:
         """Delete the row of a message that was dealt with before the row was stored."""
 
-        def note(_: Exception | None) -> None:
+        def on_answer(_: Exception | None) -> None:
             # If the deletion was refused, the row stays, and keys absorb its second delivery.
             stored.mark_gone((key,))
             self._state.end_if_advanced(backlog)
 
         self._parked.submit_nowait(
-            ParkedChange(backlog.fence, backlog.watcher.watcher_id, Passed((key,)), note)
+            ParkedChange(backlog.fence, backlog.watcher.watcher_id, Passed((key,)), on_answer)
         )
 
     def _mark_stored_late(self, backlog: Backlog) -> None:

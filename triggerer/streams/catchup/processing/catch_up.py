@@ -253,7 +253,7 @@ class CatchUp:
             await self._wait_before_next(started)
 
     def _forget(self, backlog: Backlog) -> None:
-        """Forget what was read of a lane, its probes, and its waiting time."""
+        """Forget a lane's messages in flight, its probes, and its waiting time."""
         self._in_flight.forget(backlog)
         self._probes.forget(backlog)
         self._reader.resume(backlog)

@@ -187,12 +187,12 @@ class Outcomes:
         """Delete the rows of resolved messages."""
         keys, stored.passed = tuple(stored.passed), []
 
-        def note(_: Exception | None) -> None:
+        def on_answer(_: Exception | None) -> None:
             # If the deletion was refused, the rows stay, and keys absorb their second delivery.
             stored.mark_gone(keys)
             self._state.end_if_advanced(backlog)
 
-        self._parking.submit_change(backlog, Passed(keys), note)
+        self._parking.submit_change(backlog, Passed(keys), on_answer)
 
     # Messages that fail
 
@@ -255,7 +255,7 @@ class Outcomes:
             return self._refuse(in_flight, error)
         # Do not log its key: the producer may be unable to tell it.
         _log.warning(
-            "a message was rejected by a watcher that catches up, and cannot be set aside",
+            "a message was rejected by a watcher that catches up, and cannot be parked",
             watcher=self._name,
             position=in_flight.message.position
             if isinstance(in_flight, LaneMessageInFlight)
@@ -288,7 +288,7 @@ class Outcomes:
         in_flight.is_parked = True
         in_flight.unresolved += 1
 
-        def note(refusal: Exception | None) -> None:
+        def on_answer(refusal: Exception | None) -> None:
             in_flight.unresolved -= 1
             if is_waited_for:
                 self._reader.resume(in_flight.backlog)
@@ -310,9 +310,9 @@ class Outcomes:
                 self._block(in_flight)
 
         if self._parking.is_possible:
-            self._parking.submit(in_flight, error, note)
+            self._parking.submit(in_flight, error, on_answer)
         else:
-            note(error)
+            on_answer(error)
         return not in_flight.is_dropped
 
     def _is_blocked_at(self, in_flight: LaneMessageInFlight) -> bool:

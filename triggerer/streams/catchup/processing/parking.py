@@ -91,7 +91,7 @@ class Parking:
             and in_flight.message.id is not None,
         )
 
-        def note(refusal: Exception | None) -> None:
+        def on_answer(refusal: Exception | None) -> None:
             if (
                 isinstance(refusal, ParkedFull)
                 and not self._state.is_ending
@@ -101,10 +101,10 @@ class Parking:
                 return
             if refusal is None:
                 in_flight.is_set_aside = True
-                self._warn("a message was set aside", backlog, in_flight, error)
+                self._warn("a message was parked", backlog, in_flight, error)
             on_done(refusal)
 
-        parked.submit_nowait(ParkedChange(fence, self._watcher.watcher_id, what, note))
+        parked.submit_nowait(ParkedChange(fence, self._watcher.watcher_id, what, on_answer))
 
     def submit_change(
         self,

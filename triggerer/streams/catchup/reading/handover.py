@@ -149,7 +149,7 @@ class Handover:
     def begin_anew(self, backlog: Backlog, first: Position) -> None:
         """Read a recreated lane from its first message, with no failures counted."""
         _log.error(
-            "a lane was made anew while a watcher was behind in it: what it had missed is gone, and it is read from"
+            "a lane was recreated while a watcher was behind in it: the missed messages are gone, and it is read from"
             " its beginning",
             watcher=self._member.name,
             lane=backlog.stored_as,

@@ -201,12 +201,12 @@ class QueueReader:
             was_stored=True,
         )
 
-        def note(refusal: Exception | None) -> None:
+        def on_answer(refusal: Exception | None) -> None:
             if refusal is not None:
-                _log.error("a message cannot be set aside", message=row.id, error=str(refusal))
+                _log.error("a message cannot be parked", message=row.id, error=str(refusal))
 
         self._parked.submit_nowait(
-            ParkedChange(backlog.fence, self._watcher.watcher_id, what, note)
+            ParkedChange(backlog.fence, self._watcher.watcher_id, what, on_answer)
         )
 
 

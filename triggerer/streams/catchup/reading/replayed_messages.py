@@ -44,7 +44,7 @@ async def give_back(watcher: WatcherRef, fence: Fence, parked: ParkedStore) -> N
                 what = Returned(row.id, error, None)
                 parked.submit_nowait(ParkedChange(fence, watcher.watcher_id, what, _ignore))
     except StoreError as failure:
-        _log.warning("messages could not be set aside again", error=error_text(failure))
+        _log.warning("messages could not be parked again", error=error_text(failure))
 
 
 def _ignore(_: Exception | None) -> None:
@@ -121,7 +121,7 @@ class ReplayedMessages:
         """Park a message again."""
         in_flight.is_dropped = True
         _log.warning(
-            "a message failed again, and is set aside",
+            "a message failed again and is parked",
             message=in_flight.row.id,
             error=error_text(error),
         )
@@ -129,9 +129,9 @@ class ReplayedMessages:
         self._submit(in_flight.row, what)
 
     def _submit(self, row: StoredMessage, what: Returned | Replayed) -> None:
-        def note(_: Exception | None) -> None:
+        def on_answer(_: Exception | None) -> None:
             # If the write was refused, the row stays as it was, and the next look finds it.
             self._under_way.discard(row.id)
 
-        change = ParkedChange(self._fence, self._watcher.watcher_id, what, note)
+        change = ParkedChange(self._fence, self._watcher.watcher_id, what, on_answer)
         self._parked.submit_nowait(change)
