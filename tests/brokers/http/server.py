@@ -26,7 +26,7 @@ class Asked:
 
 @dataclass
 class Reply:
-    """What is answered; `delay_s` before the last byte."""
+    """One answer, with a pause of `delay_s` before the last byte."""
 
     status: int = 200
     body: bytes = b""
@@ -96,7 +96,7 @@ def serving(certificate: Path | None = None, key: Path | None = None) -> Iterato
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
-    # What a client cuts off is no news.
+    # A connection that the client closes is no error.
     http.handle_error = lambda *_: None  # type: ignore[method-assign]
     server = Server(http.server_address[:2])  # type: ignore[arg-type]
     if certificate is not None:

@@ -1,4 +1,4 @@
-"""What fires and what does not, with a real server, in the real runtime."""
+"""Polling a real server in the real runtime: which items fire, and which do not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], bool], view: HostedView | None = None) -
 
 
 async def until_asked(server: Server, times: int = 2) -> None:
-    """Until so many more requests were answered: what was there before them has been looked at."""
+    """Wait for this number of further answers: the earlier content has been polled then."""
     before = len(server.statuses)
     await until(lambda: len(server.statuses) >= before + times)
 
@@ -111,7 +111,7 @@ async def test_last_modified_is_sent_back_where_there_is_no_etag(
 async def test_a_last_modified_of_just_now_does_not_tell_contents_apart(
     server: Server, streams: StreamHarness, age_s: int, is_sent: bool
 ) -> None:
-    """It has seconds: what was changed again in the second in which it was read would have the same one."""
+    """The header has whole seconds: a second change within the second of the answer would be hidden."""
     answered = datetime(2026, 11, 24, 10, tzinfo=UTC)
     stamp = format_datetime(answered - timedelta(seconds=age_s), usegmt=True)
     server.date = format_datetime(answered, usegmt=True)
@@ -224,7 +224,7 @@ async def test_all_pages_that_are_there_at_first_are_skipped(
 async def test_pages_that_are_skipped_may_be_many_and_the_server_may_ask_for_patience(
     server: Server, streams: StreamHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lay behind the hundredth page fired as if it were new, and a 429 ended the stream."""
+    """Pages after the hundredth fired as if they were new, and a 429 ended the stream."""
     monkeypatch.setattr("producers.http.producer.MOST_PAGES", 2)
     busy = [Reply(429, headers={"Retry-After": "0"})]
 

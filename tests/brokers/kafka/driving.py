@@ -162,7 +162,7 @@ async def driving(
 
 
 async def read(kafka: KafkaClient, topic: str, number: int) -> Driver:
-    """Read so many messages of a topic in its own group, and leave that; what has come."""
+    """Read a number of messages of a topic in a separate group, leave the group, and return the messages."""
     async with driving(producer_on(kafka.bootstrap_servers, topic, topic)) as driver:
         await driver.settled(number)
     return driver

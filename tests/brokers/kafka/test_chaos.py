@@ -1,4 +1,4 @@
-"""Members that come and go, messages that fail, a broker that is killed: what is committed was accepted."""
+"""Members come and go, messages fail, a broker is killed: committed messages were accepted."""
 
 import random
 import uuid

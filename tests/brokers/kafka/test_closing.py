@@ -151,7 +151,7 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
     cut_off: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Just after so many requests: some for metadata, those to find, join and sync the group, and more."""
+    """Close just after a number of requests: for metadata, to find, join and sync the group, and more."""
     servers = kafka_server.bootstrap_servers
     sent: list[str] = []
     is_time = anyio.Event()
@@ -170,7 +170,7 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
             await is_time.wait()
     assert cut_off == []
     assert _connections(kafka_server) == 0
-    # Whatever the first one has advanced; the group does not wait for it.
+    # The first member may have advanced some; the group does not wait for it.
     async with driving(producer_on(servers, topic, topic), everything) as after:
         with anyio.fail_after(10):
             await after.until(lambda: {*driver.values, *after.values} == {"a", "b", "c"})

@@ -117,8 +117,8 @@ class Watching(BaseEventTrigger):
             yield TriggerEvent(value)
 
 
-# aiokafka 0.14 lets go of a connection that is cancelled while it is being made, and does not close it. What the
-# collector finds is found here, and not in another test.
+# aiokafka 0.14 lets go of a connection that is cancelled while it is being made, and does not close it. Collect garbage
+# here, so that no other test reports it.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )
@@ -146,7 +146,7 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
     async with Manager(context(sink, max_deliveries=10**6)) as manager:
         manager.add(specs())
         await until(lambda: is_committed(10))
-        # What comes now is kept in memory for the one that is behind.
+        # Messages from now on stay in memory for the watcher that is behind.
         kafka_server.produce(topic, [*"klmnopqrst"])
         await until(lambda: is_committed(20))
         await anyio.to_thread.run_sync(lambda: kafka_server.cut_log(topic, at=5))

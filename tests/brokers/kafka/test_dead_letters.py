@@ -104,7 +104,7 @@ async def test_deliveries_are_counted_across_restarts(
         async with driving(producer, bad_fails) as driver:
             await driver.until(lambda: any(m.value == b"bad" for m in driver.advanced))
             deliveries += driver.values.count("bad")
-    # The delay is random and may have been short: what counts is the sum over all lives.
+    # The delay is random and may have been short: only the sum over all restarts counts.
     async with driving(producer_on(servers, topic, topic, max_deliveries=4), bad_fails) as driver:
         await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 2})
         deliveries += driver.values.count("bad")

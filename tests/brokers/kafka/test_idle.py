@@ -91,7 +91,7 @@ async def test_a_look_at_the_topics_does_not_wait_for_the_fetch_of_an_idle_strea
 async def test_a_partition_that_comes_to_an_idle_stream_is_read_soon(
     kafka_server: KafkaServer, topic: str, waits: list[int]
 ) -> None:
-    # Two members of a group: what one leaves is added to what the other fetches.
+    # Two members of a group: one leaves, and the other fetches its partitions too.
     one = producer_on(kafka_server.bootstrap_servers, topic, topic, heartbeat_interval_ms=200)
     other = producer_on(kafka_server.bootstrap_servers, topic, topic, heartbeat_interval_ms=200)
     async with driving(one) as driver:

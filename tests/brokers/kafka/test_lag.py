@@ -1,4 +1,4 @@
-"""How much a group has still to read, as an operator is told: from outside of the group, on the real broker."""
+"""The consumer lag that an operator sees, measured from outside of the group on the real broker."""
 
 from __future__ import annotations
 

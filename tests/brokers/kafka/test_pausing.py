@@ -141,7 +141,7 @@ async def test_a_partition_that_went_and_came_back_is_not_left_paused(
         assert one.seen == []
         async with driving(producer_on(servers, topic, topic)) as two:
             await until(lambda: bool(owned(two)) and len(owned(one) | owned(two)) == PARTITIONS)
-            # Whoever got it, itself or another, reads it.
+            # The member that has the partition now reads it.
             await until(lambda: len(one.seen) + len(two.seen) == 1)
         await until(lambda: len(owned(one)) == PARTITIONS)
         for partition in range(PARTITIONS):

@@ -1,4 +1,4 @@
-"""What a topic promises, as the brokers tell of it."""
+"""The guarantees of topics, from the brokers' answers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_compacted_topic_is_warned_of(
     kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"t-{uuid.uuid4().hex[:10]}"
-    # What is compacted and never deleted has no retention.
+    # A topic that is compacted and never deletes has no retention.
     kafka_server.create_topic(name, cleanup_policy="compact", retention_ms="1000")
     found = await promised(monkeypatch, kafka_server.bootstrap_servers, name)
     assert found.guarantee is Guarantee.EFFECTIVELY_ONCE

@@ -99,7 +99,7 @@ async def test_retention_that_overtakes_a_reader_is_counted_too(
         kafka_server.produce(topic, [*"klm"])
         await anyio.to_thread.run_sync(lambda: kafka_server.delete_records(topic, 0, before=13))
         kafka_server.produce(topic, ["n"])
-        # What the client has fetched already is shown all the same.
+        # Messages that the client has fetched already are delivered anyway.
         assert (await reading.text(1)) in "kn"
     assert await read_text(producer, topic, [None, 10], 1) == "n"
     assert any("up to 3 messages were deleted" in message for message in caplog.messages)
@@ -147,7 +147,8 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
         position = producer.get_position(driver.seen[9])
         for offset in (2, 7, 10):
             async with read(producer, topic, [position[0], offset]) as reading:
-                # Until the group knows of it, they would have the keys of what was lost, and others afterwards.
+                # Before the group knows the cut, the new messages would have the keys of lost ones, and other keys
+                # later.
                 with pytest.raises(BrokerUnavailable, match="was cut before"):
                     await reading.text(1)
         await producer.resume()
@@ -157,7 +158,7 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
         assert [message.offset for message in again] == [*range(5, 12)]
         keys = [producer.get_idempotency_key(message) for message in again]
         assert keys == driver.keys[10:]
-        # Who has read on since the cut does not begin there each time.
+        # A reader that has passed the cut does not begin there each time.
         position = producer.get_position(again[3])
         assert await read_text(producer, topic, position, 4) == "wxyz"
 
@@ -259,8 +260,8 @@ async def test_a_message_that_was_kept_is_what_it_was(
             assert key(loaded) == key(message)
 
 
-# aiokafka 0.14 lets go of a connection that is cancelled while it is being made, and does not close it. What the
-# collector finds is found here, and not in another test.
+# aiokafka 0.14 lets go of a connection that is cancelled while it is being made, and does not close it. Collect garbage
+# here, so that no other test reports it.
 @pytest.mark.filterwarnings(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )

@@ -35,7 +35,7 @@ def all_committed(server: KafkaServer, topic: str) -> bool:
 
 
 def lanes(driver: Driver) -> dict[Any, Any]:
-    """What a member reads now."""
+    """The partitions that a member reads now."""
     assignment = driver.producer._assignment
     return assignment.lanes if assignment is not None else {}
 
@@ -79,7 +79,7 @@ async def test_members_come_and_go_with_work_in_flight_and_everything_is_deliver
     keys = Counter(one.keys) + Counter(two.keys)
     assert set(kafka_server.end_offsets(topic).values()) == {written}
     assert len(keys) == PARTITIONS * written
-    # What is in flight when partitions move is granted time to be advanced, so that little comes twice.
+    # Messages in flight get time to be advanced before partitions move, so that few come twice.
     assert keys.total() - len(keys) < PARTITIONS * 100
 
 
@@ -136,8 +136,8 @@ async def test_a_commit_under_a_membership_that_is_over_is_no_success(
         await one.count(PARTITIONS * 10)
         lane = one.seen[0].lane
         coordinator = one.producer._consumer._coordinator  # type: ignore[union-attr]
-        # What a lost session leaves behind, before the client has noticed: aiokafka's own commit would go out
-        # with generation -1 now, which a group without members takes from anybody.
+        # The state after a lost session that the client has not noticed: aiokafka's own commit would have the
+        # generation -1, which a group without members accepts from anybody.
         await coordinator._maybe_leave_group()
         mine = [AdvanceItem(m, ACKED) for m in one.seen if m.lane is lane]
         await one.producer.advance(mine)

@@ -73,7 +73,7 @@ def client(apicurio: ApicurioServer) -> Iterator[SchemaRegistryClient]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The module that the compiler makes of `ORDER_PROTO`: what a publisher has."""
+    """A publisher's module, compiled from `ORDER_PROTO`."""
     from grpc_tools import protoc
 
     folder = tmp_path_factory.mktemp("proto")
@@ -91,7 +91,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 async def read(decode: str, *values: bytes) -> list[Any]:
-    """What a watcher's events say of the values."""
+    """Return the values in a watcher's events."""
 
     async def stream() -> AsyncIterator[BrokerMessage]:
         for value in values:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:(?i)unclosed:ResourceWarning")
 
 @pytest.fixture(autouse=True)
 def _collected_here() -> Iterator[None]:
-    """What the collector finds is found here, and not in another test."""
+    """Collect garbage here, so that no other test reports it."""
     yield
     gc.collect()
 
@@ -44,7 +44,7 @@ async def read(connection: dict[str, Any]) -> list[str]:
     others = {key: value for key, value in connection.items() if key != "bootstrap_servers"}
     async with driving(producer_on(servers, "secrets", uuid.uuid4().hex, **others)) as driver:
         await driver.settled(3)
-        # What reads beside the group logs in by itself.
+        # A reader outside of the group logs in separately.
         assert len(await driver.producer.find_positions(None)) == 1
     return driver.values
 
@@ -113,7 +113,7 @@ async def test_a_password_may_be_sent(secure_kafka: SecureKafka) -> None:
 async def test_connections_that_the_broker_ends_for_their_age_cost_no_message(
     secure_kafka: SecureKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Services in the cloud have a client log in again every so often (`connections.max.reauth.ms`)."""
+    """Cloud services require clients to log in again regularly (`connections.max.reauth.ms`)."""
     topic = f"t-{uuid.uuid4().hex[:8]}"
     secure_kafka.create_topic(topic)
     connection = secure_kafka.with_plain

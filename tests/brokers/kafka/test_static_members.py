@@ -41,7 +41,7 @@ async def test_static_members_of_one_name_do_not_throw_one_another_out_for_ever(
             kafka_server.produce(topic, ["d"])
             await new.settled(4)
             assert new.values == ["a", "b", "c", "d"]
-            # What the older one still believes to hold changes nothing any more.
+            # The older member still believes that it has partitions, and its commits change nothing.
             old.resolve = lambda _: ACKED
             await old.advance_waiting()
             assert kafka_server.committed_offsets(topic, topic) == {0: 4}

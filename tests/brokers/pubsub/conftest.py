@@ -18,5 +18,5 @@ def double() -> Iterator[PubSubDouble]:
 
 @pytest.fixture
 def name() -> str:
-    """Of a topic and a subscription."""
+    """The name of a topic and of its subscription."""
     return f"t-{uuid.uuid4().hex[:10]}"

@@ -1,4 +1,4 @@
-"""What an operator meets: wrong names, missing permissions, a service that is away; and how little is sent."""
+"""Errors that an operator sees: wrong names, missing permissions, an unreachable service; and few requests."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ async def test_acks_that_fail_for_long_stay_bounded_and_are_dropped_with_their_l
         # Leases of a second: their acks are given up, and others come.
         await driver.advanced_count(60)
         sent = [request for request in double.requests if request.method == "Acknowledge"]
-        # Of each message the id that is about to lapse, and that of its next delivery.
+        # For each message, the ack id that is about to expire and the ack id of the next delivery.
         assert max(len(request.ack_ids) for request in sent) <= 2 * 40
         assert len(driver.values) - len(driver.advanced) <= 40
         double.accept("Acknowledge")
@@ -351,7 +351,7 @@ async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no
         assert {(one.attempts, one.failures) for one in entries} == {(1, 0)}
         assert driver.values.count("m0") == 4
         done = [one.value for one, outcome in driver.advanced if outcome is ACKED]
-        # What was behind m4 under the key was taken, and not acknowledged: it came again.
+        # The later messages of m4's key were processed, and not acknowledged: they came again.
         assert not ordered or done[-5:] == values[4:]
 
 

@@ -25,7 +25,7 @@ class Queue:
     server: ServiceBusServer
     path: str
     port: int
-    """Of the server, or of a proxy before it."""
+    """The port of the server, or of a proxy before it."""
 
     def producer(self, **settings: Any) -> ServiceBusSharedStreamProducer:
         settings.setdefault("connection_string", connection_string(self.port))
@@ -36,7 +36,7 @@ class Queue:
 
     @property
     def values(self) -> list[str]:
-        """What is in it, locked or not."""
+        """The messages in the entity, locked or not."""
         return self.server.values(self.path)
 
     @property

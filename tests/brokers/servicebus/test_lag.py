@@ -1,4 +1,4 @@
-"""How much waits in an entity, as an operator is told, on a double of the management API."""
+"""The lag of an entity that an operator sees, with a double of the management API."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from triggerer.testing.conformance.resolutions import acked, gated, outcomes
 
 
 async def error_of(driver: Driver) -> Exception:
-    """What the stream ends with."""
+    """Return the error that ends the stream."""
     try:
         with anyio.fail_after(30):
             while True:
@@ -85,7 +85,7 @@ async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_
             await driver.advance()
             await driver.until(lambda: len(acked(driver)) == 80, "all are advanced")
             await driver.until(lambda: server.values(path) == [], "all are settled")
-        # What came again is the same message to the store: events are made of each once.
+        # The store recognises messages that come again: each makes its events once.
         assert len({(one.value, one.key) for one in driver.deliveries}) == 80
         assert len({one.key for one in driver.deliveries}) == 80
         assert server.dead_letters(path) == []

@@ -1,4 +1,4 @@
-"""What an entity promises, as far as its management API tells, on a double of that."""
+"""The guarantees of entities, with a double of the management API."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_watcher_that_takes_longer_than_a_lock_that_cannot_be_renewed_gets_each_message_once(
     request: pytest.FixtureRequest, of: str
 ) -> None:
-    """Whatever it has in hand comes again with each lock that is lost: it must not get one more of each every time."""
+    """The messages in flight come again after each lost lock: the watcher must not get another copy each time."""
     queue: Queue = request.getfixturevalue(of)
     queue.order("refuse_renewals", refuse=True)
     values = [f"m{number}" for number in range(20)]

@@ -125,5 +125,5 @@ async def test_siblings_share_one_stream_and_each_gets_what_it_asked_for(
         assert len(streams.groups) == 1
     assert [one.payload["value"] for one in low.events] == [{"n": 1}]
     assert [one.payload for one in high.events] == [{"n": 3, "again": 1}]
-    # What no watcher could read was rejected by both.
+    # Both watchers rejected the message that they could not read.
     assert [one["value"] for one in queue.server.dead_letters(queue.path)] == ["not json"]

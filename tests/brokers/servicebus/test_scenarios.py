@@ -1,4 +1,4 @@
-"""What went wrong elsewhere with Service Bus; each is one of the scenarios of docs/notes/rules.md."""
+"""Failures of other programs with Service Bus; each is one of the scenarios of docs/notes/rules.md."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_an_idle_stream_stays_connected(queue: Queue) -> None:
         await driver.advanced_count(1)
         transfers = queue.server.stats()["transfers"]
         await driver.stay_quiet(5.0)
-        # It is the same connection: the counts are those of connections that are open.
+        # The connection has not changed: the counts are of open connections.
         assert queue.server.stats()["transfers"] >= transfers
         await asyncio.to_thread(queue.send, "b")
         started = time.monotonic()
@@ -158,7 +158,7 @@ async def test_what_follows_a_failed_message_of_a_session_comes_after_it(session
             for delivery, outcome in driver.advanced
             if outcome.is_clean and delivery.value != "other"
         ]
-    # Those behind it were taken by the watchers before, but not completed: they came again.
+    # The watchers had processed the later messages, which were not completed: they came again.
     assert order[: order.index("m004")].count("m003") == 1
     assert order[order.index("m004") :] == values[4:]
     assert [one.payload.deliveries for one in driver.deliveries if one.value == "m004"] == [1, 2]
@@ -187,7 +187,7 @@ async def test_what_the_watchers_have_not_looked_at_is_given_again_and_spends_no
         await driver.until(lambda: queue.values == [], "all are completed")
         assert driver.values.count("m000") == 4
         done = [one.value for one, outcome in driver.advanced if outcome is ACKED]
-        # What was behind m004 in the session was taken, and not completed: it came again.
+        # The messages after m004 in the session were processed, and not completed: they came again.
         assert session is None or done[-5:] == values[4:]
     assert queue.server.dead_letters(queue.path) == []
 

@@ -1,4 +1,4 @@
-"""What fails too often, or is rejected, goes to the dead-letter queue with its reason, or stays where it is."""
+"""Rejected messages, and messages that fail too often, go to the dead-letter queue or stay in their queue."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_a_message_too_long_for_a_reason_goes_without(queue: Queue) -> Non
 
 
 async def test_a_queue_that_is_to_be_its_own_dead_letter_queue_is_refused(queue: Queue) -> None:
-    """What failed there came again as a new message, without end."""
+    """A message that failed there came again as a new message, without end."""
     queue.send("a")
     settings = {"dead_letter_queue": queue.url, "redelivery_delay_s": 0.01}
     checked = SqsSettings.from_mapping("test", queue.server.connection | settings)

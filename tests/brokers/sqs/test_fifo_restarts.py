@@ -49,7 +49,7 @@ def _check(done: Sequence[str], expected: Sequence[str]) -> None:
 
 
 def _check_keys(driver: Driver) -> None:
-    """What came again came under its key, which absorbs what was stored of it."""
+    """Messages came again under their keys, which absorb stored events."""
     by_value = defaultdict(set)
     for one in driver.deliveries:
         by_value[one.value].add(one.key)
@@ -98,7 +98,7 @@ async def test_groups_keep_their_order_while_the_server_is_restarted_with_messag
 async def test_groups_keep_their_order_where_the_restart_outlasts_the_visibility(
     double: FifoDouble,
 ) -> None:
-    """What was in flight is visible again before we are back: it comes again, before what is behind it."""
+    """The messages in flight are visible again before the restart: they come again, before the later ones."""
     double.send(_bodies("a", 30), group="a")
     is_open = False
     async with driving(_producer(double), lambda _: ACKED if is_open else None) as driver:
@@ -155,7 +155,7 @@ async def test_the_stream_is_begun_anew_after_the_restart_and_groups_keep_their_
 async def test_what_was_sent_before_a_restart_of_elasticmq_comes_in_the_order_of_its_group() -> (
     None
 ):
-    """It is reached only when it has found them again. What it does with those in flight: see `sqs_double`."""
+    """It is reached only when it has found them again. `sqs_double` says how the double treats messages in flight."""
     with open_elasticmq(durable=True) as server, open_tcp_proxy(server.port) as proxy:
         url = server.create_queue("ordered.fifo", visibility_s=30)
         endpoint = f"http://127.0.0.1:{proxy.port}"

@@ -1,4 +1,4 @@
-"""How much waits in a queue, as an operator is told, on ElasticMQ."""
+"""The lag of a queue that an operator sees, on ElasticMQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that throttles, refuses, is away, or forgets the queue: what is lost, and what is said."""
+"""The service throttles, refuses, is unreachable, or forgets the queue: no message is lost, and errors are clear."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_network_that_is_cut_loses_nothing_and_ends_nothing(
                 proxy.heal()
             await driver.until(lambda: len(set(driver.values)) == sent, "all come")
             await eventually(lambda: elasticmq.count(url) == 0, "all are deleted")
-            # What was handed out to a connection that was cut came when its time was over, under its key.
+            # Messages of a cut connection came again after their visibility timeout, under their keys.
             assert len({one.key for one in driver.deliveries}) == sent
 
 
@@ -198,7 +198,7 @@ async def test_a_backlog_is_received_by_several_polls_within_the_bound(queue: Qu
     assert most == 3
 
 
-# What an operator meets at the start
+# Errors that an operator sees at the start
 
 
 async def _failure(queue: str, **settings: Any) -> BrokerError:

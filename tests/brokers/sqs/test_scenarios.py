@@ -1,4 +1,4 @@
-"""What went wrong in other programs that read SQS; each from tests/rules/template.md."""
+"""Failures of other programs that read SQS; each from tests/rules/template.md."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_an_entry_that_failed_is_deleted_before_the_advance_returns(queue:
     refused: list[str] = []
 
     async def swallow_one(exchange: Exchange) -> Answer | None:
-        # What is going to be reported as failed is not deleted either.
+        # A message that will be reported as failed is not deleted either.
         if exchange.action == "DeleteMessageBatch" and not refused:
             entries = exchange.request["Entries"]
             refused.append(entries[-1]["Id"])
@@ -176,7 +176,7 @@ async def test_a_failed_message_holds_its_group_and_no_other(fifo: Queue) -> Non
 
 @pytest.mark.rule("in-flight entries are compared by value; one that changed is never removed")
 async def test_what_comes_again_with_another_count_is_renewed_and_removed(brief: Queue) -> None:
-    """The same body twice, one of them given back and received again: four deliveries of equal messages."""
+    """Two messages have one body, and one is given back and received again: deliveries of equal messages."""
     await asyncio.to_thread(brief.send, "a", "a")
     seen = 0
 
@@ -293,7 +293,7 @@ async def test_a_slow_delete_holds_up_no_lane_of_the_same_call(queue: Queue) -> 
             # Three requests of ten, and of each one entry that is tried again until the first request goes on.
             assert len(set(reported)) == len(reported) == 27
             goes_on.set()
-        # Of the others the return tells, if nobody was told before; of none twice.
+        # The return reports all other lanes; no lane is reported twice.
         assert len(set(reported)) == len(reported) <= 40
     assert await asyncio.to_thread(queue.counts) == (0, 0)
 

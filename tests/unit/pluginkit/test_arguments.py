@@ -44,6 +44,6 @@ def test_texts_and_choices_are_what_they_are_to_be() -> None:
 
 
 def test_the_default_group_is_kafkas_of_old() -> None:
-    """A change would have every watcher begin anew."""
+    """A change would make every watcher begin again."""
     assert default_group("kafka", ["orders"]) == "triggerer-d20f3d9580196b60"
     assert default_group("kafka", ["a", "b"]) != default_group("kafka", ["b", "a"])

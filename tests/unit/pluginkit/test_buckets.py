@@ -179,7 +179,7 @@ def test_an_account_with_a_zone_of_its_own_keeps_it_in_the_uri() -> None:
 
 
 def test_an_empty_object_that_stands_for_a_folder_does_not_fire() -> None:
-    """Spark would read all that is in the folder, once more."""
+    """Spark would read the whole folder again."""
     records = [s3_record("in/", size=0), s3_record("in/x", size=0), s3_record("odd/", size=3)]
     assert [one["key"] for one in read_s3(message({"Records": records}))] == ["in/x", "odd/"]
     folder = {**GCS, "objectId": "in/", "eventType": "OBJECT_FINALIZE", "payloadFormat": "NONE"}

@@ -86,7 +86,7 @@ def test_only_the_optional_connection_may_be_left_out(monkeypatch: pytest.Monkey
 def test_brokers_that_need_no_key_need_no_section(
     settings: type[ConnectionSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left is the vendors' own chain of credentials."""
+    """The vendors' own chain of credentials remains."""
 
     def resolve(connection: str) -> Mapping[str, Any]:
         raise UnknownConnection(f"there is no connection {connection!r}")

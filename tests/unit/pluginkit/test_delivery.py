@@ -1,4 +1,4 @@
-"""What an outcome means for a message, and when a failed one comes again."""
+"""The judgement of outcomes, and the delays of failed messages."""
 
 import pytest
 from hypothesis import given

@@ -49,7 +49,7 @@ def test_any_pattern_compiles_or_is_refused(pattern: str, text: str) -> None:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """What the words of `compile_glob` say, one character after the other."""
+    """A slow matcher that follows the docstring of `compile_glob`, one character after the other."""
     folder = text.find("/") if "/" in text else len(text)
     if not pattern:
         return not text

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-# What the packages need that the triggers do not; None in `sys.modules` is a module that cannot be found.
+# Modules that the packages need and the triggers do not; None in `sys.modules` makes an import fail.
 _WITHOUT = """
 import sys
 sys.modules["{module}"] = None

@@ -1,4 +1,4 @@
-"""What the triggers of all brokers have in common, and the message that they are given."""
+"""The common base class of all brokers' triggers, and their message."""
 
 import pickle
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ def test_the_arguments_make_an_equal_trigger_and_name_no_partition_key_without_n
 
 
 class BookTrigger(ShopTrigger):
-    """As users write them: what is given is passed on, with one argument of its own."""
+    """A subclass as users write it: it has one argument, and passes all others on."""
 
     def __init__(self, *arguments: Any, author: str = "any", **named: Any) -> None:
         self.author = author
@@ -96,7 +96,7 @@ def test_the_arguments_of_the_source_are_found_by_their_names() -> None:
 
 
 class ForgetfulTrigger(ShopTrigger):
-    """Of its own argument it keeps something else."""
+    """It does not store its argument under the argument's name."""
 
     def __init__(self, shop: str, *, author: str = "any", **arguments: Any) -> None:
         self._author = author.lower()

@@ -1,4 +1,4 @@
-"""What is told of a call that lasts longer for some lanes than for others."""
+"""Reports of a call that takes longer for some lanes than for others."""
 
 from __future__ import annotations
 

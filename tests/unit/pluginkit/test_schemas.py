@@ -123,7 +123,7 @@ async def test_a_json_value_is_checked_against_its_schema(registry: Registry) ->
 
 
 def proto_file() -> descriptor_pb2.FileDescriptorProto:
-    """Two messages, the second of which has one nested: `First`, and `Order` with its `Line`s."""
+    """Two messages, `First`, and `Order` with its nested `Line`s."""
     file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
     file.message_type.add(name="First")

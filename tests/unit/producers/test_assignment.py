@@ -1,4 +1,4 @@
-"""What partitions that come and go leave behind, without a broker."""
+"""The state after partitions come and go, without a broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ME = Membership(1, "me")
 
 
 class Consumer:
-    """Has one partition, and does what it is told."""
+    """A consumer with one partition that obeys the test."""
 
     def assignment(self) -> set[TopicPartition]:
         return {PARTITION}

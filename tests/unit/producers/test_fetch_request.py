@@ -1,4 +1,4 @@
-"""What is packed at once of a fetch is what aiokafka's types write and read field by field."""
+"""Packing a fetch in one call gives the bytes that aiokafka's types write and read field by field."""
 
 from __future__ import annotations
 

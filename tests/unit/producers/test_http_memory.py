@@ -1,4 +1,4 @@
-"""What is remembered of a URL, and for how long."""
+"""The memory of a URL's items, and how long it lasts."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_document_is_known_by_its_version() -> None:
         keys.append(delivery.key)
     assert len(set(keys)) == 3
     assert take(memory, "a") == []
-    # Of a stream that began anew, the same content is another version.
+    # After a new beginning of the stream, equal content is another version.
     (fresh,) = take(document(), "a")
     assert fresh.key not in keys
 
@@ -103,7 +103,7 @@ def test_a_crash_before_the_state_gives_a_document_the_same_key_again() -> None:
 
 
 def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -> None:
-    """What was delivered and not settled may be durable: as nothing else may it come again."""
+    """A delivered version may be stored although it is not settled: it must come again under the same number."""
     memory = document()
     (up,) = take(memory, "up")
     memory.settle(up)
@@ -112,7 +112,7 @@ def test_a_number_of_a_version_is_given_to_one_content_only_whoever_restarts() -
     # The one that was delivered last comes again as it was: perhaps its event is missing.
     (again,) = take(Memory.restore("s", state, is_document=True), "gone")
     assert again.key == delivered[-1].key
-    # Whatever else is there now is a version of its own, also what was there before.
+    # Any other content is a new version, also an earlier one that comes back.
     for content in ("up", "down", "other"):
         successor = Memory.restore("s", state, is_document=True)
         # "Not modified" would be said of the settled one, which could not be delivered.

@@ -1,4 +1,4 @@
-"""What a resolved batch means for the broker: decisions without a broker."""
+"""Decisions about resolved batches, without a broker."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What is in hand: bounds, ordering keys, what fails, and what comes again."""
+"""Messages in flight: bounds, ordering keys, failures and redeliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acknowledgements are sent in as few requests as possible, and whoever waits for some is told when they are taken."""
+"""Acknowledgements share requests, and each caller returns when its ids are accepted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def ack(out: Settler, *ack_ids: str, leased_s: float = 60.0) -> None:
 
 
 def refusal(reasons: dict[str, str]) -> ServiceUnavailable:
-    """What an exactly-once subscription answers that takes all but these."""
+    """Return the answer of an exactly-once subscription that refuses these ids."""
     detail = AnyMessage()
     detail.Pack(ErrorInfo(metadata=reasons))
     status = Status(details=[detail]).SerializeToString()
@@ -170,7 +170,7 @@ async def test_all_who_wait_are_told_of_a_refusal() -> None:
 
 
 class _Slow(Client):
-    """Answers nothing before it is told to."""
+    """A client that answers only when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the watchers have of a stream of Service Bus, and who settles it."""
+"""Messages in flight of a stream of Service Bus, and the link that settles them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_an_order_follows_its_message_to_whoever_holds_it_now() -> None:
     delivery.come_again(delivery_by(elsewhere))
     link.leave([order])
     assert elsewhere.orders == [order]
-    # The same for an order that the link has, and cannot carry out any more.
+    # An order that the link has, and can no longer carry out, follows its message too.
     link.leave([other := Order(delivery_by(link, 2), Settlement.COMPLETE, lambda: None)])
     other.delivery.come_again(delivery_by(elsewhere, 2))
     link.drop_all()

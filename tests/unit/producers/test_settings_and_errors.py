@@ -72,7 +72,7 @@ def test_kerberos_without_its_package_is_a_mistake_of_the_settings(
 
 @pytest.mark.parametrize("place", ["orders", "{topic}"])
 async def test_dead_letters_do_not_go_into_a_topic_that_is_read(place: str) -> None:
-    """What failed there came again as a new message, without end."""
+    """A message that failed there came again as a new message, without end."""
     itself = settings(dead_letter_topic=place)
     with pytest.raises(ConfigurationError, match=r"'orders' is read .*come again at once"):
         await check_topics(itself, ["orders"])

@@ -1,4 +1,4 @@
-"""Entries that are sent together: how full the requests are, and what each entry is told."""
+"""Entries share requests: the requests are full, and each entry gets its answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.errors import BrokerError, BrokerUnavailable
 
 
 class Service:
-    """Takes requests and answers each when it is told to."""
+    """Receives requests, and answers each when the test allows it."""
 
     def __init__(self) -> None:
         self.requests: list[Sequence[str]] = []

@@ -82,7 +82,7 @@ async def test_one_whose_handle_is_void_is_over_and_the_others_are_deleted(
     async with deletions(client, in_flight) as made:
         await made.delete(delivery)
     assert client.requests == [["h0", "h1", "h2"]]
-    # Only the void one is to be deleted if it comes again.
+    # Only the message with the void handle must be deleted if it comes again.
     new, done = in_flight.take(
         [{"MessageId": f"m{n}", "ReceiptHandle": "x", "Body": ""} for n in range(3)], 0.0
     )

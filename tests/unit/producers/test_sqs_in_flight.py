@@ -1,4 +1,4 @@
-"""What is held of a queue: how long, in which order, and what becomes of it."""
+"""Messages in flight of a queue: their renewals, their order and their end."""
 
 from __future__ import annotations
 

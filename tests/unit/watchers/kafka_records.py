@@ -1,4 +1,4 @@
-"""What stands for a record of aiokafka's, and the lane of its partition."""
+"""A stand-in for aiokafka's record, and the lane of its partition."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def scans(count: int = 5) -> None:
 
 
 def claims(directory: Path, name: str) -> list[Path]:
-    """What is claimed of the files of this name, in the order of their claims."""
+    """Return the claims of the files with this name, in their order."""
     return sorted((directory / ".claimed" / name).glob("*"))
 
 
@@ -251,7 +251,7 @@ async def test_a_file_that_one_rejects_and_another_fails_stays_and_comes_again(
 
 
 async def appear_in_the_same_way(tmp_path: Path, inbox: Path, *, content: str) -> None:
-    """As by `cp -p` and `mv`: the time is that of the template, and the inode is used again."""
+    """As with `cp -p` and `mv`: the copy has the template's time, and the inode is reused."""
     template = tmp_path / "template"
     template.write_text(content)
     os.utime(template, ns=(0, 1_700_000_000_000_000_000))
@@ -340,7 +340,7 @@ async def test_what_cannot_be_looked_at_is_named_once_and_holds_up_no_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "a").symlink_to("a")
-    # What is below it cannot be listed, whoever asks.
+    # Nobody can list the content of such a path.
     (tmp_path / ".claimed").mkdir()
     (tmp_path / ".claimed" / "c").symlink_to("c")
     async with StreamHarness() as streams:

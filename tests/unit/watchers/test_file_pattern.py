@@ -139,7 +139,7 @@ async def test_symbolic_links_are_remembered_as_what_they_lead_to_and_never_move
         assert names(one.events) == expected
         assert one.error is None
         if claim == "remember":
-            # What the link leads to is replaced: that is another file.
+            # The link's target is replaced: that is another file.
             (tmp_path / "content").write_text("1234")
             await until(lambda: len(one.events) == 3)
     assert (tmp_path / "link.csv").is_symlink()

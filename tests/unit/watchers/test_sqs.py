@@ -18,7 +18,7 @@ from watchers.sqs import SqsEventTrigger
 
 @pytest.fixture(autouse=True)
 def stated(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What the connection states; a test may add to it."""
+    """The connection's settings; a test may add to them."""
     settings: dict[str, str] = {}
     monkeypatch.setattr(abc, "_resolve_connection", lambda _: settings)
     return settings
