@@ -1,4 +1,4 @@
-"""A service on the queues of a broker, which is killed and cut off: what the proofs of conservation have in common."""
+"""A service on a broker's queues that is killed and cut off; the tests of conservation share it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records, conservation
 from tests.services.tcp_proxy import TcpProxy
 
-# What is appended to a DAG file that has a list `assets`: a DAG for each of them.
+# Appended to a DAG file with a list `assets`: one DAG for each asset.
 ON_EACH = """
 for asset in assets:
     with DAG(f"on_{asset.name}", schedule=asset):
@@ -51,7 +51,7 @@ class Flaky(BASE):
 
 
 class BrokerScene:
-    """A proxy that cuts connections, and one service on SQLite; whoever inherits from it has the broker.
+    """A proxy that cuts connections, and one service on SQLite. Subclasses add the broker.
 
     Args:
         dags: The DAG file, without `ON_EACH`.
@@ -144,7 +144,7 @@ class BrokerScene:
     # What came of it
 
     def events(self) -> dict[str, list[dict[str, Any]]]:
-        """What each asset has, in the order in which it was stored; nothing as long as there are no tables."""
+        """Return each asset's events in the order of storing; empty while there are no tables."""
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
         if not self.records.holds("SELECT 1 + count(*) FROM asset_event"):
             return found
@@ -158,7 +158,7 @@ class BrokerScene:
         return {name: Counter(one["n"] for one in found) for name, found in self.events().items()}
 
     def check_numbers(self, expected: dict[str, Counter[int]]) -> None:
-        """Wait until as many events, those of the sick ones too, are in runs that ended: it has to be these."""
+        """Wait until ended runs have the expected number of events, sick watchers included, and compare them."""
         count = sum(map(Counter.total, expected.values()))
         self.until(
             lambda: sum(map(len, self.events().values())) >= count,
@@ -169,7 +169,7 @@ class BrokerScene:
         assert self.numbers() == expected
 
     def check_order(self, asset: str, key: str) -> None:
-        """Within each key, of which an event says the value, numbers have to grow."""
+        """Check that the numbers grow within each key."""
         by_key: dict[Any, list[int]] = defaultdict(list)
         for event in self.events()[asset]:
             by_key[event[key]].append(event["n"])

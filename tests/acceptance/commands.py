@@ -30,11 +30,11 @@ def run_command(
 
 
 def output_of(done: subprocess.CompletedProcess[str]) -> str:
-    """What it said on standard output; it did what it was told."""
+    """Return the standard output of a command that must have succeeded."""
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def json_of(done: subprocess.CompletedProcess[str]) -> Any:
-    """The same, of a command with `--json`."""
+    """Return the parsed output of a command with `--json` that must have succeeded."""
     return json.loads(output_of(done))

@@ -1,4 +1,4 @@
-"""What the tests of whole services have in common."""
+"""The fixtures for tests of whole services."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def seed() -> int:
-    """Of what a test does by chance."""
+    """The seed of a test's random choices."""
     chosen = int(os.environ.get("TRIGGERER_SEED") or random.SystemRandom().randrange(2**32))
     print(f"repeat with TRIGGERER_SEED={chosen}")
     return chosen

@@ -141,7 +141,7 @@ class Scene:
         (self._dags / "late.py").write_text(LATE.format(topic=self.topic))
 
     def mark_late(self) -> None:
-        """What is published from now on is the late watcher's too."""
+        """The late watcher must receive every message that is published from now on."""
         self.late_from = {partition: len(messages) for partition, messages in self.sent.items()}
 
     def replace_dag_file(self, *, away_s: float) -> None:
@@ -153,7 +153,7 @@ class Scene:
         path.write_text(text)
 
     def rewrite_dag_file(self, *, within_s: float) -> None:
-        """Write the file anew in place, as `cp` does: it is empty at first, and valid."""
+        """Rewrite the file in place, as `cp` does. At first it is empty, which is valid."""
         path = self._dags / "soak.py"
         text = path.read_text()
         with path.open("w") as file:
@@ -169,7 +169,7 @@ class Scene:
         self.first.start()
 
     def expected(self) -> dict[str, Counter[tuple[int, int]]]:
-        """(partition, offset) of what each asset has to have, once each."""
+        """The (partition, offset) of the messages that each asset must have exactly once."""
         wanted: dict[str, Callable[[dict[str, int]], bool]] = {
             "everything": lambda message: True,
             "again": lambda message: True,
@@ -253,7 +253,7 @@ class Scene:
 def _difference(
     found: dict[str, Counter[tuple[int, int]]], expected: dict[str, Counter[tuple[int, int]]]
 ) -> str:
-    """What is missing and what is too much, by asset."""
+    """Return the missing and the surplus events by asset."""
     return ", ".join(
         f"{name}: {found.get(name, Counter())[at]} instead of {expected.get(name, Counter())[at]} of {at}"
         for name in sorted({*found, *expected})

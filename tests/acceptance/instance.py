@@ -88,7 +88,7 @@ class Instance:
         return still_alive(self._children, within_s=within_s)
 
     def cli(self, *arguments: str) -> str:
-        """What a command says on standard output, with this configuration."""
+        """Run a command with this configuration; return its standard output."""
         return subprocess.run(
             [sys.executable, "-m", "triggerer", *arguments, "--config", str(self.config)],
             cwd=self.home,

@@ -1,4 +1,4 @@
-"""What a service's database says, read with the plain drivers, past all code of ours."""
+"""Reads a service's database with the plain drivers, without any code of ours."""
 
 from __future__ import annotations
 

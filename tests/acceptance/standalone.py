@@ -77,7 +77,7 @@ class Standalone:
 
 @contextmanager
 def serving(folder: Path, dags: str, *, count: int) -> Iterator[Standalone]:
-    """Start one with a file of so many DAGs; kill it at the end, and nothing may outlive it."""
+    """Start a standalone with this number of DAGs. Kill it at the end; no process may outlive it."""
     service = Standalone(folder, dags)
     service.start()
     assert service.process is not None

@@ -177,7 +177,7 @@ def test_an_owner_that_lost_its_lease_reads_nothing_for_watchers_it_does_not_kno
 
 
 class Attacks:
-    """What may happen in a bad week, drawn from a seed; each attack ends within half a minute."""
+    """The faults of a bad week, drawn from a seed. Each attack ends within half a minute."""
 
     def __init__(self, attacked: Attacked, rng: random.Random) -> None:
         self.attacked = attacked

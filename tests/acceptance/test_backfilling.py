@@ -78,7 +78,7 @@ def test_a_range_is_run_in_turn_called_back_and_a_run_of_it_cleared(standalone: 
     assert cleared["tasks"] == ["work"]
     standalone.until("SELECT count(*) = 1 FROM dag_run WHERE attempt = 2 AND state = 'success'")
     assert _called(standalone, 4) == sorted([f"{day} success" for day in [days[0], *days]])
-    # The three, and once more for the day that was cleared.
+    # The three runs, and a repeat for the cleared day.
     assert len(standalone.json("assets", "events", "--asset", "x-made")) == 4
 
 

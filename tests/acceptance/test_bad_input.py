@@ -1,4 +1,4 @@
-"""What is wrong is said, with what to do about it; the rest keeps working, and nothing is lost."""
+"""An error names the problem and its remedy; everything else keeps working, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_wrong_database_url_is_refused_in_one_line_that_names_it(
 ) -> None:
     site = Site(tmp_path, "127.0.0.1:1")
     text = site.instance.config.read_text().replace(site.url, url)
-    # What does not answer is waited for, and not for half a minute here.
+    # The service waits for a broker that does not answer; this test shortens the wait.
     text = text.replace("[database]\n", "[database]\nstart_timeout = 2\n")
     site.instance.config.write_text(text)
     refused = site.run("standalone")

@@ -140,7 +140,7 @@ def test_what_is_old_is_cleaned_beside_it(standalone: Standalone) -> None:
     for answer in (would, cleaned):
         assert (answer["runs"], answer["logs"], answer["kept_runs"]) == (4, 4, 2)
         assert answer["asset_events"] == 4
-        # Those of the newest run of each DAG; what that of `on_orders` has emitted is among them.
+        # The events of each DAG's newest run, with the event that the run of `on_orders` emitted.
         assert answer["kept_events"] == {"queued": 1, "in_run": 2}
     assert {run["dag_id"] for run in standalone.json("runs", "list")} == {"on_orders", "on_report"}
     standalone.json("dags", "unpause", "on_orders")
@@ -167,7 +167,7 @@ def test_a_running_run_is_cancelled(standalone: Standalone) -> None:
     (run,) = standalone.ended("slow")
     assert run["state"] == "cancelled"
     assert time.monotonic() - began < 30
-    # Once more changes nothing; what has ended otherwise cannot be cancelled.
+    # Cancelling again changes nothing, and a run that ended otherwise cannot be cancelled.
     assert standalone.run("runs", "cancel", "slow", triggered["run_id"]).returncode == 0
     standalone.json("dags", "trigger", "on_report", "--run-id", "by_hand")
     standalone.ended("on_report")

@@ -129,7 +129,7 @@ def test_one_that_is_isolated_stalls_nobody_and_works_as_before(placement: str, 
     assert site.log("the event loop stands still") == []
     (line,) = site.log("trigger is isolated")
     assert (line["trigger"], line["placement"]) == ("slow/w", placement)
-    # What the plugin logs looks like everybody's.
+    # The plugin's lines look like all other lines.
     assert len(site.log("blocked for 1 s")) >= 4
     assert len(site.isolated()) == (1 if placement == "process" else 0)
     assert site.instance.stop() == 0

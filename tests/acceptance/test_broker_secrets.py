@@ -1,4 +1,4 @@
-"""Passwords, keys and tokens of each broker are in no database and no log, whatever the broker says of them."""
+"""No database and no log contains a password, key or token of a broker, even if the broker's errors repeat it."""
 
 from __future__ import annotations
 

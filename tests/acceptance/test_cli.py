@@ -1,4 +1,4 @@
-"""The commands as whole processes: what they print where, and what they end with."""
+"""The commands as whole processes: their output, their errors and their exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from watchers.kafka import KafkaEventTrigger
 from watchers.pubsub import PubSubEventTrigger
 from watchers.sqs import SqsEventTrigger
 
-# What tells of its progress while it works.
+# The commands that report progress while they work.
 NARRATING = {
     "standalone",
     "triggerer",
@@ -119,7 +119,7 @@ def test_help_shows_all_that_was_written() -> None:
         for inner in getattr(command, "commands", {}).values():
             yield from texts(inner)
 
-    # What stands in brackets is taken for markup, and left out.
+    # Typer takes text in brackets for markup, and drops it.
     root: Any = get_command(app)
     shown = [text for name in COMMANDS for text in texts(root.commands[name].load())]
     assert [text for text in (*shown, *texts(root)) if "[" in text] == []
@@ -224,10 +224,10 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
         (limit,) = [one for one in command.params if "--limit" in one.opts]
         assert limit.default == 100, path
         if path[-1] == "next":
-            # Of one DAG, which is its argument.
+            # The command is about one DAG, which is its argument.
             continue
         assert "--dag" in options, path
-        # What a plan is of are DAGs.
+        # A plan is about DAGs.
         assert {"--asset", "--state"} <= options or path == ["plan"], path
 
 
@@ -675,7 +675,7 @@ def test_a_dags_folder_that_is_not_there_is_refused(shell: Shell, command: str) 
 
 
 def test_a_folder_named_like_a_package_of_ours_is_not_taken_for_it(shell: Shell) -> None:
-    """The one from which a command is called, that is; what users name their folders is their business."""
+    """This concerns the working directory only: users may name their folders as they like."""
     shell.config.write_text('[core]\nhome = "."\ndags_folder = "dags"\n')
     (shell.folder / "watchers").mkdir()
     (shell.folder / "watchers" / "__init__.py").write_text("raise RuntimeError('not ours')")

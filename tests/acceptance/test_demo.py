@@ -26,7 +26,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts the demo in the test's folder; what does not end by itself ends with the test."""
+    """Starts the demo in the test's folder. The end of the test kills it."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
@@ -68,7 +68,7 @@ def test_the_demo_answers_its_question_and_its_books_agree(tmp_path: Path, start
     # Two minutes are for a machine of its own; a loaded one may take longer, and says so.
     print(f"the demo took {seconds:.0f} s at a load of {os.getloadavg()[0]:.1f}")
 
-    # What it left behind can be looked at with the ordinary commands.
+    # The ordinary commands can read the demo's database.
     listed = subprocess.run(
         [
             *(sys.executable, "-m", "triggerer", "runs", "list", "--json", "--limit", "0"),

@@ -106,7 +106,7 @@ def test_a_failover_with_synchronous_replication_loses_and_doubles_nothing(
 def test_connections_to_a_former_primary_that_never_went_away_are_left(
     pair: Pair, kafka_server: KafkaServer, tmp_path: Path
 ) -> None:
-    # Whoever promotes takes the primary for dead. It is not, and the connections through the proxy are open.
+    # A promotion assumes that the primary is dead. It is not, and the connections through the proxy are open.
     with open_tcp_proxy(pair.primary.port) as proxy:
         scene = Scene(kafka_server, tmp_path, pair.url, seed=time.time_ns() % 2**32, patience_s=120)
         port = urlsplit(pair.url).port

@@ -1,4 +1,4 @@
-"""Watchers of one topic of which some are sick: the others lose nothing and wait for nothing, and the sick catch up."""
+"""Some watchers of one topic are sick. The others lose nothing and wait for nothing, and the sick watchers catch up."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ORDER = (
 
 
 class Scene(WatchingScene):
-    """Five watchers, four of which are sick while a file exists."""
+    """Five watchers. Four of them are sick while a file exists."""
 
     def __init__(self, folder: Path, url: str, kafka: KafkaServer) -> None:
         self.sick, self.hosting = folder / "sick", folder / "hosting"

@@ -213,7 +213,8 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_and_misses_nothing(
     scene: Scene,
 ) -> None:
-    """`check` ends with 1; the service starts, and its sibling runs. What comes meanwhile is kept for it."""
+    """`check` ends with 1; the service starts, and its sibling runs. Messages that arrive in the meantime are stored
+    for the watcher."""
     says = "it asks for effectively once, and its trigger promises at least once"
     scene.declare("effectively_once", weak=True)
     code, said = scene.check()
@@ -226,7 +227,7 @@ def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_an
     scene.send(1)
     scene.until_numbers(strict=[], plain=[1])
 
-    # It asks for less: it starts by itself, and gets what it missed.
+    # The watcher now requires less: it starts without help, and receives the messages that it missed.
     scene.declare("at_least_once", weak=True)
     scene.until_shown("at_least_once", ["running"], None)
     scene.until_numbers(strict=[1], plain=[1])
@@ -239,7 +240,7 @@ def test_one_promised_less_than_it_asks_for_is_refused_at_the_start_and_later_an
     scene.send(3)
     scene.until_numbers(strict=[1, 2], plain=[1, 2, 3])
 
-    # What the reason names is mended.
+    # Mend the cause that the reason names.
     scene.declare("effectively_once", weak=False)
     scene.until_shown("effectively_once", ["running"], None)
     scene.until_numbers(strict=[1, 2, 3], plain=[1, 2, 3])

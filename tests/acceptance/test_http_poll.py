@@ -97,7 +97,7 @@ class Scene:
         wait_until(lambda: not self.instance.is_running, within_s=60, what=dead, of=self.instance)
 
     def until_asked(self, times: int = 3) -> None:
-        """Until so many more requests were answered: what was there before them has been looked at."""
+        """Wait until this number of further requests was answered, so that the watcher has seen all earlier content."""
         before = len(self.server.statuses)
         what = "it asks again"
         wait_until(
@@ -162,7 +162,7 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
     # No place beyond the events; and where it goes with them, no event beyond the place.
     assert scene.states() == [len(scene.ids()) if scene.ahead else 2]
 
-    # Of what was there while nobody looked nothing is lost, but for what has gone again.
+    # Items that appeared while the service was down are not lost, unless they are gone again.
     scene.server.document = [{"id": number} for number in range(2, 6)]
     scene.instance.start()
     scene.until_states([5])
@@ -175,7 +175,8 @@ def test_killed_between_commit_and_advance_it_loses_nothing_and_fires_nothing_tw
 
 
 def with_another_etag_in_each_304(server: Server) -> Callable[[Asked], Reply]:
-    """Its 304 is of the old content, and names the ETag of the one that comes next: who sends that never gets it."""
+    """The server's 304 is about the old content and has the next content's ETag. A client that sends this ETag never
+    gets that content."""
 
     def answer(asked: Asked) -> Reply:
         etag, following = f'"{len(server.document)}"', f'"{len(server.document) + 1}"'
@@ -195,7 +196,7 @@ def with_another_etag_each_time(server: Server) -> Callable[[Asked], Reply]:
 
 
 def with_last_modified_alone(server: Server) -> Callable[[Asked], Reply]:
-    """What is put there is put there in the second in which it was looked at before: its date is the same."""
+    """The new content appears in the second of the previous request, so its date is the same."""
     stamp = server.date = format_datetime(datetime.now(UTC), usegmt=True)
 
     def answer(asked: Asked) -> Reply:
@@ -272,7 +273,8 @@ def test_killed_between_an_answer_and_its_events_it_asks_again_whatever_the_serv
 def test_a_document_that_changes_back_while_the_service_is_dead_fires_when_it_changes_again(
     tmp_path: Path, sqlite_url: str, ahead: bool
 ) -> None:
-    """Its second content was durable, the place that passes it perhaps not: what comes next is not taken for it."""
+    """The second content was durable, but perhaps not the position after it. The next content must not be mistaken
+    for it."""
     with polled(tmp_path, sqlite_url, ahead=ahead, arguments="") as scene:
         scene.server.document = {"id": "up"}
         scene.instance.start()

@@ -1,4 +1,4 @@
-"""`triggerer standalone` on a cluster of three Kafka nodes, of which one at a time dies. For `make soak`."""
+"""`triggerer standalone` on a cluster of three Kafka nodes that die one at a time. For `make soak`."""
 
 from __future__ import annotations
 

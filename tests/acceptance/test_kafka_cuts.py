@@ -20,7 +20,7 @@ from tests.services.process import free_ports
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
 SESSION_S = 6.0
-# What waits for an answer gives up sooner than the group forgets a member.
+# A client that waits for an answer gives up before the group forgets a member.
 SETTINGS = f"session_timeout_ms = {SESSION_S * 1000:.0f}\nheartbeat_interval_ms = 1000\nrequest_timeout_ms = 5000\n"
 
 
@@ -53,7 +53,7 @@ def _prove(
 ) -> None:
     def cut(how: Callable[[], None], longest_s: float) -> None:
         how()
-        # What is published meanwhile comes after the cut.
+        # Messages that are published in the meantime arrive after the cut.
         scene.publish(messages // 100)
         # How long the cut lasts.
         time.sleep(scene.random.uniform(0.2, longest_s))

@@ -110,7 +110,7 @@ def test_what_a_slow_filter_has_in_hand_when_its_locks_are_lost_comes_once_and_i
         lambda: scene.numbers().get("plain") == scene.numbers().get("ordered") == everything,
         "the quick ones have everything",
     )
-    # The slow ones still work on the message, and have not even seen what is behind it.
+    # The slow watchers still work on this message, and have not seen the later messages.
     assert 3 not in scene.of("slow_plain")
     assert 3 not in scene.of("slow_ordered")
     if how == "links are detached":

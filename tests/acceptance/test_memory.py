@@ -25,7 +25,7 @@ MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 512 * MIB
 """Over what the service takes when it starts. 64 MiB of messages are outstanding (`max_outstanding_bytes`), and decoded
 once more; the recorder holds 64 MiB of payloads, and writes a batch of 16 MiB, of which the driver has copies; Kafka's
-client holds an answer of 16 MiB and 1 MiB for each partition. The allocator gives back only a part of what was freed.
+client holds an answer of 16 MiB and 1 MiB for each partition. The allocator returns only a part of the freed memory.
 """
 
 DAG = """

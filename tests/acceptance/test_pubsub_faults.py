@@ -1,4 +1,4 @@
-"""Subscriptions of Pub/Sub that go away, and acks that are not taken: what a whole service says, and what it keeps."""
+"""A service when Pub/Sub's subscriptions go away or its acks are refused: its errors, and its data."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 def test_a_subscription_deleted_while_events_wait_for_the_store_is_said_and_goes_on_once_it_is_made_again(
     scene: Scene,
 ) -> None:
-    """What was received of it is stored, since it is nowhere else any more."""
+    """The received messages are stored, because they exist nowhere else."""
     scene.publish(20)
     scene.instance.start()
     scene.until_there(range(20))
@@ -164,7 +164,7 @@ def on_pstest(pubsub_server: PubSubServer, tmp_path: Path, seed: int) -> Iterato
 def test_a_subscription_of_pstest_that_is_deleted_is_said_and_goes_on_once_it_is_made_again(
     on_pstest: Scene,
 ) -> None:
-    """It tells only who opens a stream: those that are open go on, and bring nothing any more."""
+    """Only opening a stream reports the deletion. Open streams continue, and deliver nothing."""
     scene = on_pstest
     scene.instance.start()
     for start in (0, 20):

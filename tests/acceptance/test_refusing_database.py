@@ -196,7 +196,7 @@ def notify_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 def _status(manager: NotifySocket) -> str:
-    """What the service manager was told last."""
+    """Return the last status that the service manager received."""
     told = [line for datagram in manager.read() for line in datagram if line.startswith("STATUS=")]
     return told[-1]
 
@@ -247,7 +247,7 @@ def sqlite_scene(tmp_path: Path) -> Iterator[SqliteScene]:
 
 @contextmanager
 def _nothing_is_written(scene: SqliteScene) -> Iterator[None]:
-    # What was under way has ended by then.
+    # By then the transactions in progress have ended.
     time.sleep(1)
     log = scene.path.with_name(scene.path.name + "-wal")
     before = log.read_bytes()

@@ -23,7 +23,7 @@ AGAIN = "SELECT count(*) FROM asset_event WHERE idempotency_key LIKE '%#r%'"
 
 
 class Scene(WatchingScene):
-    """Two watchers, of which one is slow while a file exists."""
+    """Two watchers. One of them is slow while a file exists."""
 
     def __init__(self, folder: Path, url: str, kafka: KafkaServer) -> None:
         self.slow = folder / "slow"
@@ -71,7 +71,7 @@ def test_a_replay_makes_what_it_is_to_make_and_nothing_twice(scene: Scene) -> No
     scene.produce(200)
     scene.until_counted(one=1_200, other=1_200)
     scene.until_nobody_is_behind()
-    # With it each message has one event more, whoever dies in the middle.
+    # With --again each message has one more event, even if a process dies in the middle.
     scene.slow.touch()
     scene.replay("--from", "earliest", "--again")
     wait_until(

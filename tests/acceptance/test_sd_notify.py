@@ -1,4 +1,4 @@
-"""What a service manager hears from a standalone, and what it does not hear from its children."""
+"""A service manager hears from a standalone, and never from its child processes."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_no_child_can_speak_for_the_service(
         assert not {*VARIABLES} & {*seen}
     commands, environments = [], []
     for child in site.instance.children():
-        # What the parser forks for a file is gone in an instant.
+        # The process that the parser forks for a file ends at once.
         with suppress(psutil.NoSuchProcess, OSError):
             environments.append(Path(f"/proc/{child.pid}/environ").read_text())
             commands.append(" ".join(child.cmdline()))

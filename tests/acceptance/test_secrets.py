@@ -117,7 +117,7 @@ def test_no_secret_is_in_output_or_in_the_environment_of_users_code(
         seen = json.loads((notes / name).read_text())
         assert not any("hunter" in value for key, value in seen.items() if key != "MINE"), name
         assert seen["TRIGGERER__CONNECTIONS__OTHER__HOST"] == "elsewhere"
-    # What users' code asks for by name it is given.
+    # Users' code receives a connection that it asks for by name.
     for name in ("connection", "from_task"):
         assert json.loads((notes / name).read_text()) == {"password": SECRET, "host": "there"}
 
@@ -208,7 +208,7 @@ def test_an_error_that_repeats_a_secret_is_stored_logged_and_shown_without_it(
             ("runs", "logs", "telling", run["run_id"]),
             ("check", "--offline"),
         ):
-            # A watcher that is tried again is `running`, without an error, until it fails anew.
+            # A restarted watcher is `running`, without an error, until it fails again.
             wait_until(
                 partial(tells_it, *arguments),
                 within_s=60,

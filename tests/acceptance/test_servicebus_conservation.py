@@ -74,7 +74,8 @@ class Scene(BrokerScene):
             self.server.order("expire_locks", path=path)
 
     def restart_server(self) -> None:
-        """Locks and sessions end with it; what was not settled is there again, under its number and with its count."""
+        """Locks and sessions end with the connection. An unsettled message is available again, with its number and
+        delivery count."""
         self.server.restart()
 
     @property
@@ -126,7 +127,7 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.long
 @pytest.mark.timeout(500)
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """What it misses is kept for it (rule 18): the queue is emptied, and nothing is abandoned."""
+    """The messages that it misses are stored for it (rule 18): the queue becomes empty, and no message is abandoned."""
     scene.trouble.touch()
     scene.instance.start()
     scene.publish(200)

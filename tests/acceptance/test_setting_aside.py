@@ -24,7 +24,7 @@ class Picky(Ours):
 
 
 class Scene(WatchingScene):
-    """Two watchers, of which one does not take everything until a file exists."""
+    """Two watchers. One of them fails some messages until a file exists."""
 
     def __init__(self, folder: Path, url: str, kafka: KafkaServer) -> None:
         self.mended = folder / "mended"

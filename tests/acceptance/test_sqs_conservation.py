@@ -118,7 +118,8 @@ def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene)
 @pytest.mark.timeout(500)
 @pytest.mark.rule("one watcher times out: the delivery is repeated for its siblings")
 def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
-    """What it misses is kept for it (rule 18): the queue is emptied, and each message was delivered once."""
+    """The messages that it misses are stored for it (rule 18): the queue becomes empty, and each message was
+    delivered once."""
     scene.trouble.touch()
     scene.instance.start()
     scene.publish(200)

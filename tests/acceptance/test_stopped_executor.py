@@ -1,4 +1,4 @@
-"""Two executors on PostgreSQL, one of which does not run for longer than its lease: no run is executed by both."""
+"""Two executors on PostgreSQL. One is suspended for longer than its lease, and no run is executed by both."""
 
 from __future__ import annotations
 

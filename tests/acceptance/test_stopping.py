@@ -1,4 +1,4 @@
-"""A service is told to stop at any instant of its life, most of all before it has started."""
+"""A service stops in order at any instant of its life, above all before it has started."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with DAG("on_files", schedule=files):
     read()
 """
 
-# Of a command's life before it serves, some instants that take no clock to hit: what it imports, in this order.
+# Instants before the service starts that need no clock: the imports of the command, in this order.
 _IMPORTS = (
     "triggerer.cli.app",
     "typer",
@@ -100,7 +100,7 @@ class Command:
 
     def _is_marked(self, process: psutil.Process) -> bool:
         try:
-            # Not psutil's own: what was started with a shorter environment has written over it.
+            # psutil's reading is not used: a process with a shorter environment may have overwritten it.
             return self._mark.encode() in Path(f"/proc/{process.pid}/environ").read_bytes()
         except OSError:
             return False
@@ -150,7 +150,7 @@ def test_it_stops_in_order_at_whatever_instant_it_is_told_to(
     for tenths in range(0, 21, 2):
         service = command.start("standalone")
         command.until_it_hears()
-        # The instant is what is tried; whatever the service does then, it stops in order.
+        # The test varies the instant. The service must stop in order at each one.
         time.sleep(tenths / 10)
         service.send_signal(signum)
         assert service.wait(30) == 0, (tenths, command.log.read_text())
@@ -199,7 +199,7 @@ def test_a_service_of_its_own_stops_in_order_at_whatever_instant_it_is_told_to(
         for tenths in range(0, 21, 4):
             service = command.start(part)
             command.until_it_hears()
-            # The instant is what is tried; whatever the service does then, it stops in order.
+            # The test varies the instant. The service must stop in order at each one.
             time.sleep(tenths / 10)
             service.send_signal(signal.SIGTERM)
             assert service.wait(30) == 0, (tenths, command.log.read_text())

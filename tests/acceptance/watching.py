@@ -1,4 +1,4 @@
-"""A service whose watchers read one topic of Kafka, of which some do what a file tells them."""
+"""A service whose watchers read one Kafka topic. A file controls some of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
 from tests.services.kafka import KafkaServer
 
-# Of a DAG file; to be formatted with the classes, and with the topic and the classes by the names of their assets.
+# A DAG file. Format it with the classes, the topic, and the class of each asset name.
 WATCHERS = """
 from pathlib import Path
 import anyio
@@ -108,7 +108,7 @@ class WatchingScene:
         }
 
     def until_counted(self, within_s: float = 120, **wanted: int) -> None:
-        """Wait until these assets have so many events, each of a message of its own."""
+        """Wait until these assets have this number of events, each from a different message."""
         wait_until(
             lambda: all(self.counts().get(name) == (n, n) for name, n in wanted.items()),
             within_s=within_s,

@@ -1,7 +1,7 @@
-"""Our runtime against Airflow's, in one process each time in turn: `python -m tests.benchmarks.airflow_compare`.
+"""Our runtime and Airflow's, in turn in one process: `python -m tests.benchmarks.airflow_compare`.
 
-Runs in an environment that holds Airflow (see docs/reference/airflow-triggers.md), from the checkout's root. What is
-compared is the processor's time: both sides keep one thread busy, and what others do on the machine does not count.
+Runs in an environment that holds Airflow (see docs/reference/airflow-triggers.md), from the checkout's root. It
+compares processor time: both sides keep one thread busy, and other processes on the machine do not count.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Stalls:
 
 
 async def _stalls(open_side: OpenSide, events: int, cause: str) -> dict[str, float]:
-    """Two subscribers, one of which is stuck at its first event, so that all events stay outstanding."""
+    """Two subscribers. One of them is stuck at its first event, so that all events stay outstanding."""
     work = Work(events, 8, stuck_subscribers=frozenset({1}), subscribers=2)
     Work.current = work
     stalls = _Stalls()
@@ -208,7 +208,7 @@ def measure_memory(*, quick: bool) -> Figures:
     }
     rows = []
     for open_side in SIDES.values():
-        # What is made once for the process does not count.
+        # Objects that a process makes once do not count.
         asyncio.run(_traced(open_side, Work(1, pairs=pairs[:1], fires=lambda _: True)))
     for mode, fires in (
         ("filters skip", lambda number: number == 0),

@@ -25,12 +25,13 @@ from triggerer.streams.clock import SystemClock
 _BURST: Final = 128
 MANY: Final = 2_000_000
 ACK_TIMEOUT: Final = 5.0
-"""Of a clock that stands still; Airflow looks for overdue events ten times in as many real seconds."""
+"""The timeout on a clock that stands still. Airflow looks for overdue events ten times in this number of real
+seconds."""
 
 
 @dataclass(slots=True)
 class Work:
-    """What is sent, what filters do with it, and how far it got. One at a time: `Work.current`."""
+    """The load: the messages, the behaviour of the filters, and the progress. One at a time: `Work.current`."""
 
     events: int
     lanes: int = 1
@@ -118,7 +119,7 @@ class _Acknowledged(_Filter):
 
 
 class _FastFilter(_Filter):
-    """The same on the fast path, where the filters themselves say when all is read."""
+    """Measures the fast path, where the filters report the end of the messages."""
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[int]:
@@ -169,7 +170,7 @@ class TheirFastFilter(_FastFilter, theirs_base.BaseEventTrigger):
 
 
 class JumpingClock:
-    """Stands still until it is told to jump, so that no event falls due while others are still being sent."""
+    """Stands still until it jumps, so that no event becomes overdue while others are still being sent."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -330,7 +331,7 @@ async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     for task in tasks:
-        # What a subscriber was failed with is what some measurements are about.
+        # Some measurements are about the error of a failed subscriber.
         with suppress(asyncio.CancelledError, Exception):
             await task
 

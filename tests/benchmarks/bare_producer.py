@@ -1,4 +1,4 @@
-"""A queue's producer without the runtime: what it delivers is acknowledged, and advanced in many lanes together."""
+"""A queue's producer without the runtime: messages of many lanes are advanced together."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ _ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)
 
 
 async def drain(made: Any, count: int) -> None:
-    """Take so many messages from a producer with `advance_lanes` and `run`, and close it.
+    """Read this number of messages from a producer with `advance_lanes` and `run`, and close it.
 
-    Each message is a lane; what came while others were being advanced is advanced together.
+    Each message is a lane. Messages that arrive during an advance are advanced together afterwards.
     """
     stream: Any = made.open_stream()
     left = count

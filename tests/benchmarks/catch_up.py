@@ -1,10 +1,10 @@
-"""What catching up costs: its rate beside the live path's, what it costs the head, and a thousand that are behind.
+"""The cost of catching up: its rate compared with live delivery, its effect on live delivery, and a thousand watchers.
 
 `python -m tests.benchmarks.catch_up [kafka|rate|head|many] [--messages 1000000] [--rates 100,1000] [--watchers 1000]`
 
 The runtime alone in one process, with a store that keeps nothing, and but for *kafka* on a log in memory: what is
-compared there is the runtime's own work, and a ratio is the worst that there can be. What four sick watchers cost a
-whole service is measured by `tests.benchmarks.sick_watchers`.
+compared there is the runtime's own work, and a ratio is the worst that there can be. `tests.benchmarks.sick_watchers`
+measures the effect of four sick watchers on a whole service.
 
 - *kafka*: a watcher of a topic of Apache Kafka that takes one message in ten reads all of it as the group does; then
   another one that is behind by all of it, while nothing arrives. Aim: 0.7 of the rate.
@@ -13,7 +13,7 @@ whole service is measured by `tests.benchmarks.sick_watchers`.
 - *head*: one watcher takes messages that arrive at a steady rate; first alone, then beside one that catches up all the
   time. A latency counts from the instant at which a message is due until its event is durable. Aim: a p99 within 1.5
   times of that alone.
-- *many*: so many watchers that are behind by an hour, in all lanes, catch up beside one that is live, for some seconds.
+- *many*: a number of watchers with a backlog of an hour in all lanes catch up beside a live watcher, for some seconds.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _compare_on_kafka(scene: Scene, messages: int, rounds: int) -> Sequence[Row]
 
 
 async def _take_from_kafka(topic: str, messages: int, is_behind: bool) -> _Took:
-    """The same as `_take`, from the first event that is stored: before it the client connects and joins its group."""
+    """Measures like `_take`, but from the first stored event, because the client first connects and joins its group."""
     done, first = anyio.Event(), list[tuple[float, float]]()
 
     def note(_: int, __: Any) -> None:

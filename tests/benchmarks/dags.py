@@ -1,4 +1,4 @@
-"""The DAG files that the benchmarks let the service read: what a user would write."""
+"""The DAG files of the benchmarks, written as a user would write them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def that_does_nothing(
 
 
 def that_starts_nothing(topic: str, group: str) -> str:
-    """A watched asset without a DAG: what the event path alone costs."""
+    """A watched asset without a DAG, to measure the event path alone."""
     return _watched(topic, group, 1, "everything")
 
 

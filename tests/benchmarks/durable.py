@@ -1,4 +1,4 @@
-"""When asset events became durable, as a process of its own sees it that reads the store."""
+"""Records when asset events became durable, in a separate process that reads the store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Durable:
 
 @contextmanager
 def reader_of(url: str, path: Path) -> Iterator[Durable]:
-    """Looks at a store whose tables exist, until the block ends; what it sees goes to `path`."""
+    """Polls a store whose tables exist until the block ends, and writes its observations to `path`."""
     path.touch()
     process = multiprocessing.get_context("spawn").Process(
         target=_follow, args=(url, path), daemon=True

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.idle_queues`: what watchers cost while nothing comes, by broker.
+"""`python -m tests.benchmarks.idle_queues`: the cost of watchers without messages, by broker.
 
 One watcher, 100 watchers on one queue, and 100 queues with one watcher each, under the real runtime without a database,
 in a process of their own. Its way to the broker is a proxy that counts what is sent: about one for each request.
@@ -123,7 +123,7 @@ def _measure(
             while (line := host.stdout.readline()) != b"ready\n":
                 if not line:
                     raise RuntimeError("it ended before its watchers were there")
-            # What a start still causes is no part of idling.
+            # The work after a start is not idling.
             time.sleep(arguments.settle)
             process = psutil.Process(host.pid)
             sent, cpu, began = source.proxy.sent, sum(process.cpu_times()[:2]), time.monotonic()

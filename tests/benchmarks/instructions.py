@@ -2,12 +2,13 @@
 
 `python -m tests.benchmarks.instructions TREE latency|events [--store sqlite|postgresql] [--rate 5] [--seconds 40]`
 
-TREE is a checkout of the commit before; the other side is the checkout in which this runs. Processor time for a message
-that comes alone differs by a tenth between two starts of the same code (caches, what else runs, where a file is made).
+TREE is a checkout of the commit before; the other side is the checkout in which this runs. The processor time of a
+single message differs by a tenth between two starts of the same code (caches, other processes, the location of a
+file).
 A count of instructions differs by a hundredth. It does not contain the kernel's, and says nothing of misses of caches.
 
 Needs `valgrind` (Debian's package of this name). The service and its workers run under it, some fifty times as slow, so
-the rate is low. What an idle service does in the same time is taken off. Each row is a thread or a process.
+the rate is low. The instructions of an idle service in the same time are subtracted. Each row is a thread or a process.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[s
         _wait_for(service, _WARM_UP, has_runs=has_runs)
         _control("--instr=on")
         _control("--zero")
-        # The measurement itself: what an idle service executes in this time is taken off the other.
+        # The measurement. The instructions of an idle service in the same time are subtracted.
         time.sleep(_IDLE_S)
         _control("--dump=idle")
         began = time.monotonic()
@@ -112,7 +113,7 @@ def _count(scene: Scene, arguments: argparse.Namespace, tree: Path) -> Mapping[s
             scene, topic, rate=arguments.rate, seconds=arguments.seconds, first=_WARM_UP
         )
         _wait_for(service, _WARM_UP + len(paced.messages), has_runs=has_runs)
-        # What follows the last message (its commit at the broker, its log) is counted too. Nothing tells of its end.
+        # The work after the last message counts too: its commit at the broker, and its log. Nothing tells of its end.
         time.sleep(_SETTLE_S)
         took = time.monotonic() - began
         _control("--dump=load")

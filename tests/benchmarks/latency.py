@@ -74,8 +74,8 @@ def _measure(scene: Scene, store: Store, alone: Mapping[int, list[float]]) -> It
         for rate, seconds in (_QUICK_SECONDS if scene.quick else _SECONDS).items():
             cpu, began = service.cpu_seconds(), time.monotonic()
             paced = publish_at(scene, topic, rate=rate, seconds=seconds, first=sent)
-            # Up to the end of the stream: what is left then is done in a moment, or the share is a lie
-            # on the safe side.
+            # Counted to the end of the stream. Remaining work is done in a moment; otherwise the share errs on the
+            # safe side.
             share = (service.cpu_seconds() - cpu) / (time.monotonic() - began)
             sent += len(paced.messages)
             runs, before = service.wait_until_done(sent, within_s=120), runs
@@ -122,9 +122,9 @@ def row_of(
     """The figures of one phase.
 
     Args:
-        stamps: What the service has noted.
+        stamps: The instants that the service recorded.
         held_by: See `runs_of_events`.
-        alone: What a bare consumer took, in ms, sorted.
+        alone: The latencies of a bare consumer, in ms, sorted.
     """
     row: Row = {"store": store, "messages/s": phase.rate, "messages": len(phase.paced.messages)}
     row |= {f"Kafka alone\np{percent}": percentile(alone, percent) for percent in (50, 99)}

@@ -1,4 +1,4 @@
-"""Messages for the service: a backlog as fast as it goes, or a paced stream."""
+"""Messages for the service: a backlog at full speed, or a paced stream."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """What a paced stream was in fact."""
+    """The measured pace of a stream."""
 
     messages: Sequence[Sent]
     seconds: float
     latest_s: float
-    """How far the generator itself fell behind its schedule at worst."""
+    """The largest delay of the generator against its own schedule."""
 
 
 def message(number: int) -> bytes:
@@ -67,7 +67,7 @@ async def publish_backlog(bootstrap: str, topic: str, count: int) -> None:
 async def publish_paced(
     bootstrap: str, topic: str, *, rate: float, seconds: float, first: int = 0
 ) -> Paced:
-    """Send one message every `1 / rate` seconds, whatever becomes of those before (an open loop)."""
+    """Send one message every `1 / rate` seconds, without waiting for earlier messages (an open loop)."""
     count = max(1, round(rate * seconds))
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=0, acks=1) as producer:
         # The client's first request fetches metadata, which is no part of a message's way.

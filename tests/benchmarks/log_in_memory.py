@@ -1,4 +1,4 @@
-"""A log that costs nothing to read, watchers of it, and a store that keeps nothing: what is left is the runtime."""
+"""A log in memory, its watchers, and a store that stores nothing, so that only the runtime takes time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _FENCE: Final = Fence("stream", "benchmark", 1)
 
 
 class Log:
-    """Numbers, in turns over the lanes. The group reads from `first` to `end`, who is behind may read all before.
+    """Numbers, in turns over the lanes. The group reads from `first` to `end`. Watchers that catch up may read the
+    messages before.
 
     Args:
         rate: Messages a second from `first` on; None: as fast as they are taken.
@@ -44,7 +45,7 @@ class Log:
         self.begun = 0.0
         """When the message `first` was due, by `time.perf_counter`."""
         self.reached = first
-        """The number after that of the last message that the group was given."""
+        """One more than the number of the last message that the group received."""
         self.readers = 0
         """Readings beside the group that are open, and the most there were."""
         self.most_readers = 0
@@ -96,7 +97,7 @@ class LogProducer(SharedStreamProducer):
         log.most_readers = max(log.most_readers, log.readers)
         try:
             while True:
-                # A look at the log every so often, as a consumer has it when it is told of nothing new.
+                # Seconds between two reads of the log, like a consumer that receives nothing new.
                 await (checkpoint() if number < log.reached else anyio.sleep(0.05))
                 for _ in range(_BATCH):
                     if number >= log.reached:

@@ -30,7 +30,7 @@ _HERE: Final = Path(__file__).resolve().parents[2]
 _WARM_UP: Final = 100
 
 Sample = Mapping[str, float]
-"""What one turn of one side has shown, by name."""
+"""The figures of one turn of one side, by name."""
 
 
 def main() -> int:
@@ -83,7 +83,7 @@ def _by_turns(
 ) -> tuple[list[Sample], list[Sample]]:
     sides: dict[Path, list[Sample]] = {before: [], _HERE: []}
     for number in range(pairs):
-        # Whoever is second finds warm caches: each is, by turns.
+        # The second side finds warm caches, so the sides take turns in being second.
         for tree in sorted(sides, key=lambda tree: (tree == _HERE) == (number % 2 == 0)):
             sides[tree].append(measure(tree))
     return sides[before], sides[_HERE]

@@ -1,4 +1,4 @@
-"""What the parts alone can do with the same messages: the limits that the service is measured against.
+"""The speed of each part alone with the same messages, as a limit for the whole service.
 
 Each is the shortest program that does it, in one process, with uvloop as in the service; nothing else
 runs meanwhile but the broker and the database.
@@ -47,7 +47,7 @@ class Limits:
     inserted_rows: float
     """Event and queue entry, in bulk, from rows that are ready, by the service's own statements."""
     driver_rows: float
-    """The same rows by the drivers' `executemany`, and the queue entries by one statement for each batch."""
+    """Inserts the rows by the drivers' `executemany`, and the queue entries by one statement per batch."""
     series_rows: float
     """One loop: getmany, decode, build the rows, insert in bulk, commit, commit the offsets."""
 
@@ -116,7 +116,7 @@ async def _first(consumer: AIOKafkaConsumer) -> list[Any]:
 
 
 async def measure_latency(bootstrap: str, topic: str, *, rate: int, seconds: float) -> list[float]:
-    """What Kafka takes by itself, in ms and in order: from the hand-over to the client to a bare consumer."""
+    """The latencies of Kafka alone, in ms, sorted: from the call of the client to a bare consumer."""
     arrived: dict[tuple[int, int], int] = {}
     async with _consumer(bootstrap, topic) as consumer, anyio.create_task_group() as tasks:
 
@@ -130,7 +130,7 @@ async def measure_latency(bootstrap: str, topic: str, *, rate: int, seconds: flo
         warm_up = await publish_paced(bootstrap, topic, rate=50, seconds=1)
         paced = await publish_paced(bootstrap, topic, rate=rate, seconds=seconds)
         with anyio.fail_after(30):
-            # What comes in the end is Kafka's affair.
+            # The messages at the end depend on Kafka alone.
             while len(arrived) < len(warm_up.messages) + len(paced.messages):  # noqa: ASYNC110
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
@@ -151,7 +151,7 @@ async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
 
 
 def _step(rows: Sequence[EventRow]) -> RecordEvents:
-    """What the recorder asks of the database for these rows, which need no lease."""
+    """The recorder's statements for these rows, which need no lease."""
     shared: dict[SharedFields, int] = {}
     indices = [
         shared.setdefault(
@@ -164,7 +164,7 @@ def _step(rows: Sequence[EventRow]) -> RecordEvents:
 
 
 async def _insert_by_driver(url: str, rows: Sequence[EventRow]) -> float:
-    """`executemany` in a transaction for each batch; who queues them is found above the highest id before."""
+    """`executemany` in one transaction per batch. The queue entries are for ids above the previous highest id."""
     gc.collect()
     gc.freeze()
     try:

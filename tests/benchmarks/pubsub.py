@@ -98,7 +98,7 @@ async def _receive(
 
 
 async def reading(host: str, name: str, count: int) -> None:
-    """The same, looking at each message as anybody does who uses it: what the runtime's event says of it."""
+    """Receives and reads each message as a user would: the fields of the runtime's event."""
     await _receive(host, name, count, look=_read_each)
 
 
@@ -190,7 +190,7 @@ async def runtime(host: str, name: str, count: int) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_raise_what_ends, hosted)
             await sink.done.wait()
-            # Nobody tells that all is advanced; a look each millisecond is no part of what a message costs.
+            # Nothing reports the last advance, so poll each millisecond. The poll is no part of a message's cost.
             while any(  # noqa: ASYNC110
                 one.group and one.group.outstanding for one in manager.streams.values()
             ):
@@ -244,7 +244,7 @@ SIDES: Final[dict[str, Callable[[str, str, int], Awaitable[None]]]] = {
 def _measure(side: str, host: str, number: int, count: int) -> tuple[float, float]:
     """Messages a second, and microseconds of this process's CPU for each."""
     gc.collect()
-    # What is there, nobody looks at again; as in the service.
+    # Existing objects are exempt from collections, as in the service.
     gc.freeze()
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     uvloop.run(_run(SIDES[side], host, f"{side}{number}-{count}", count))

@@ -1,4 +1,4 @@
-"""Figures as a table for people and as JSON lines for those who compare."""
+"""Prints figures as a table for people, and as JSON lines for comparisons."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one benchmark found."""
+    """The figures of one benchmark."""
 
     benchmark: str
     title: str
     rows: tuple[Row, ...]
     note: str = ""
-    """What has to be known to read them, aims included."""
+    """Remarks that a reader of the figures needs, with the aims."""
 
 
 def surroundings() -> dict[str, Any]:
@@ -51,7 +51,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def _fsync_ms(count: int = 100) -> list[float]:
-    """What the disk below everything takes to make one page durable, p50 and p99: no commit is faster."""
+    """The time of the disk to make one page durable, p50 and p99. No commit is faster."""
     with tempfile.NamedTemporaryFile(prefix="triggerer-bench-") as file:
         took = []
         for number in range(count):

@@ -27,7 +27,7 @@ with DAG("d", schedule=asset, max_active_runs=1000):
 def latency_to_runs(
     url: str, connection: Mapping[str, Any], send: Callable[[str], object], messages: int
 ) -> list[float]:
-    """Seconds for each of so many messages, ten a second: a latency is measured, and not what a backlog costs.
+    """Seconds for each of this number of messages, at ten per second, so that no backlog builds up.
 
     Args:
         url: Of the source, as `MessageQueueTrigger` takes it. It is there, and empty.

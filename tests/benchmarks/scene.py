@@ -1,4 +1,4 @@
-"""What the benchmarks run on: one broker, and a fresh database for each measurement."""
+"""The services of the benchmarks: one broker, and a fresh database for each measurement."""
 
 from __future__ import annotations
 

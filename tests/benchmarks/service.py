@@ -156,7 +156,7 @@ class Service:
             time.sleep(every_s)
 
     def wait_for_watchers(self, count: int, *, every_s: float = 0.1) -> float:
-        """Until so many watchers are shown as running; seconds since the start."""
+        """Wait until this number of watchers is running; return the seconds since the start."""
 
         def are_running() -> bool:
             return bool(self.ask("SELECT count(*) FROM watcher WHERE state = 'running'") == count)
@@ -174,7 +174,7 @@ class Service:
         return Progress(*counts)
 
     def wait_until_done(self, events: int, *, within_s: float) -> int:
-        """Until so many events are in runs that have ended, all of them well; how many runs there are."""
+        """Wait until successful runs have this number of events; return the number of runs."""
         self.wait_until(
             lambda: self.progress() == Progress(events, 0, 0),
             within_s=within_s,

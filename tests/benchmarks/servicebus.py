@@ -60,7 +60,7 @@ async def bare_together(server: ServiceBusServer, queue: str, count: int) -> Non
 
 
 class _Alone(ServiceBusSharedStreamProducer):
-    """Each lane is advanced by itself."""
+    """Each lane is advanced alone."""
 
     advance_lanes = SharedStreamProducer.advance_lanes
 

@@ -1,4 +1,4 @@
-"""Watchers of one topic, some of which fall sick; each takes one message in ten of its phase."""
+"""Watchers of one topic. Some of them fall sick. Each accepts the tenth of the messages with its phase."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class DagFiles:
 
     @property
     def names(self) -> list[str]:
-        """Of the assets, one for each watcher."""
+        """The names of the assets, one for each watcher."""
         return [*(f"well-{n}" for n in range(self._healthy)), *self._sick]
 
     def fall_sick(self) -> None:

@@ -1,4 +1,4 @@
-"""What the watchers have derived: whether it is what they should have, and how long each took."""
+"""Checks the events of the watchers against the expected events, and measures their latencies."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a watcher's events compare with those that it should have."""
+    """The differences between a watcher's events and the expected events."""
 
     expected: int
     missing: int
     unexpected: int
     doubled: int
     out_of_order: int
-    """Events whose message lies before that of the event before it, in the same partition."""
+    """Events whose message precedes the previous event's message in the same partition."""
 
     @property
     def is_right(self) -> bool:
@@ -90,7 +90,7 @@ def judge(events: Sequence[Event], expected: set[int]) -> Verdict:
 
 
 def latencies_ms(events: Sequence[Event], stretch: Stretch, durable: Durable) -> list[float]:
-    """Of the events of a stretch, in no order: from the hand-over to the client until the event was seen."""
+    """The latencies of a stretch's events, unordered: from the call of the client until the event was seen."""
     return [
         (durable.at(event.id) - event.sent_at) / 1e6
         for event in events

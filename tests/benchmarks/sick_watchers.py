@@ -1,4 +1,5 @@
-"""Twenty watchers of one topic, four of them sick: what that costs the other sixteen, and whether all miss nothing.
+"""Twenty watchers of one topic, four of them sick: the effect on the other sixteen, and a check that none misses a
+message.
 
 `python -m tests.benchmarks.sick_watchers --store sqlite|postgresql [--seconds 600] [--rate 1000] [--without-sick]
 [--healthy 16] [--sick raising,hanging,slow,absent] [--kills N] [--takeovers N]`
@@ -9,10 +10,10 @@ run:
 
 1. *baseline*: all are well; the four are given everything and derive nothing.
 2. *sick*: the four are sick; the service is killed or taken over at random moments, if asked for.
-3. *mended*: the four are well again and catch up while messages go on. Then no more are sent, until all have caught up.
+3. *mended*: the four are well again and catch up while messages go on. Then sending stops until all have caught up.
 
 In the end each watcher must have each of its messages once, and in the order of its partition (by the events' ids).
-A latency is that of the sixteen, from the hand-over to the Kafka client (an instant in the message) until another
+A latency is measured on the sixteen, from the hand-over to the Kafka client (an instant in the message) until another
 process that reads the store every 5 ms has seen the asset event.
 """
 

@@ -61,7 +61,7 @@ class Watching(BaseEventTrigger):
 
 
 class _Alone(SqsSharedStreamProducer):
-    """Each lane is advanced by itself."""
+    """Each lane is advanced alone."""
 
     advance_lanes = SharedStreamProducer.advance_lanes
 
@@ -125,7 +125,7 @@ async def _ours(
     messages: int,
     producer: type[SqsSharedStreamProducer] = SqsSharedStreamProducer,
 ) -> tuple[float, float]:
-    """The same through the runtime, from the first message on: the SDK takes a third of a second to import."""
+    """Measures the runtime from the first message on, because the SDK takes a third of a second to import."""
     Watching.settings, Watching.url, Watching.producer = _settings(server), url, producer
     async with StreamHarness() as streams:
         view = await streams.add(Watching())

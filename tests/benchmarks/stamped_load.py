@@ -21,10 +21,10 @@ class Stretch:
 
     first: int
     end: int
-    """The number after that of the last one."""
+    """One more than the number of the last message."""
     seconds: float
     latest_s: float
-    """How far the generator itself fell behind its schedule at worst."""
+    """The largest delay of the generator against its own schedule."""
 
 
 async def publish_stamped(
@@ -38,7 +38,7 @@ async def publish_stamped(
     is_sick: bool,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Stretch:
-    """Send one message every `1 / rate` seconds, whatever becomes of those before (an open loop).
+    """Send one message every `1 / rate` seconds, without waiting for earlier messages (an open loop).
 
     A message has its number `n`, its last digit `d`, the instant `at` (CLOCK_MONOTONIC, ns) at which it was handed to
     the client, and `sick`. An idempotent producer: each is in the log once, and in order.

@@ -100,7 +100,7 @@ def main() -> None:
     if arguments.each == "events":
         stamps.count_commits()
     else:
-        # At full speed a note for each event would be part of what is measured.
+        # At full speed, recording each event would distort the measurement.
         stamps.count_flushes()
     settings = load_settings(arguments.config)
     set_up_logging(settings.core)

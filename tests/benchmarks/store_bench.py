@@ -1,4 +1,4 @@
-"""What the store can do: rows/s through the recorder, beside raw bulk inserts, and a commit's cost.
+"""The speed of the store: rows/s through the recorder and by raw bulk inserts, and the cost of a commit.
 
 Run with `.venv/bin/python -m tests.benchmarks.store_bench [--rows 200000] [sqlite|postgresql ...]`.
 Each asset event queues for one DAG, as in the service. PostgreSQL is started for the purpose.

@@ -83,7 +83,7 @@ class _Acknowledged(BaseEventTrigger):
 
 
 class _Fast(BaseEventTrigger):
-    """The same filter, where nothing is acknowledged; the last subscriber tells when all is read."""
+    """The filter without acknowledgements. The last subscriber reports the end of the messages."""
 
     def __init__(self, *, yields: bool, number: int) -> None:
         self.number = number

@@ -1,7 +1,7 @@
 """Puts measured figures into the document: `python -m tests.benchmarks.tables FIGURES.jsonl [DOCUMENT]`.
 
-In the document each table stands between `<!-- figures: NAME -->` and `<!-- end -->`; what is there is
-replaced by the newest figures of that benchmark. Benchmarks that the file has no figures of stay.
+In the document each table stands between `<!-- figures: NAME -->` and `<!-- end -->`; the newest figures of that
+benchmark replace the old ones. Benchmarks that the file has no figures of stay.
 """
 
 from __future__ import annotations

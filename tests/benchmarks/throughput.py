@@ -34,7 +34,7 @@ _ROUNDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Who reads the backlog."""
+    """The reader of the backlog."""
 
     title: str
     watchers: int
@@ -71,7 +71,7 @@ def measure(scene: Scene) -> Figures:
 
 
 def new_backlog(scene: Scene, messages: int) -> str:
-    """Publish so many messages; return their topic."""
+    """Publish this number of messages; return their topic."""
     topic = scene.new_topic()
     scene.report.say(f"publishing {messages:,} messages")
     anyio.run(
@@ -113,7 +113,7 @@ def _measure(scene: Scene, store: Store, case: Case, topic: str) -> Row:
 
 
 def _middle(rounds: Sequence[Row]) -> Row:
-    """The round whose `of parts` is the median, with those of all rounds beside it."""
+    """The round with the median `of parts`, with the `of parts` of all rounds."""
     of_parts = [row["of parts"] for row in rounds]
     row: Row = {}
     for name, value in rounds[of_parts.index(median_low(of_parts))].items():
@@ -125,7 +125,7 @@ def _middle(rounds: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the service has achieved, per second."""
+    """The service's throughput, per second."""
 
     messages: float
     rows: float

@@ -61,7 +61,7 @@ def test_one_that_failed_soon_works_soon(hosted: Hosted) -> None:
     hosted.enter(MemberState.RUNNING, 0)
     hosted.enter(MemberState.FAILING, 0.1)
     hosted.enter(MemberState.RUNNING, 5)
-    # What else is noted of it begins no other attempt.
+    # Other changes of the run begin no new attempt.
     hosted.enter(MemberState.RUNNING, 5.9)
     assert hosted.error_at(5.9) is AWAY
     assert hosted.error_at(6) is None

@@ -1,4 +1,4 @@
-"""A message is frozen: whoever changed it would change it for its siblings (contract, §2)."""
+"""A message is frozen, because a filter that changed it would change it for its siblings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments and defaults that the contract states: what is called as it is written there works."""
+"""Public classes accept the arguments, and have the defaults, that the contract states."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ KEYWORDS: dict[Any, dict[str, Any]] = {
     DirectoryFileDeleteTrigger: {"poke_interval": 5.0},
     FileDeleteTrigger: {"poke_interval": 5.0},
 }
-"""What is given by name only."""
+"""The keyword-only arguments."""
 POSITIONAL: dict[Any, dict[str, Any]] = {
     StreamHarness: {
         "ack_timeout": 300.0,

@@ -1,4 +1,4 @@
-"""What the documentation shows is tried, and what it lists is compared with the code."""
+"""The examples of the documentation run, and its lists agree with the code."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Example(NamedTuple):
 
 
 def examples(language: str) -> Iterator[Example]:
-    """The blocks of a language on all pages, without those that import Airflow."""
+    """The code blocks of a language on all pages, except blocks that import Airflow."""
     for page in PAGES:
         whole = page.read_text()
         for match in _BLOCK.finditer(whole):

@@ -34,7 +34,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     killpg = os.killpg
 
     def kill(group: int, number: int) -> None:
-        # Raises where it is no child of ours any more, so that the number could be somebody else's.
+        # Raises if the process is no longer our child, because its number could belong to another process.
         os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         numbers.append(group)
         killpg(group, number)

@@ -24,7 +24,7 @@ CIRCLES = {
     ),
     frozenset({"triggerer.domain.assets", "triggerer.domain.conditions"}),
 }
-# What a plugin may use beside the one client library of its broker.
+# The packages that a plugin may use besides its broker's client library.
 # Airflow brings asgiref, which its hooks need; grpc is what Google's client libraries speak; aiobotocore is botocore,
 # whose errors it raises.
 COMMON = {"anyio", "asgiref", "botocore", "grpc", "orjson", "pydantic", "pydantic_core"}
@@ -78,7 +78,7 @@ def test_a_plugin_sees_the_client_library_of_one_broker(package: str) -> None:
 
 @pytest.mark.parametrize("package", ["producers", "watchers"])
 def test_a_plugin_package_loads_no_plugin(package: str) -> None:
-    """Whoever imports one plugin gets that one: the packages themselves import nothing."""
+    """Importing one plugin imports no other plugin: the packages themselves import nothing."""
     assert graph().find_modules_directly_imported_by(package) == set()
 
 
@@ -130,7 +130,7 @@ def test_circles_are_found() -> None:
 
 
 def test_modules_do_not_import_one_another_in_a_circle() -> None:
-    """Imports under TYPE_CHECKING count: what needs another's type reaches into it."""
+    """Imports under TYPE_CHECKING count, because a module that needs another's type depends on it."""
     ours = {module for package in OURS for module in {package, *graph().find_descendants(package)}}
     imports = {module: graph().find_modules_directly_imported_by(module) & ours for module in ours}
     assert circles_of(imports) == CIRCLES

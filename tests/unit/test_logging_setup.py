@@ -1,4 +1,4 @@
-"""What reaches the log."""
+"""The lines that reach the log."""
 
 import json
 import logging

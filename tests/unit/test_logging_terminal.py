@@ -162,7 +162,7 @@ def test_a_plugin_and_the_start_of_a_group_are_heard_again_after_ten_quiet_minut
         ("producers.kafka", 1700),
         ("triggerer.group", 1700),
     ]
-    # What a person did twice is told twice.
+    # Two actions of a person are two lines.
     stored = {"event": "DAG files stored", "dags": 1}
     assert [brief.filter(_record("triggerer.x", stored, at)) for at in (0, 1)] == [True, True]
 

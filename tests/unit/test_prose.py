@@ -22,7 +22,7 @@ PAGES: Final = sorted(
 
 
 def too_wide(text: str) -> Iterator[str]:
-    """What of a page does not fit, with its line."""
+    """The lines of a page that break a rule, with their numbers."""
     for number, row in enumerate(outside_code(text), 1):
         if not row.startswith("|"):
             if len(row) > WIDEST_LINE:

@@ -1,4 +1,4 @@
-"""No secret is shown, wherever it stands; what is none stays readable."""
+"""Secrets are hidden at every position, and other text stays readable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.observability import logging_setup, redaction
 from triggerer.observability.logging_setup import set_up_logging
 from triggerer.observability.redaction import redact, redact_text, remember_secret
 
-# What no frame around it contains, so that to find it in the result means that it was let through.
+# No surrounding text contains this secret, so finding it in the result means that it was not hidden.
 SECRETS = st.text(string.ascii_letters + string.digits + "-._~", min_size=8, max_size=40).map(
     lambda text: f"S3CR{text}"
 )

@@ -1,4 +1,4 @@
-"""What the service manager is told, on real sockets; time is virtual."""
+"""The messages to the service manager, on real sockets and with virtual time."""
 
 from __future__ import annotations
 

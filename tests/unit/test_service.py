@@ -158,7 +158,7 @@ def test_a_plugin_that_ends_the_event_loop_is_no_stop_in_order(
         raise error
 
     async def work(_: Service) -> None:
-        # As a task does that a plugin has started by itself.
+        # Raises like a task that a plugin started.
         asyncio.get_running_loop().call_soon(end)
         await anyio.sleep_forever()
 

@@ -13,7 +13,7 @@ STRETCHES = [Stretch(0, 30, 1.0, 0.0), Stretch(30, 60, 1.0, 0.0)]
 
 
 def events(*numbers: int) -> list[Event]:
-    """Of two partitions; the message with number n is at offset n // 2 of partition n % 2."""
+    """There are two partitions: message n is at offset n // 2 of partition n % 2."""
     return [Event(at, number, 0, number % 2, number // 2) for at, number in enumerate(numbers)]
 
 

@@ -1,4 +1,4 @@
-"""A process from its first line to its last: what a signal does to it, and with which exit code it ends."""
+"""A signal ends a process with the right exit code, from the process's first line to its last."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What wakes tasks of one event loop."""
+"""Waking tasks of one event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the file says of the triggerer reaches the runtime and the writer of what is parked."""
+"""The settings of the triggerer reach the runtime and the writer of parked messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command imports is most of the time that it takes: each imports what it needs, and no more."""
+"""Imports are most of a command's time, so each command imports only the modules that it needs."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ finally:
     sys.stderr.write(json.dumps(list(sys.modules)))
 """
 
-# What is slow to import, by who needs it.
+# The modules that are slow to import, by the part that needs them.
 STORE = {"sqlalchemy", "alembic", "aiosqlite", "asyncpg"}
 LOG = {"structlog", "rich.console", "pygments"}
 SERVICE = {"jinja2", "opentelemetry", "prometheus_client", "uvloop", "watchfiles"}

@@ -1,4 +1,4 @@
-"""`runs logs`: what is printed of a log."""
+"""`runs logs` prints a log."""
 
 import json
 import re

@@ -9,7 +9,7 @@ from triggerer.worker.failures import explain, storable
 
 HERE = Path(__file__).parent
 ELSEWHERE = HERE / "nowhere"
-"""A folder in which no frame is, as for exceptions that a library raises and handles."""
+"""A folder without any frame, as for an exception that a library raises and handles."""
 
 KILLED = "the worker was killed by SIGKILL; its last output:"
 
@@ -22,7 +22,7 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
 
 
 def chained(folder: Path) -> str:
-    """An exception of which the handler raised another one."""
+    """An exception whose handler raised another exception."""
     try:
         try:
             raise OSError("no route")

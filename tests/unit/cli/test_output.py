@@ -1,4 +1,4 @@
-"""What is printed, and what a command ends with."""
+"""The output and the exit codes of commands."""
 
 import sys
 import time

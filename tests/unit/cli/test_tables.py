@@ -1,4 +1,4 @@
-"""What a table shows where there is little room: ids, keys and names stay whole, at any width."""
+"""On a narrow terminal a table keeps ids, keys and names whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Terminal = Callable[[int], Printed]
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    """Makes standard output a terminal that is so many characters wide; what it gives reads it."""
+    """Turns standard output into a terminal of the given width, and returns a function that reads it."""
 
     def of_width(columns: int) -> Printed:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)

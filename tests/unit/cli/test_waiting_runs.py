@@ -16,7 +16,7 @@ REASON = "an executor on spark://h:7077 for 2 tasks; it needs 1 core and 1g of m
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[RunView]:
-    """What the store holds, for the commands."""
+    """The rows that the commands read from the store."""
     works = replace(run(None), run_id="works", state="running", ended_at=None)
     waits = replace(
         works, run_id=RUN_ID, waiting_for=REASON, waiting_since=AT + timedelta(seconds=1)

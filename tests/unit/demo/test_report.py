@@ -1,4 +1,4 @@
-"""What the demo prints at its end, on a terminal of 80 columns."""
+"""The demo's report on a terminal of 80 columns."""
 
 import io
 from pathlib import Path

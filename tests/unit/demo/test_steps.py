@@ -82,11 +82,11 @@ class TestIdle:
 
 
 class TestAwaited:
-    """What the demo says that it waits for."""
+    """The demo names the step that it waits for."""
 
     @staticmethod
     def after(**counts: Any) -> str | None:
-        """What is said when three messages were published and are asset events."""
+        """Return the awaited step when three messages were published and have asset events."""
         return awaited(Counts(events={"flights": 2, "weather": 1}, **counts), 3)
 
     def test_messages_come_first(self) -> None:
