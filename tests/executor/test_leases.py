@@ -210,7 +210,7 @@ async def test_a_run_that_was_cut_short_is_queued_again_although_its_slot_has_an
     assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3
 
 
-async def test_what_was_claimed_ahead_is_queued_again_with_the_lease(
+async def test_runs_that_were_claimed_ahead_are_queued_again_with_the_lease(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = any_house

@@ -95,7 +95,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-async def test_what_is_no_frame_fails_the_run_that_wrote_it(house: House, kind: str) -> None:
+async def test_a_malformed_frame_fails_the_run_that_wrote_it(house: House, kind: str) -> None:
     await house.add_dag("writes", WRITES)
     await house.add_dag("harmless", WRITES)
     async with house.executor(workers=1):
@@ -154,7 +154,7 @@ async def test_a_question_that_cannot_be_answered_harms_nobody(
         assert run.state == "success"
 
 
-async def test_what_a_run_has_left_behind_does_not_cost_the_next_one(house: House) -> None:
+async def test_remains_of_a_run_do_not_fail_the_next_one(house: House) -> None:
     await house.add_dag("leaves_behind", WRITES)
     await house.add_dag("harmless", WRITES)
     async with house.executor(workers=1):

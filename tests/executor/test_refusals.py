@@ -23,7 +23,7 @@ def _ended(order: RunOrder, extra: str) -> AttemptUpdate:
     return AttemptUpdate(order, (result,))
 
 
-async def test_what_one_attempt_left_does_not_fail_the_next_one(any_house: House) -> None:
+async def test_a_refused_attempt_does_not_fail_the_next_one(any_house: House) -> None:
     house = any_house
     await house.add_dag("emits", "")
     (pk,) = await house.queue("emits", state="running", executor="one", attempt=1)

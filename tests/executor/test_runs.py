@@ -50,7 +50,7 @@ async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_hous
     assert "to stderr" in log
 
 
-async def test_who_watches_the_service_reads_that_a_run_failed_and_why(house: House) -> None:
+async def test_the_log_of_the_service_says_that_a_run_failed_and_why(house: House) -> None:
     await house.add_dag(
         "fails",
         """
@@ -277,7 +277,7 @@ async def test_the_wait_between_two_tries_is_not_held_against_the_timeout(house:
     assert (await house.tasks(run.id))["flaky"].try_number == 2
 
 
-async def test_what_happens_in_a_file_or_a_task_is_told_in_the_runs_error(house: House) -> None:
+async def test_the_runs_error_has_the_failure_of_a_file_or_a_task(house: House) -> None:
     await house.add_dag("syntax", "def (:")
     await house.add_dag("elsewhere", "with DAG('other'): pass")
     await house.add_dag(
@@ -382,7 +382,7 @@ async def test_a_run_that_nobody_said_is_to_be_cancelled_is_cancelled_by_the_swe
     assert (run.state, run.error) == ("cancelled", "cancelled")
 
 
-async def test_what_a_dead_executor_was_to_cancel_is_cancelled_by_the_sweep(
+async def test_the_sweep_cancels_runs_that_a_dead_executor_had_to_cancel(
     any_house: House,
 ) -> None:
     house = any_house
@@ -400,7 +400,7 @@ async def test_what_a_dead_executor_was_to_cancel_is_cancelled_by_the_sweep(
                 assert await ends.wait() == {Signal.RUNS_ENDED: {"waits"}}
 
 
-async def test_what_a_run_does_to_its_process_does_not_reach_the_next_one(house: House) -> None:
+async def test_changes_of_a_run_to_its_process_do_not_reach_the_next_run(house: House) -> None:
     await house.add_dag(
         "rude",
         """

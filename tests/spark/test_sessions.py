@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.long
-def test_of_two_processes_that_train_at_once_one_makes_the_archive(
+def test_one_of_two_concurrent_trainings_makes_the_archive(
     trained_home: TrainedHome,
 ) -> None:
     assert sorted(trained_home.made) == ["False", "True"]
@@ -88,7 +88,7 @@ def test_a_session_that_was_stopped_or_lost_its_java_is_not_alive_and_can_be_rep
     ]
 
 
-def test_what_the_user_configures_reaches_spark_and_secrets_stay_off_the_command_line(
+def test_the_users_settings_reach_spark_and_secrets_stay_off_the_command_line(
     home: Path,
 ) -> None:
     shown = run_python(
@@ -113,7 +113,9 @@ def test_what_the_user_configures_reaches_spark_and_secrets_stay_off_the_command
         ("master='locl'", "Master must either be yarn or start with"),
     ],
 )
-def test_what_spark_refuses_is_said_in_the_error(home: Path, settings: str, message: str) -> None:
+def test_the_error_names_the_setting_that_spark_refuses(
+    home: Path, settings: str, message: str
+) -> None:
     code = (
         f"try: open_it(SparkSettings({settings}))\n"
         "except SubmitFailed as error: print(error.message)"

@@ -105,7 +105,7 @@ def test_anything_else_may_not_be_loaded(folder: Path, classpath: str) -> None:
 
 
 @pytest.mark.parametrize("classpath", ["Mine", "", "a..b", "a.b-c", "../x.Mine", "a.b()"])
-def test_what_is_no_class_path_is_refused(folder: Path, classpath: str) -> None:
+def test_an_invalid_class_path_is_refused(folder: Path, classpath: str) -> None:
     with pytest.raises(PluginError, match="is not the path of a class"):
         load_trigger_class(classpath, dags_folder=folder)
 
@@ -234,7 +234,7 @@ structlog.configure(processors=[structlog.processors.KeyValueRenderer()], logger
 """
 
 
-def test_what_a_file_makes_of_its_process_does_not_reach_the_service(folder: Path) -> None:
+def test_changes_of_a_file_to_its_process_do_not_reach_the_service(folder: Path) -> None:
     (folder / "rude.py").write_text(_RUDE + TRIGGER.format(version=1))
     done = subprocess.run(
         [sys.executable, "-c", _LOADS, str(folder)],

@@ -218,7 +218,7 @@ async def test_a_bad_file_is_named_and_harms_no_other(
     assert error.line == line
 
 
-async def test_what_a_long_error_says_is_cut(tmp_path: Path) -> None:
+async def test_a_long_error_is_cut(tmp_path: Path) -> None:
     error = await only_error(tmp_path, "raise ValueError('x=' + 'e' * 50_000_000)\n")
     assert error.reason.startswith("ValueError: x=eee")
     assert len(error.reason) <= 10_000
@@ -232,7 +232,7 @@ async def test_an_endless_loop_is_stopped_and_its_line_is_shown(tmp_path: Path) 
     assert error.line == 3
 
 
-async def test_what_a_file_started_ends_with_it(tmp_path: Path) -> None:
+async def test_processes_that_a_file_started_end_with_it(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     await parse(
         tmp_path,
@@ -377,7 +377,7 @@ def write_everywhere(data):
         ("write_everywhere(bytes(4) + b'x')", "cannot be understood"),
     ],
 )
-async def test_what_a_file_writes_to_descriptors_of_ours_costs_that_file_only(
+async def test_writing_to_our_descriptors_costs_only_the_file_that_does_it(
     tmp_path: Path, wrote: str, says: str
 ) -> None:
     error = await only_error(tmp_path, WRITES + wrote)

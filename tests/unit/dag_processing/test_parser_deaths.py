@@ -93,7 +93,7 @@ async def test_all_of_it_dies_with_a_killed_service(
     await _all_end(family)
 
 
-async def test_what_a_killed_parser_was_importing_dies_with_it_and_is_asked_for_again(
+async def test_imports_of_a_killed_parser_die_with_it_and_are_requested_again(
     note: Path,
 ) -> None:
     parsed: list[ParsedFile] = []
@@ -190,7 +190,7 @@ async def test_a_file_that_ends_its_parser_is_tried_some_times_and_holds_up_no_o
 
 
 @pytest.mark.usefixtures("no_delays")
-async def test_what_has_ended_parsers_is_read_alone_until_it_is_mended(tmp_path: Path) -> None:
+async def test_a_file_that_ended_parsers_is_read_alone_until_it_is_mended(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text(KILLS_ITS_PARENT.format(signal="SIGTERM"))
     parsed: list[ParsedFile] = []
@@ -267,7 +267,9 @@ while not Path(__file__).with_name("daemon_of_it").exists():
 
 
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)", "time.sleep(300)"])
-async def test_what_a_file_has_detached_ends_with_its_reading(tmp_path: Path, end: str) -> None:
+async def test_processes_that_a_file_detached_end_with_its_reading(
+    tmp_path: Path, end: str
+) -> None:
     (tmp_path / "a.py").write_text(DETACHES.format(end=end))
     parsed = []
     parsers = Parsers(ParserSettings(tmp_path, file_timeout=timedelta(seconds=1)), parsed.append)
@@ -299,7 +301,7 @@ async def test_a_parser_that_is_to_end_leaves_nothing_that_a_file_has_detached(
     await _all_end(left)
 
 
-async def test_what_is_read_of_an_older_version_is_not_taken_for_the_newer_ones(
+async def test_the_result_of_an_older_version_does_not_count_for_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parser had read the file while the request for the newer version was on its way."""

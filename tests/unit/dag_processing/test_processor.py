@@ -21,7 +21,7 @@ from triggerer.store.database.wakeups.signals import Signal
 from triggerer.store.schema.models import Dag, DagFile, Watcher
 
 
-async def test_what_is_in_the_folder_is_in_the_store_when_it_has_started(
+async def test_the_folders_definitions_are_stored_when_the_processor_has_started(
     database: Database, folder: Path
 ) -> None:
     (folder / "a.py").write_text(DAG_FILE)
@@ -175,7 +175,7 @@ async def test_a_processor_that_is_cancelled_does_not_wait_for_its_watch(
     assert anyio.current_time() - began < 30
 
 
-async def test_what_went_while_nobody_looked_is_noticed_at_the_start(
+async def test_files_that_were_deleted_while_no_service_ran_are_noticed_at_the_start(
     database: Database, folder: Path
 ) -> None:
     (folder / "a.py").write_text(DAG_FILE)

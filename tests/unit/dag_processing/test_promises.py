@@ -85,7 +85,7 @@ async def test_each_watcher_gets_its_promise_with_the_reason(tmp_path: Path) -> 
     assert "watcher 'w' of asset 'queue': the source delivers again" in str(warning)
 
 
-async def test_nobody_is_asked_offline(tmp_path: Path) -> None:
+async def test_no_source_is_asked_offline(tmp_path: Path) -> None:
     found = await checked(tmp_path, {"queue": "Queue()"}, ask=False)
     assert found.warnings == ()
 
@@ -146,7 +146,7 @@ async def test_a_watcher_that_asks_for_more_is_an_error_and_its_sibling_is_not(
     assert a.stream_digest == b.stream_digest
 
 
-async def test_what_cannot_be_said_is_an_error_only_where_something_is_asked_for(
+async def test_an_unknown_guarantee_is_an_error_only_if_a_watcher_asks_for_one(
     tmp_path: Path,
 ) -> None:
     found = await checked(tmp_path, {"a": "Wrong()", "b": "Wrong('2'), guarantee='at_least_once'"})

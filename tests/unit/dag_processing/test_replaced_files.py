@@ -198,7 +198,7 @@ async def test_a_file_that_is_being_read_again_takes_nothing_back(
         assert changes.take_nowait() == {}
 
 
-async def test_what_a_file_no_longer_defines_is_gone_when_the_file_has_rested(
+async def test_removed_definitions_are_gone_once_the_file_is_stable(
     database: Database, folder: Path, file: Path
 ) -> None:
     async with processing(database, folder):

@@ -130,7 +130,7 @@ def test_a_link_that_leads_nowhere_hides_what_it_led_to(full: Path) -> None:
     assert found.hides("linked/x.py")
 
 
-def test_what_is_out_of_sight_stays_and_what_is_not_listed_goes() -> None:
+def test_files_out_of_sight_stay_and_files_that_are_not_listed_go() -> None:
     before = Scanned({"a.py": OLD, "gone.py": OLD, "sub/b.py": OLD}, devices={HERE: 1})
     now = with_hidden(before, Scanned({"a.py": NEW}, {"sub": "no permission"}, devices={HERE: 1}))
     assert now.files == {"a.py": NEW, "sub/b.py": OLD}
@@ -176,7 +176,7 @@ def parsed(path: str, *imports: str, is_broken: bool = False) -> ParsedFile:
     return ParsedFile(path=path, parse_seconds=0.0, imports=imports, is_broken=is_broken)
 
 
-def test_what_is_in_sight_again_is_read_and_so_is_what_was_broken_meanwhile() -> None:
+def test_files_in_sight_again_are_read_and_so_are_files_that_broke_meanwhile() -> None:
     files = {"a.py": OLD, "lib/x.py": OLD, "other.py": OLD}
     found = {
         "a.py": parsed("a.py", is_broken=True),
@@ -189,7 +189,7 @@ def test_what_is_in_sight_again_is_read_and_so_is_what_was_broken_meanwhile() ->
     assert outdated(back, hidden, found) == set()
 
 
-def test_what_is_out_of_sight_is_not_read_though_it_imports_what_changed() -> None:
+def test_a_file_out_of_sight_is_not_read_though_its_import_changed() -> None:
     before = Scanned({"common.py": OLD, "sub/b.py": OLD}, {"sub": "no permission"})
     now = Scanned({"common.py": NEW, "sub/b.py": OLD}, {"sub": "no permission"})
     found = {"sub/b.py": parsed("sub/b.py", "common.py")}

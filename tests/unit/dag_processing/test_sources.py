@@ -86,7 +86,7 @@ def _file(folder: Path) -> Path:
     return folder / f"triggers_of_{folder.name}.py"
 
 
-async def test_what_is_wrong_is_told_from_what_is_away_and_neither_hides_the_rest(
+async def test_wrong_sources_differ_from_silent_ones_and_neither_hide_the_rest(
     tmp_path: Path,
 ) -> None:
     found = await checked(
@@ -139,7 +139,7 @@ async def test_those_that_hang_share_one_deadline(tmp_path: Path) -> None:
     )
 
 
-async def test_what_clients_take_to_import_is_no_part_of_the_time_to_answer(tmp_path: Path) -> None:
+async def test_the_import_of_a_client_does_not_count_as_time_to_answer(tmp_path: Path) -> None:
     importing = {f"a{number}": f"Importing('{number}')" for number in range(3)}
     found = await checked(tmp_path, importing, deadline=timedelta(seconds=0.25))
     assert found == CheckedSources()
@@ -153,7 +153,7 @@ async def test_what_clients_take_to_import_is_no_part_of_the_time_to_answer(tmp_
         ("Exiting", "called sys.exit(3)"),
     ],
 )
-async def test_what_ends_its_own_task_ends_no_other_and_not_the_command(
+async def test_a_check_that_ends_its_task_ends_neither_others_nor_the_command(
     tmp_path: Path, kind: str, reason: str | None
 ) -> None:
     found = await checked(tmp_path, {"one": f"{kind}()", "late": "Late()"})
@@ -163,7 +163,7 @@ async def test_what_ends_its_own_task_ends_no_other_and_not_the_command(
     assert [error.startswith(told) for error in first] == ([] if reason is None else [True])
 
 
-async def test_what_is_raised_because_the_time_is_over_is_no_answer(tmp_path: Path) -> None:
+async def test_an_error_after_the_deadline_is_no_answer(tmp_path: Path) -> None:
     found = await checked(tmp_path, {"one": "Protesting()"}, deadline=timedelta(seconds=0.1))
     assert found.errors == ()
     (unavailable,) = found.unavailable

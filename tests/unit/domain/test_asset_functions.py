@@ -92,7 +92,7 @@ def test_a_function_can_make_several_assets() -> None:
     assert (a | both).objects == (a, both)
 
 
-def test_what_makes_several_assets_runs_by_hand_without_a_schedule() -> None:
+def test_a_function_of_several_assets_runs_by_hand_without_a_schedule() -> None:
     @asset.multi(outlets=[Asset("x-a")])
     def by_hand() -> None: ...
 
@@ -122,14 +122,12 @@ def _positional(given: Any, /) -> None: ...
         (7, "a function with a name"),
     ],
 )
-def test_what_cannot_be_an_asset_function_is_refused(
-    function: Callable[..., Any], reason: str
-) -> None:
+def test_an_unsuitable_asset_function_is_refused(function: Callable[..., Any], reason: str) -> None:
     with pytest.raises(DagError, match=reason):
         asset(schedule=None)(function)
 
 
-def test_what_neither_the_asset_nor_a_dag_takes_is_refused() -> None:
+def test_an_option_of_neither_the_asset_nor_the_dag_is_refused() -> None:
     with pytest.raises(DagError, match="does not know the option 'owner_links'"):
         asset(schedule=None, owner_links={})
     with pytest.raises(DagError, match="at least one outlet"):

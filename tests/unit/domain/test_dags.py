@@ -71,7 +71,7 @@ def test_a_schedule_is_nothing_assets_or_an_expression(schedule: Any, stored: An
         ([A, "b"], "not 'b'"),
     ],
 )
-def test_what_is_no_schedule_is_refused(schedule: Any, reason: str) -> None:
+def test_a_value_that_is_no_schedule_is_refused(schedule: Any, reason: str) -> None:
     with pytest.raises(DagError, match=reason):
         DAG("d", schedule=schedule)
 

@@ -65,7 +65,7 @@ def test_an_event_is_for_the_keys_that_its_assets_mapper_says() -> None:
     assert found.divided == (1, 2)
 
 
-def test_what_is_refused_says_why_and_stops_nobody_else() -> None:
+def test_a_refused_event_says_why_and_stops_no_other() -> None:
     found = of(A, AllowedKeyMapper(["eu"])).divide(
         [event(1, None), event(2, "mars"), event(3, "eu")], most=100
     )
@@ -100,7 +100,7 @@ def test_a_key_with_a_deadline_is_due_then_if_enough_is_there() -> None:
     assert keys.due_at(DAY, parts[:2], has_run=False, now=deadline) == deadline
 
 
-def test_of_two_deadlines_the_expression_says_which_counts() -> None:
+def test_the_expression_decides_which_of_two_deadlines_counts() -> None:
     early, late = daily(WaitUntil(timedelta(hours=1))), daily(WaitUntil(timedelta(hours=5)))
     parts = [part(HOURS[0]), part(HOURS[0], B)]
     for condition, hours in ((AssetAll(A, B), 5), (AssetAny(A, B), 1)):
@@ -109,7 +109,7 @@ def test_of_two_deadlines_the_expression_says_which_counts() -> None:
         assert due == END + timedelta(hours=hours)
 
 
-def test_what_comes_for_a_key_that_has_run_waits_for_nothing_else() -> None:
+def test_an_event_for_a_key_that_has_run_waits_for_nothing_else() -> None:
     keys = of(AssetAll(A, B), daily(WaitForAll()))
     assert keys.due_at(DAY, [part(HOURS[0])], has_run=True, now=NOW) == NOW
     stranger = part(HOURS[0], Asset("x-test://c", name="c"))

@@ -37,7 +37,7 @@ def test_acknowledged_without_a_key_is_at_least_once() -> None:
 
 
 @pytest.mark.parametrize("key", [None, "the offset"])
-def test_what_is_not_acknowledged_is_at_most_once_whatever_its_key(key: str | None) -> None:
+def test_a_source_without_acknowledgement_is_at_most_once_with_any_key(key: str | None) -> None:
     found = promised(DeliveryFacts(is_acknowledged=False, because="fast", key=key))
     assert (found.guarantee, found.reason) == (Guarantee.AT_MOST_ONCE, "fast")
 
@@ -59,7 +59,7 @@ def test_a_key_has_to_be_kept_for_as_long_as_the_message() -> None:
     )
 
 
-def test_what_a_trigger_finds_itself_lowers_the_promise_or_is_a_warning() -> None:
+def test_a_finding_of_the_trigger_lowers_the_promise_or_is_a_warning() -> None:
     warned, lowered = Finding("odd", hint="mend it"), Finding("bad", Guarantee.AT_LEAST_ONCE)
     found = promised(replace(LOG, findings=(warned, lowered)))
     assert (found.guarantee, found.warnings) == (Guarantee.AT_LEAST_ONCE, (warned,))

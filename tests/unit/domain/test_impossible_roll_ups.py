@@ -57,7 +57,7 @@ def said(mapper: PartitionMapper, now: datetime = NOW) -> list[str]:
         (FixedKeyMapper("world"), SegmentWindow(["eu", "us"])),
     ],
 )
-def test_of_what_fits_nothing_is_said(upstream: PartitionMapper, window: Window) -> None:
+def test_a_fitting_roll_up_gets_no_warning(upstream: PartitionMapper, window: Window) -> None:
     for policy in (None, MinimumCount(2), MinimumCount(-1), WaitUntil(timedelta(hours=1))):
         roll_up = RollupMapper(upstream_mapper=upstream, window=window, wait_policy=policy)
         assert said(roll_up) == []
@@ -106,6 +106,6 @@ def test_the_same_is_said_throughout_a_year() -> None:
     assert len({*said(roll_up), *said(roll_up, NOW + timedelta(days=100, hours=1))}) == 1
 
 
-def test_what_is_no_roll_up_is_not_looked_at() -> None:
+def test_other_mappers_are_not_checked() -> None:
     assert said(IdentityMapper()) == []
     assert list(impossible_roll_ups(schedule_of(FLIGHTS), now=NOW)) == []

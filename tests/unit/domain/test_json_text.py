@@ -60,7 +60,7 @@ class Price(Enum):
         ({1: 2}, "the extra is not JSON"),
     ],
 )
-def test_what_the_text_would_lose_is_refused_with_its_place(value: Any, said: str) -> None:
+def test_a_value_that_the_text_would_lose_is_refused_with_its_place(value: Any, said: str) -> None:
     with pytest.raises(RowRefused, match=said):
         dump_json(value, "the extra")
 

@@ -86,7 +86,7 @@ def test_the_keys_are_those_of_the_runs() -> None:
     assert both == ["2026-03-01", "2026-03-02"]
 
 
-def test_what_is_no_range_of_periods_is_refused() -> None:
+def test_an_invalid_range_of_periods_is_refused() -> None:
     start = datetime(2026, 3, 1, tzinfo=UTC)
     with pytest.raises(DagError, match="no periods"):
         between(IdentityMapper(), start, start)

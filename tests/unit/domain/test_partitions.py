@@ -280,7 +280,7 @@ def test_a_period_fans_out_into_its_parts() -> None:
         lambda: PartitionedAssetTimetable(assets=[]),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_when_the_file_is_read(wrong) -> None:
+def test_a_senseless_mapper_is_refused_when_the_file_is_read(wrong) -> None:
     with pytest.raises(DagError):
         wrong()
 
@@ -368,7 +368,9 @@ rollups = st.sampled_from(
 
 
 @given(moments, zones, rollups, st.sampled_from(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]))
-def test_what_a_run_waits_for_is_just_what_is_for_it(moment, zone, rollup, input_format) -> None:
+def test_a_run_waits_for_exactly_the_keys_that_map_to_it(
+    moment, zone, rollup, input_format
+) -> None:
     """A key belongs to a run exactly if the run waits for it."""
     start, window, step = rollup
     upstream = start(timezone=zone, input_format=input_format)

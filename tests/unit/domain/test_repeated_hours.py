@@ -86,7 +86,7 @@ def test_only_where_two_runs_do_have_one_key(
     assert len(said(AssetOrTimeSchedule(timetable=timetable, assets=FLIGHTS))) == is_repeated
 
 
-def test_what_is_asked_for_by_others_is_looked_at_too() -> None:
+def test_timetables_inside_others_are_checked_too() -> None:
     assert len(said(Delayed(cron("@hourly", BERLIN, HOURS), timedelta(minutes=5)))) == 1
 
 
@@ -98,7 +98,7 @@ def test_it_is_known_whenever_it_is_asked(now: datetime) -> None:
     assert "next on 2027-10-31" in sentence
 
 
-def test_what_has_no_keys_has_nothing_to_be_said_of() -> None:
+def test_a_schedule_without_keys_gets_no_warning() -> None:
     assert said(None) == []
     assert said(FLIGHTS) == []
     assert said("@hourly") == []

@@ -13,7 +13,7 @@ def test_a_run_has_ended_unless_it_is_queued_or_running(state: RunState) -> None
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state.is_final])
-def test_what_has_ended_can_only_be_queued_again(state: RunState) -> None:
+def test_an_ended_run_can_only_be_queued_again(state: RunState) -> None:
     assert [other for other in RunState if state.may_become(other)] == [RunState.QUEUED]
 
 

@@ -85,7 +85,7 @@ def test_its_parts_are_found_again(timetable: Timetable, condition: Condition) -
         {},
     ],
 )
-def test_what_nobody_wrote_is_refused(stored: object) -> None:
+def test_json_of_another_origin_is_refused(stored: object) -> None:
     with pytest.raises(DagError):
         schedule_from_json(stored)
 

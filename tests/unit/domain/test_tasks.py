@@ -43,7 +43,7 @@ def test_a_call_outside_a_dag_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("name", CONTEXT_ARGUMENTS)
-def test_what_a_run_offers_is_filled_in_by_name(name: str) -> None:
+def test_context_arguments_are_filled_in_by_name(name: str) -> None:
     namespace: dict[str, Any] = {}
     exec(f"def function({name}): return {name}", namespace)
     one = add(namespace["function"])

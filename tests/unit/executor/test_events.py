@@ -261,7 +261,9 @@ def test_uris_name_each_object_once_in_the_order_of_the_events(
     assert found == ["s3://b/1", "s3://b/2"]
 
 
-def test_what_spark_would_take_for_a_pattern_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_spark_takes_for_a_pattern_are_escaped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = _uris(
         monkeypatch, "s3://b/r [1].json", r"gs://b/{x}*?\y", "https://b/x?y=[1]", "s3://b/%3F#ü"
     )

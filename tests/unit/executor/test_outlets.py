@@ -42,7 +42,7 @@ def test_equal_events_through_several_aliases_are_one_and_different_ones_are_cou
     ]
 
 
-def test_what_is_not_declared_is_refused() -> None:
+def test_an_undeclared_outlet_is_refused() -> None:
     outlets = OutletEvents([A])
     with pytest.raises(KeyError, match="outlets"):
         outlets[B]
@@ -118,7 +118,7 @@ def test_the_runs_partition_key_is_that_of_its_events_unless_the_task_sets_anoth
     ]
 
 
-def test_what_an_event_costs_does_not_grow_with_those_before(
+def test_the_cost_of_an_event_does_not_grow_with_earlier_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = 0

@@ -33,7 +33,7 @@ async def test_an_error_of_the_store_is_raised_to_who_joined_a_commit() -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_who_joined_a_commit_is_not_left_waiting_by_an_error_that_ends_the_writer() -> None:
+async def test_a_joined_step_does_not_wait_for_ever_after_an_error_that_ends_the_writer() -> None:
     result_writer = ResultWriter(cast("Any", Refuses(ConfigurationError("no rights"))), "me")
 
     async def join() -> None:
@@ -60,7 +60,7 @@ class NeverAnswers:
         await anyio.sleep_forever()
 
 
-async def test_who_joined_a_commit_is_not_left_waiting_by_a_writer_that_is_stopped() -> None:
+async def test_a_joined_step_does_not_wait_for_ever_after_the_writer_was_stopped() -> None:
     result_writer = ResultWriter(cast("Any", NeverAnswers()), "me")
 
     async def join() -> None:

@@ -88,7 +88,7 @@ def test_structs_inside_one_another_share_the_number_of_fields() -> None:
     assert kinds == {"struct", "map"}
 
 
-def test_what_is_nested_too_deep_is_text() -> None:
+def test_a_value_that_is_nested_too_deep_is_text() -> None:
     deep: Any = 1
     for _ in range(60):
         deep = {"d": deep}
@@ -119,7 +119,7 @@ _json = st.recursive(
 
 @pytest.mark.full
 @given(st.lists(st.dictionaries(st.text(max_size=5), _json, max_size=5), max_size=8))
-def test_whatever_json_holds_becomes_a_table_with_a_row_for_each_event(
+def test_any_json_becomes_a_table_with_a_row_for_each_event(
     extras: list[dict[str, Any]],
 ) -> None:
     table = to_arrow([{"id": n, "extra": extra} for n, extra in enumerate(extras)])

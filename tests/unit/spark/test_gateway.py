@@ -33,7 +33,7 @@ def test_secrets_are_not_put_on_a_command_line_where_anybody_reads_them() -> Non
     assert on_command_line(conf).keys() == {"spark.master", "spark.driver.memory"}
 
 
-def test_what_the_jvm_prints_goes_to_standard_error_without_the_noise(
+def test_the_jvms_output_goes_to_standard_error_without_the_noise(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     output = JvmOutput()

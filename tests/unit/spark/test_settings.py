@@ -77,7 +77,7 @@ def test_a_local_session_listens_on_loopback_only_and_shows_no_page() -> None:
     assert given["spark.sql.warehouse.dir"] == "/home/w"
 
 
-def test_what_the_user_configures_wins_over_every_default() -> None:
+def test_the_users_settings_win_over_every_default() -> None:
     theirs = {"spark.ui.enabled": "true", "spark.app.name": "theirs", "spark.driver.host": "h"}
     given = conf(SparkSettings(conf=theirs))
     assert theirs.items() <= given.items()
@@ -144,7 +144,7 @@ def test_the_users_bounds_win_and_the_cluster_is_shared_all_the_same(
 
 @pytest.mark.parametrize("key", ["spark.dynamicAllocation.enabled", "spark.executor.instances"])
 @pytest.mark.parametrize("in_defaults", [False, True])
-def test_who_decides_how_executors_are_had_gets_nothing_of_ours(
+def test_a_user_who_decides_about_executors_gets_none_of_our_defaults(
     key: str, in_defaults: bool
 ) -> None:
     settings = SparkSettings(master="spark://h:7077", conf={} if in_defaults else {key: "4"})

@@ -141,7 +141,7 @@ def test_a_combination_without_any_instant_says_so_in_time_however_it_is_nested(
     assert looked < 40_000
 
 
-def test_what_has_no_instants_cannot_be_combined() -> None:
+def test_a_timetable_without_instants_cannot_be_combined() -> None:
     for value in (DeltaTriggerTimetable(HOUR), ContinuousTimetable(), "0 6 * * *", None):
         for combine in (AnyOf, AllOf, Consecutive, RollUp, lambda one: Except(cron("@daily"), one)):
             with pytest.raises(DagError, match="with fixed instants"):
@@ -190,7 +190,7 @@ def test_a_rolling_window_ends_with_each_run_and_is_as_long_as_asked() -> None:
     assert {info.run_after - info.logical_date for info in infos} == {DAY}
 
 
-def test_what_was_missed_is_rolled_up_into_one_run() -> None:
+def test_missed_intervals_are_rolled_up_into_one_run() -> None:
     daily = RollUp(cron("@daily"))
     assert ask(daily, "2026-03-10 01:00", ("2026-03-05", "2026-03-06")) == (
         "03-10 00:00",

@@ -49,7 +49,7 @@ def test_a_cron_expression_is_said_in_a_few_words(expression: str, words: str) -
     "expression",
     ["0 0 13 * 5", "*/7 * * * *", "* 2 * * *", "0 1-5/2 * * *", "0 0 * * * 30", "0 */5 * * *", "0,30 1,2,3,4 * * *"],
 )  # fmt: skip
-def test_what_would_take_many_is_left_as_it_is(expression: str) -> None:
+def test_an_expression_that_takes_many_words_is_quoted(expression: str) -> None:
     timetable = CronTriggerTimetable(expression, timezone="UTC")
     assert timetable.description == f"at the times of cron '{expression}' (UTC)"
 

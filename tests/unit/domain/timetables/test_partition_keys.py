@@ -187,7 +187,7 @@ def test_a_run_by_hand_is_for_the_partition_of_the_last_instant() -> None:
         {"cron": "0 0 30 2 *"},
     ],
 )
-def test_what_makes_no_partition_keys_is_refused_when_the_file_is_read(
+def test_a_format_without_partition_keys_is_refused_when_the_file_is_read(
     arguments: dict[str, object],
 ) -> None:
     given = {"cron": "@daily", "timezone": "UTC", **arguments}
@@ -322,7 +322,7 @@ def test_a_timetable_around_one_with_keys_keeps_them_where_the_data_interval_is_
             wrong()
 
 
-def test_what_waits_for_assets_takes_no_keys_of_time() -> None:
+def test_a_schedule_with_assets_takes_no_keys_of_time() -> None:
     assets = PartitionedAssetTimetable(assets=Asset("x-a"))
     with pytest.raises(DagError, match="without assets"):
         Keyed(assets, timezone="UTC")
@@ -345,7 +345,7 @@ def test_a_key_of_no_data_interval_is_refused_and_a_timetable_without_keys_knows
     assert run_of_key(None, "2026-03-09") is None
 
 
-def test_what_is_no_partition_key_is_no_answer_of_a_timetable() -> None:
+def test_a_timetable_may_answer_only_with_a_valid_partition_key() -> None:
     class Wrong(TickTimetable):
         partitioned = True
 

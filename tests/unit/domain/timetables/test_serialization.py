@@ -109,7 +109,7 @@ def test_every_timetable_of_ours_is_among_them() -> None:
         {"type": "EventsTimetable", "arguments": {"event_dates": ["tomorrow"]}},
     ],
 )
-def test_what_was_not_written_by_us_is_refused(value: Any) -> None:
+def test_json_of_another_origin_is_refused(value: Any) -> None:
     with pytest.raises(DagError):
         timetable_from_json(value)
 
@@ -182,7 +182,7 @@ def test_a_schedule_means_what_airflows_default_configuration_makes_of_it(
 
 
 @pytest.mark.parametrize("schedule", ["every day", 5, timedelta(0), object()])
-def test_what_is_no_schedule_in_time_is_refused(schedule: object) -> None:
+def test_a_value_that_is_no_schedule_in_time_is_refused(schedule: object) -> None:
     with pytest.raises(DagError):
         timetable_of(schedule)
 
