@@ -61,7 +61,7 @@ def evaluate(
     limit: int,
     divided: Divided = NOTHING_DIVIDED,
 ) -> Plan:
-    """Decide for these DAGs, in this order.
+    """Look at the DAGs in `rows`, and share the limit among them in the order of `dag_ids`.
 
     Args:
         divided: The partition queues of the partitioned DAGs.

@@ -240,7 +240,7 @@ def _is_of_a_driver(error: Exception) -> bool:
 
 
 def _is_unusable_setting(cause: BaseException | None) -> bool:
-    """True for a setting such as the path of a missing certificate, which may be being replaced."""
+    """True for a setting such as the path of a missing certificate. Somebody may be replacing it."""
     from asyncpg import ClientConfigurationError
 
     # SQLAlchemy may have wrapped the error in one of its own.

@@ -94,7 +94,7 @@ class DagView:
     is_paused: bool
     is_stale: bool
     file_missing_since: datetime | None
-    """Set while its file is missing but not yet taken for deleted, because it may be being replaced."""
+    """Set while its file is missing. It does not count as deleted yet, because somebody may be replacing it."""
     queued_events: int
     """Counting stops at 1,000."""
     last_run_id: str | None

@@ -16,7 +16,7 @@ from triggerer.store.schema.models import Asset, AssetAlias, AssetEvent, FormerI
 async def sync_assets(
     session: AsyncSession, folder: Folder, kept: Set[str], now: datetime
 ) -> dict[AssetKey, int]:
-    """Update the asset rows; return the ids of all assets, including assets of unchanged (kept) files."""
+    """Update the asset rows; return the ids of all assets, including assets of files whose definitions stay."""
     rows = {AssetKey(row.name, row.uri): row for row in await session.scalars(select(Asset))}
     await _rename_assets(session, rows, folder.assets.keys(), now)
     for key, (asset, path) in folder.assets.items():

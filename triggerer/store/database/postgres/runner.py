@@ -124,7 +124,7 @@ class PostgresRunner(ScriptRunner):
         return connection
 
     def _take_idle(self) -> Any:
-        """Return a connection that is open, as far as is known, and leads to the primary; None if there is none."""
+        """Return an idle connection to the primary that is not known to be closed, or None."""
         while self._idle:
             # Last in, first out, because a proxy or a firewall may close connections that are idle for long.
             connection = self._idle.pop()
