@@ -1,4 +1,4 @@
-"""What a test session does with services: skip or fail without them, and keep their logs."""
+"""Decides for a test session whether a missing service skips or fails tests, and stores the services' logs."""
 
 import os
 import shutil

@@ -60,7 +60,7 @@ class DatabasePool:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Lend a database that nobody else uses; its URL. Who is still connected to it afterwards is cut off."""
+        """Lend a database that nobody else uses; its URL. Connections that are still open afterwards are closed."""
         name = self._free.pop() if self._free else self._create()
         try:
             yield self._server.url(name)

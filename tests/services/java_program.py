@@ -18,7 +18,7 @@ from tests.services.process import ServiceUnavailable
 
 @dataclass(frozen=True, slots=True)
 class JavaProgram:
-    """What the main classes of some jars are started with."""
+    """The arguments with which the main classes of some jars are started."""
 
     java: Path
     jars: Path
@@ -36,7 +36,8 @@ class JavaProgram:
         ]  # fmt: skip
 
     def with_archive(self, train: Callable[["JavaProgram"], None]) -> "JavaProgram":
-        """The same with an archive of the classes that `train` makes Java load, once for each Java on a machine."""
+        """Return the command with an archive of the classes that `train` makes Java load, made once for each Java on a
+        machine."""
         version = subprocess.run([self.java, "-version"], capture_output=True, check=True).stderr
         archive = self.jars.with_suffix(f".{hashlib.sha256(version).hexdigest()[:12]}.jsa")
         with _locked(self.jars.parent):

@@ -63,16 +63,16 @@ def _train(kafka: JavaProgram) -> None:
 
 
 class BehindProxy(NamedTuple):
-    """A listener whose clients are sent to a proxy; who comes by the other one, to the broker itself."""
+    """A listener that sends its clients to a proxy; the other listener sends them to the broker."""
 
     port: int
     """Where the broker listens, and the proxy leads to."""
     proxy_port: int
-    """What the broker advertises."""
+    """The address that the broker advertises."""
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """By setting, what is added to the broker's own."""
+        """Settings to add to the broker's own ones."""
         return {
             "listeners": f"PROXIED://127.0.0.1:{self.port}",
             "advertised.listeners": f"PROXIED://127.0.0.1:{self.proxy_port}",

@@ -1,4 +1,4 @@
-"""What tests ask of a Kafka broker, or of a cluster, as its users: topics, records, offsets, groups."""
+"""A client with which tests use a Kafka broker or cluster: topics, records, offsets, groups."""
 
 import asyncio
 import time

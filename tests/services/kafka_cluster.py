@@ -20,7 +20,7 @@ _OF_THE_CLUSTER = {
     "offsets.topic.replication.factor": 3,
     "transaction.state.log.replication.factor": 3,
     "min.insync.replicas": 2,
-    # Who is away for two seconds is left behind.
+    # A replica that is away for two seconds is no longer in sync.
     "replica.lag.time.max.ms": 2000,
     "unclean.leader.election.interval.ms": 1000,
     "controller.quorum.election.timeout.ms": 500,
@@ -30,7 +30,7 @@ _OF_THE_CLUSTER = {
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Who has a partition now; the leader is -1 while there is none."""
+    """The brokers that have a partition now; the leader is -1 while there is none."""
 
     leader: int
     in_sync: frozenset[int]
@@ -51,7 +51,7 @@ def open_kafka_cluster(*, heap: str = "256m") -> Iterator["KafkaCluster"]:
 
 
 class KafkaCluster(KafkaClient):
-    """Topics have three copies, of which two must have a record before it is acknowledged.
+    """Topics have three copies, and two must have a record before it is acknowledged.
 
     Attributes:
         nodes: Their processes, by id.
@@ -92,7 +92,7 @@ class KafkaCluster(KafkaClient):
             node.kill()
 
     def replicas(self, topic: str) -> dict[int, Replicas]:
-        """By partition, who leads it and who has all of it."""
+        """Return by partition the leader and the in-sync replicas."""
 
         async def ask(admin: AIOKafkaAdminClient) -> dict[int, Replicas]:
             (described,) = await admin.describe_topics([topic])

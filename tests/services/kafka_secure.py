@@ -46,7 +46,7 @@ class SecureKafka(KafkaClient):
 
     Attributes:
         authority: The certificate that clients trust.
-        certificate, key: A client's, issued by the same authority.
+            certificate, key: A client's, issued by the same authority.
     """
 
     def __init__(self, home: Path) -> None:
@@ -73,7 +73,7 @@ class SecureKafka(KafkaClient):
             ),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,"
             "SCRAM:SASL_SSL,PLAIN:SASL_PLAINTEXT,OAUTH:SASL_PLAINTEXT",
-            # All may do everything but the stranger, who may do nothing.
+            # The stranger may do nothing; all other users may do everything.
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:ANONYMOUS;User:{USER};User:CN=localhost",
             "ssl.keystore.type": "PEM",
@@ -87,7 +87,7 @@ class SecureKafka(KafkaClient):
             "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.plain.plain.sasl.jaas.config": f"{_LOGIN}.plain.PlainLoginModule required"
             f' user_{USER}="{PASSWORD}";',
-            # Who has logged in longer ago is cut off: the client does not log in again by itself.
+            # A connection with an older login is closed: the client does not log in again on its own.
             "listener.name.plain.plain.connections.max.reauth.ms": 1000,
             "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
             "listener.name.oauth.oauthbearer.sasl.jaas.config": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule"

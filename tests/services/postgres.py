@@ -68,7 +68,7 @@ def _running(server: "PostgresServer") -> Iterator["PostgresServer"]:
 
 @cache
 def find_postgres() -> Path:
-    """The directory of the server's programs: Debian's newest, else that of pg_config on PATH.
+    """The directory of the server's programs: Debian's newest, else the one that pg_config on PATH names.
 
     Raises:
         ServiceUnavailable: There is none. (Client packages have a pg_config, but no initdb.)

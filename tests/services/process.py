@@ -178,7 +178,7 @@ class Daemon:
         self._forget()
 
     def log_tail(self, lines: int = 12) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         if not self.log.exists():
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -193,7 +193,7 @@ class Daemon:
 
 
 class Server(Protocol):
-    """What can be started, and killed at any time: a `Daemon`, or several."""
+    """A process that can be started, and killed at any time: a `Daemon`, or several."""
 
     def start(self) -> None: ...
     def kill(self) -> None: ...
@@ -219,7 +219,7 @@ def temporary_home(name: str) -> Iterator[Path]:
 def still_alive(processes: Iterable[psutil.Process], *, within_s: float) -> list[psutil.Process]:
     """Those that have not ended in this time; returns as soon as all have.
 
-    A zombie has: it holds nothing any more, and who inherited it may take a second to notice.
+    A zombie has ended: it has no resources, and its new parent may take a second to notice.
     """
     deadline = time.monotonic() + within_s
     alive = list(processes)

@@ -37,7 +37,7 @@ def open_pubsub(
 
     Args:
         stream_lifetime_s: After this time the server ends each stream, as the service does; 0: never.
-        is_optimized: For measuring. To build it so takes a third more of a processor, and CI builds it anew each time.
+        is_optimized: For measuring. Such a build takes a third more processor time, and CI builds it each time.
     Raises:
         ServiceUnavailable: There is no Go, or it could not build the server.
     """
@@ -55,7 +55,7 @@ def open_pubsub(
 def open_pubsub_flood(size_bytes: int) -> Iterator[str]:
     """Start a server that sends messages of this size as fast as they are acknowledged; its address.
 
-    A subscription `…-<number>` gets so many. Nothing is kept, and nothing comes again: it is for measuring clients.
+    A subscription `…-<number>` gets this number. Nothing is kept, and nothing comes again: it is for measuring clients.
 
     Raises:
         ServiceUnavailable: As `open_pubsub`.
@@ -88,7 +88,7 @@ def _find_server(*, is_optimized: bool) -> Path:
     binary = root / f"pubsub-{hashlib.sha256(content + version).hexdigest()[:12]}"
     root.mkdir(parents=True, exist_ok=True)
     with (root / "pubsub.lock").open("w") as lock:
-        # Of several workers of a session one builds it.
+        # One of several workers of a session builds it.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not binary.exists():
             draft = binary.with_suffix(".draft")
@@ -129,7 +129,7 @@ class PubSubServer(PubSubAdmin):
         )
 
     def inspect(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """What the server knows of these messages: `Acks`, `Deliveries`, `Modacks`."""
+        """Return the server's record of these messages: `Acks`, `Deliveries`, `Modacks`."""
         if not ids:
             return []
         query = "&".join(f"id={one}" for one in ids)

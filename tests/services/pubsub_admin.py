@@ -1,4 +1,4 @@
-"""What tests do to a Pub/Sub server beside the code under test: topics, subscriptions, messages."""
+"""The calls that tests make to a Pub/Sub server: topics, subscriptions, messages."""
 
 from __future__ import annotations
 

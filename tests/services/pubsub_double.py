@@ -1,9 +1,9 @@
 """A Pub/Sub server of our own, in this process, by the service's rules, with faults that a test asks for.
 
-What pstest has not: ack ids that are of one delivery and lapse with it, exactly-once subscriptions that refuse single
-ids, several outstanding messages of one ordering key, redelivery of a key from the message that was given back, and
-flow control by stream. What it says it does is Google's documentation of subscriptions, of exactly-once delivery and of
-ordering; where that is silent it does what is hardest for a client.
+It has features that pstest lacks: ack ids that expire with their delivery, exactly-once subscriptions that refuse
+single ids, several outstanding messages of one ordering key, redelivery of a key from the message that was given back,
+and flow control by stream. It follows Google's documentation of subscriptions, exactly-once delivery and ordering; if
+that is silent, it behaves in the way that is hardest for a client.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Entry:
 
     message: Any
     attempts: int = 0
-    """How often it was sent."""
+    """How often the message was sent."""
     failures: int = 0
-    """How often it was given back, or its lease ran out: what a dead-letter policy counts."""
+    """How often the message was given back, or its lease expired, as a dead-letter policy counts."""
     ack_id: str = ""
     expires_at: float = 0.0
     stream: _Stream | None = None
@@ -74,7 +74,7 @@ class _Stream:
 
 @dataclass(eq=False)
 class Subscription:
-    """Its settings are those of the protobuf; its entries are in the order of their publication."""
+    """A subscription with the settings of its protobuf, and its entries in the order of publication."""
 
     proto: Any
     entries: list[Entry] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Request:
-    """One that came. `deadline_s` is of those that modify it."""
+    """A request that came. Only requests that modify a deadline have `deadline_s`."""
 
     method: str
     ack_ids: tuple[str, ...]
@@ -117,7 +117,7 @@ class PubSubDouble(PubSubAdmin):
             (self._handlers("Subscriber"), self._handlers("Publisher"))
         )
         self.tokens: set[str] | None = None
-        """Who comes over TLS needs one of these; None: nobody does."""
+        """The tokens that TLS clients need; None: they need none."""
         self.seen_tokens: set[str] = set()
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         if tls is not None:
@@ -223,7 +223,7 @@ class PubSubDouble(PubSubAdmin):
             self._refusals.pop(method, None)
 
     def fail_ids(self, decide: Callable[[str, Entry], str | None]) -> None:
-        """Of exactly-once subscriptions: by method and message, why an id is refused; None: it is taken."""
+        """Let `decide` say, by method and message, why an exactly-once id is refused; None: it is accepted."""
         self._id_failures = decide
 
     @contextmanager
@@ -270,7 +270,7 @@ class PubSubDouble(PubSubAdmin):
             ]
 
     def leased(self, name: str) -> list[str]:
-        """The values of what is delivered and neither acknowledged nor given back."""
+        """Return the values of messages that are delivered and neither acknowledged nor given back."""
         with self._changed:
             self._expire(self._sub(name))
             return [one.value for one in self._sub(name).entries if one.is_leased]
@@ -520,7 +520,7 @@ class PubSubDouble(PubSubAdmin):
                 self._give_back(sub, entry)
 
     def _give_back(self, sub: Subscription, entry: Entry) -> None:
-        """It comes again; of an ordering key all that followed it too, whatever became of that."""
+        """Redeliver an entry, and all later ones of its ordering key, also acknowledged ones."""
         self._release(sub, entry)
         entry.failures += 1
         key = entry.message.ordering_key

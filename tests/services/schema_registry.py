@@ -15,7 +15,7 @@ class Registry:
 
     Attributes:
         asked: The paths of the requests, in order.
-        status: What every request is answered with, if it is not 200.
+        status: The status of every answer, if it is not 200.
         page: The text of every answer, where it is no registry that answers.
     """
 

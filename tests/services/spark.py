@@ -28,7 +28,7 @@ class TrainedHome:
 
 
 def train_home(folder: Path) -> TrainedHome:
-    """Train a home in this folder; who comes second waits for the first and takes what that made.
+    """Train a home in this folder; a second process waits for the first and uses its result.
 
     Raises:
         ServiceUnavailable: There is no Spark, or no Java for it.

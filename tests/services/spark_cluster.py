@@ -17,7 +17,7 @@ QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @contextmanager
 def open_spark_cluster(*, cores: int = 2, memory: str = "3g") -> Iterator["SparkCluster"]:
-    """Start a master, and a worker that offers so many cores and so much memory.
+    """Start a master, and a worker with this number of cores and this much memory.
 
     Raises:
         ServiceUnavailable: There is no PySpark, or no Java for it.
@@ -46,7 +46,7 @@ class SparkCluster:
         self._spark_class = installation.spark_home / "bin" / "spark-class"
         self._home = home
         self._env = {
-            # Not where Java lies: it may refuse some of what Spark passes to it.
+            # Not Java's own directory: that Java may refuse some of Spark's options.
             "JAVA_HOME": str(installation.java_home),
             "SPARK_HOME": str(installation.spark_home),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -78,7 +78,7 @@ class SparkCluster:
         self.master.kill()
 
     def state(self) -> dict[str, Any]:
-        """What the master's page shows, as JSON: workers, activeapps, coresused, ..."""
+        """Return the data of the master's page as JSON: workers, activeapps, coresused, ..."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=5) as answer:
             state: dict[str, Any] = json.load(answer)
         return state

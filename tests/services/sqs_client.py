@@ -1,4 +1,4 @@
-"""What tests ask a service of SQS's API for, with the vendor's own client, synchronously."""
+"""A synchronous client with which tests use SQS's API, on the vendor's own client."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A FIFO queue by the service's rules, which keeps what it has over a restart; on the test's own event loop.
 
-ElasticMQ stores its messages, and takes those that it has restored for messages of a standard queue: what was in flight
-comes behind what was not, and a group is not held back while some of it is in flight. moto stores nothing.
+ElasticMQ stores its messages, and treats restored ones as messages of a standard queue: messages that were in flight
+come after the others, and a group is delivered while some of it is in flight. moto stores nothing.
 
 Source: "Exactly-once processing", "Understanding how to use FIFO queue receive request attempts" and "FIFO delivery
 logic" in the developer guide of Amazon SQS.
@@ -28,7 +28,7 @@ _ATTEMPTS_S = 300.0
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One of the queue; `handle` and `invisible_until` are those of its newest delivery."""
+    """A message of the queue; `handle` and `invisible_until` belong to its newest delivery."""
 
     id: str
     body: str
@@ -50,11 +50,11 @@ class FifoDouble:
 
     visibility_s: int
     messages: list[Message] = field(default_factory=list)
-    """What is neither deleted nor sent later, in order."""
+    """Return the messages that are neither deleted nor delayed, in order."""
     handed_out: list[Message] = field(default_factory=list)
-    """Of each delivery, in order."""
+    """Each delivery, in order."""
     deleted: list[str] = field(default_factory=list)
-    """The bodies of what was deleted, in order."""
+    """The bodies of deleted messages, in order."""
     endpoint: str = ""
     before_answer: Callable[[str], None] | None = None
     """Called with each action, after it was done and before it is answered."""
@@ -165,7 +165,7 @@ class FifoDouble:
         return [_shown(message) for message in found]
 
     def _of_attempt(self, attempt: str) -> list[Message]:
-        """What a poll of this name was given, if nothing has become of any of it since."""
+        """Return the messages of the poll with this id, if all of them are still in flight."""
         until, given = self._attempts.get(attempt, (0.0, []))
         if until < time.monotonic():
             return []
@@ -177,7 +177,7 @@ class FifoDouble:
         return [one for one, _ in given]
 
     def _visible(self, count: int) -> list[Message]:
-        """The next of groups of which nothing is in flight: first all of one group, then of the next."""
+        """Return the next messages of groups with nothing in flight: first all of one group, then of the next."""
         groups: dict[str, list[Message]] = {}
         for message in self.messages:
             groups.setdefault(message.group, []).append(message)

@@ -25,7 +25,7 @@ class Exchange:
 
 Answer = tuple[int, dict[str, Any]]
 Before = Callable[[Exchange], Awaitable[Answer | None]]
-"""Called before a request is passed on; what it returns is the answer, and None passes it on."""
+"""Called before a request is forwarded; it returns an answer, or None to forward the request."""
 After = Callable[[Exchange], Awaitable[None]]
 """Called with the service's answer, before it is passed on; may change it, or raise `Lost`."""
 
@@ -46,7 +46,7 @@ class SqsProxy:
         self._session = session
 
     def of(self, action: str) -> list[Exchange]:
-        """What was asked for so far of one kind."""
+        """Return the requests of one kind so far."""
         return [one for one in self.exchanges if one.action == action]
 
     def deleted(self) -> set[str]:

@@ -37,7 +37,7 @@ def _postgres_template(server: PostgresServer) -> str:
 @cache
 def _sqlite_template(folder: Path) -> Path:
     path = folder / f"{_TEMPLATE}.sqlite"
-    # Nobody has the file open any more: the write-ahead log is in the file itself.
+    # All processes have closed the file: it contains the write-ahead log.
     _migrate(sqlite_url(path))
     return path
 

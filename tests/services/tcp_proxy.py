@@ -56,7 +56,7 @@ class TcpProxy:
                 for direction in directions:
                     direction.cancel()
         except OSError:
-            # The server is away: the client is told so by its connection's end.
+            # The server is unreachable: close the client's connection, so that it notices.
             return
         finally:
             for one in opened:
@@ -83,7 +83,7 @@ class TcpProxy:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def lead_to(self, target: int) -> None:
-        """Forward new connections to another port; those that are open stay as they are."""
+        """Forward new connections to another port; open ones stay as they are."""
 
         def change() -> None:
             self._target = target
@@ -91,7 +91,7 @@ class TcpProxy:
         self._call(change)
 
     def silence(self) -> None:
-        """Forward nothing and tell nobody: what is sent waits, new connections get no answer."""
+        """Forward nothing, silently: sent bytes wait, and new connections get no answer."""
         self._call(self._passes.clear)
 
     def refuse(self) -> None:
@@ -104,7 +104,7 @@ class TcpProxy:
             writer.transport.abort()
 
     def heal(self) -> None:
-        """Forward again; what waited arrives now."""
+        """Forward again; the bytes that waited arrive now."""
         self._call(self._heal)
 
     def _heal(self) -> None:

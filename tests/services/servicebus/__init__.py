@@ -2,7 +2,7 @@
 
 `entities` has queues, locks and sessions (no network), `connection` speaks AMQP by way of Qpid Proton, `claims` and
 `management` answer at `$cbs` and `$management`, `control` takes orders from tests; `service` starts the process.
-What it does not do as the vendor's service does stands in docs/reference/brokers.md.
+docs/reference/brokers.md lists the differences from the vendor's service.
 """
 
 from tests.services.servicebus.service import ServiceBusServer, open_servicebus

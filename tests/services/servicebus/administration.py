@@ -21,9 +21,9 @@ class AdministrationDouble:
 
     Attributes:
         queues, subscriptions: By path, the counts of an entity: `{"Active": 3, "Scheduled": 1}`.
-        settings: By path, what an entity is set to, by the names of its description: `{"MaxDeliveryCount": "10"}`.
-        status: What every request is answered with; 200: the entity.
-        paths: What was asked for.
+        settings: The settings of each entity by path, with the names of its description: `{"MaxDeliveryCount": "10"}`.
+        status: The status of every answer; 200: with the entity.
+        paths: The requested paths.
         authority: The certificate to trust.
     """
 

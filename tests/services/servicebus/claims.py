@@ -1,4 +1,4 @@
-"""`$cbs`: who may do what on a connection, by the tokens that were put, and for how long."""
+"""`$cbs`: the rights of a connection, by its tokens, and until when."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KEY = "a-key-of-the-tests="
 
 @dataclass(slots=True)
 class Tokens:
-    """What the service accepts.
+    """The rules by which the service accepts tokens.
 
     Attributes:
         jwts: Accepted tokens of identities, as a managed identity's.
         denied: Paths (lower case) for which no token gives a right.
-        lifetime_s: At most so long is a claim good, whatever the token says; None: as the token says.
+        lifetime_s: The longest time that a claim is valid; None: as long as the token says.
     """
 
     jwts: set[str] = field(default_factory=set)

@@ -332,7 +332,7 @@ class Peer:
             )
 
     def enforce(self) -> None:
-        """Detach what no claim covers any more."""
+        """Detach the links that no claim covers."""
         for outlet in list(self.outlets):
             try:
                 self._authorize(outlet.entity.path, "Listen")

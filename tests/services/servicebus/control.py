@@ -76,7 +76,7 @@ class Control:
         return numbers
 
     def do_look(self, path: str) -> dict[str, Any]:
-        """What is in an entity, and what became of the rest."""
+        """The messages in an entity, and the fates of the others."""
         entity = self._server.namespace.find(path)
         entity.expire()
         return {
@@ -132,7 +132,7 @@ class Control:
         self._server._on_timer()
 
     def do_refuse_renewals(self, path: str, refuse: bool) -> None:
-        """Locks of an entity cannot be renewed: they run out, whoever asks."""
+        """Refuse to renew locks of an entity, so that they expire."""
         self._server.namespace.find(path).refuses_renewals = refuse
 
     def do_fail_settlements(self, count: int) -> None:

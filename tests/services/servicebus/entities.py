@@ -1,6 +1,6 @@
 """Queues, subscriptions and their dead-letter queues: messages, locks, sessions and delivery counts. No network.
 
-Times are seconds since the epoch, as the locks' ends are told to clients.
+Times are seconds since the epoch, as clients receive the ends of locks.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Entity:
     # A restart
 
     def snapshot(self) -> dict[str, Any]:
-        """What a restart keeps: messages with their numbers and counts. Locks and holders end with the process."""
+        """Return the state for a restart: messages with numbers and counts. Locks and holders end with the process."""
         return {
             "settings": {
                 "requires_session": self.requires_session,
@@ -284,7 +284,7 @@ class Entity:
         return session.locked_until
 
     def release_session(self, session_id: str, holder: object, *, counts: bool) -> None:
-        """Let go of a session. What was not settled returns; its count rises only where the lock ran out."""
+        """Let go of a session. Return messages that were not settled; their count rises only if the lock expired."""
         session = self.sessions.get(session_id)
         if session is None or session.holder is not holder:
             return
@@ -414,7 +414,7 @@ class Namespace:
         return entity
 
     def targets(self, path: str) -> list[Entity]:
-        """What a sender to this path reaches."""
+        """Return the entities that a sender to this path reaches."""
         if path.lower() in self._topics:
             return self._topics[path.lower()]
         return [self.find(path)]

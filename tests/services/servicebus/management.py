@@ -1,4 +1,4 @@
-"""`$management` of an entity: what clients ask by request and answer."""
+"""`$management` of an entity: the clients' requests and their answers."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _peek(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[int, Any]:
 
 
 def _receive_by_number(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[int, Any]:
-    # Of messages that were deferred only; nobody here defers.
+    # For deferred messages only; no client here defers.
     raise Refused(
         "com.microsoft:message-not-found", "Failed to lock one or more specified messages."
     )

@@ -1,6 +1,6 @@
 """The server's process: `python -m tests.services.servicebus.server AMQP_PORT CONTROL_PORT [FILE]`.
 
-With a file, what is in the entities is written to it on SIGTERM, and read from it at the start.
+With a file, the entities' messages are written to it on SIGTERM, and read from it at the start.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Server:
 
 
 def _keep(server: Server, file: Path) -> None:
-    # Nothing is taken or settled any more: what clients were told of is in the file.
+    # From here on no message is accepted or settled: the file has all that clients were told.
     server.cut_off()
     file.write_bytes(pickle.dumps(server.namespace.snapshot()))
     os._exit(0)

@@ -66,7 +66,7 @@ class ServiceBusServer:
         return found
 
     def values(self, path: str) -> list[str]:
-        """What is in an entity, locked or not."""
+        """Return the messages in an entity, locked or not."""
         return [message["value"] for message in self.look(path)["messages"]]
 
     def dead_letters(self, path: str) -> list[dict[str, Any]]:
