@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks.scheduling`: how soon and how many runs the scheduler makes, on PostgreSQL.
 
-Each scheduler is a process. Two more processes emit events and end runs. There is no broker and no worker. It says:
+Each scheduler is a process. The benchmark itself emits events and ends runs. There is no broker and no worker. It says:
 
 - for 1, 2 and 4 schedulers, how many runs a second are made of DAGs that are always due (`--always`, each with a
   backlog of missed hours), with `--dags` DAGs and `--assets` assets, and `--old-events` events in the tables;
