@@ -95,7 +95,12 @@ def rows_under(page: Path, heading: str) -> list[list[str]]:
 
 async def test_python_examples_are_dag_files_without_errors_and_warnings(tmp_path: Path) -> None:
     shown = [example for example in examples("python") if example.page.name not in ELSEWHERE]
-    assert {example.page.name for example in shown} >= {"README.md", "dags.md", "watchers.md"}
+    assert {example.page.name for example in shown} >= {
+        "README.md",
+        "dags.md",
+        "kafka.md",
+        "watchers.md",
+    }
     for example in shown:
         (tmp_path / f"{example.name}.py").write_text(example.text)
     parsed = await parse_once(tmp_path)
@@ -227,8 +232,8 @@ def test_the_configuration_page_has_no_section_that_there_is_not() -> None:
     assert [section for section in shown if section != "pools"] == list(SECTIONS)
 
 
-def test_the_watchers_page_has_every_key_of_a_kafka_connection_with_its_default() -> None:
-    shown = rows_under(REFERENCE / "watchers.md", "### Connection keys")
+def test_the_kafka_page_has_every_key_of_its_connection_with_its_default() -> None:
+    shown = rows_under(REFERENCE / "kafka.md", "## Connection keys")
     assert sorted((key, default) for key, default, _ in shown) == sorted(
         (
             f"`{field.name}`",
@@ -250,7 +255,7 @@ def test_the_page_of_a_broker_has_every_key_of_its_connection_with_its_default(b
 
 def test_the_watchers_page_has_every_operator_and_attribute() -> None:
     page = (REFERENCE / "watchers.md").read_text()
-    conditions = " ".join(row[0] for row in rows_under(REFERENCE / "watchers.md", "### match"))
+    conditions = " ".join(row[0] for row in rows_under(REFERENCE / "watchers.md", "## match"))
     assert set(re.findall(r'\{"(\w+)":', conditions)) == set(_OPERATORS)
     known = set().union(*(trigger.ATTRIBUTES for trigger in MESSAGE_TRIGGERS))
     assert set(re.findall(r"`@(\w+)", page)) == {*known, "value"}
