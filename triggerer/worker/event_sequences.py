@@ -1,0 +1,271 @@
+"""The events of one asset: a lazy sequence that fetches its events by page."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple, TypeAlias, overload
+
+from triggerer.domain.assets import Asset
+from triggerer.worker.protocol import PAGE_SIZE
+
+_CACHED_PAGES: Final = 8
+"""Enough for two loops at once. A sequence of millions does not stay in memory."""
+
+_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
+"""The characters that make a path a pattern in Hadoop's file systems, and therefore in Spark."""
+
+
+class SourceRun(NamedTuple):
+    """The run whose task emitted an event."""
+
+    dag_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssetEvent:
+    """Something that happened to an asset."""
+
+    id: int
+    name: str
+    uri: str
+    extra: dict[str, Any]
+    timestamp: datetime
+    source_dag_run: SourceRun | None
+    """None: the event came from a watcher or from a person."""
+    source_task: str | None
+    source_watcher: str | None = None
+    partition_key: str | None = None
+
+    @property
+    def asset(self) -> Asset:
+        return Asset.identified(self.name, self.uri)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> AssetEvent:
+        run_id = row["source_run_id"]
+        return cls(
+            id=row["id"],
+            name=row["asset_name"],
+            uri=row["asset_uri"],
+            extra=row["extra"],
+            timestamp=datetime.fromisoformat(row["timestamp"]),
+            source_dag_run=None if run_id is None else SourceRun(row["source_dag"], run_id),
+            source_task=row["source_task"],
+            source_watcher=row["source_watcher"],
+            partition_key=row["partition_key"],
+        )
+
+
+EventRow: TypeAlias = dict[str, Any]
+"""An event as the executor sends it, see `AssetEvent.from_json`."""
+
+
+class _PagedReader:
+    """Reads a sequence page by page from one of its ends, and caches recent pages.
+
+    Args:
+        fetch: Takes the fields of a `triggerer.store.events.run_events.Page`, except `last_id`.
+    """
+
+    def __init__(self, fetch: Callable[..., list[EventRow]], *, newest_first: bool) -> None:
+        self._fetch = fetch
+        self._newest_first = newest_first
+        self._pages: dict[int, list[EventRow]] = {}
+        """By the index of the first row, counted from this end. The least recently used page is first."""
+        self._ahead = 1
+
+    def at(self, index: int) -> EventRow | None:
+        """Return the row at this index; None: the sequence is shorter.
+
+        The first fetch returns one row. Each further fetch doubles the number of rows, up to a page.
+        """
+        page, first = self._cached(index)
+        if not page:
+            page, first = self.page(index, self._ahead), index
+            self._ahead = min(2 * self._ahead, PAGE_SIZE)
+        return page[index - first] if page else None
+
+    def rows(self, index: int, count: int) -> list[EventRow]:
+        """Return `count` rows from this index on, or fewer at the end of the sequence."""
+        found: list[EventRow] = []
+        while len(found) < count and (page := self.page(index + len(found), count - len(found))):
+            found += page
+        return found[:count]
+
+    def page(self, index: int, count: int = PAGE_SIZE) -> list[EventRow]:
+        """Return at least one row from this index on, or none if the sequence is shorter.
+
+        Args:
+            count: The most rows to fetch if no row is cached.
+        """
+        page, first = self._cached(index)
+        if page:
+            return page[index - first :]
+        # Continue after the previous row if it is cached. Otherwise the store must skip rows.
+        known, first = self._cached(index - 1)
+        page = self._fetch(
+            newest_first=self._newest_first,
+            beyond=known[index - 1 - first]["id"] if known else None,
+            skip=0 if known else index,
+            limit=min(count, PAGE_SIZE),
+        )
+        if page:
+            self._pages[index] = page
+        if len(self._pages) > _CACHED_PAGES:
+            del self._pages[next(iter(self._pages))]
+        return page
+
+    def _cached(self, index: int) -> tuple[list[EventRow], int]:
+        """Return the cached page with this index, and the index of the page's first row; an empty page: not cached."""
+        for first, page in self._pages.items():
+            if first <= index < first + len(page):
+                self._pages[first] = self._pages.pop(first)
+                return page, first
+        return [], 0
+
+
+class AssetEvents(Sequence[AssetEvent]):
+    """The events of one asset, oldest first. Nothing is fetched before it is used.
+
+    The first use fixes the sequence: events that are recorded later are not part of it. (On PostgreSQL, an event that
+    another transaction was recording at that moment may be.) An index or a slice costs the rows that it returns and the
+    rows before them, counted from the nearer end once the length is known. The length is counted when it is first
+    needed. Iterating keeps one page in memory, however long the sequence is.
+
+    Args:
+        fetch: See `_PagedReader`.
+        last_id: The id of the newest event; 0: no events.
+        total: The length, or a function that counts it.
+    """
+
+    def __init__(
+        self, fetch: Callable[..., list[EventRow]], last_id: int, total: int | Callable[[], int]
+    ) -> None:
+        self._oldest = _PagedReader(fetch, newest_first=False)
+        self._newest = _PagedReader(fetch, newest_first=True)
+        self._last_id = last_id
+        self._total = total
+
+    def __len__(self) -> int:
+        if not isinstance(self._total, int):
+            self._total = self._total()
+        return self._total
+
+    def __bool__(self) -> bool:
+        return self._last_id > 0
+
+    @overload
+    def __getitem__(self, index: int) -> AssetEvent: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AssetEvent]: ...
+
+    def __getitem__(self, index: int | slice) -> AssetEvent | list[AssetEvent]:
+        if isinstance(index, slice):
+            return [AssetEvent.from_json(row) for row in self._slice(index)]
+        row = self._newest.at(-1 - index) if index < 0 else self._at(index)
+        if row is None:
+            raise IndexError(f"{self!r} have no event {index}")
+        return AssetEvent.from_json(row)
+
+    def __iter__(self) -> Iterator[AssetEvent]:
+        for page in self.pages():
+            yield from map(AssetEvent.from_json, page)
+
+    def __reversed__(self) -> Iterator[AssetEvent]:
+        index = 0
+        while page := self._newest.page(index):
+            yield from map(AssetEvent.from_json, page)
+            index += len(page)
+
+    def __repr__(self) -> str:
+        total = f"{self._total} " if isinstance(self._total, int) else ""
+        return f"<{total}asset events>"
+
+    def pages(self) -> Iterator[list[EventRow]]:
+        """Yield pages of up to `PAGE_SIZE` events as rows of plain JSON: the fastest way to read many events.
+
+        Raises:
+            LookupError: Events were deleted after they were counted.
+        """
+        index, last = 0, 0
+        while last < self._last_id and (page := self._oldest.page(index)):
+            yield page
+            index, last = index + len(page), page[-1]["id"]
+        if isinstance(self._total, int):
+            _expect(index, self._total)
+
+    def to_dataframe(self, spark: Any, *, extra_schema: Any = None) -> Any:
+        """Return a Spark DataFrame with one row for each event, without a Python object for each.
+
+        Args:
+            extra_schema: The type of the column `extra`; None: it is inferred from the events.
+                `triggerer.worker.spark.dataframe` describes all columns.
+        """
+        from triggerer.worker.spark.dataframe import to_dataframe
+
+        rows = itertools.chain.from_iterable(self.pages())
+        return to_dataframe(spark, rows, extra_schema=extra_schema)
+
+    def uris(self) -> list[str]:
+        """Return the distinct `extra["uri"]` of the events in order, for `spark.read.json(events.uris())`.
+
+        An object that was written twice has one URI in the list. Spark would read some characters (`[`, `{`, `*`, `?`,
+        a backslash) as a pattern, so they get a backslash here. The events' own `extra["uri"]` stays as it is.
+
+        Raises:
+            ValueError: An event has no `uri`.
+            LookupError: Events were deleted after they were counted.
+        """
+        found: dict[str, None] = {}
+        for row in itertools.chain.from_iterable(self.pages()):
+            uri = (row["extra"] or {}).get("uri")
+            if not isinstance(uri, str):
+                raise ValueError(f"asset event {row['id']} has no text `uri` in its extra")
+            found[uri] = None
+        return [_literal(uri) for uri in found]
+
+    def _at(self, index: int) -> EventRow | None:
+        if isinstance(self._total, int) and self._total // 2 < index < self._total:
+            return self._newest.at(self._total - 1 - index)
+        return self._oldest.at(index)
+
+    def _slice(self, wanted: slice) -> list[EventRow]:
+        start, stop = wanted.start, wanted.stop
+        step = 1 if wanted.step is None else wanted.step
+        if step > 0 and stop is not None and stop >= 0 and (start is None or start >= 0):
+            start = start or 0
+            return self._oldest.rows(start, stop - start)[::step]
+        if step > 0 and start is not None and start < 0 and (stop is None or stop < 0):
+            stop = stop or 0
+            return self._newest.rows(-stop, stop - start)[::-1][::step]
+        indexes = range(*wanted.indices(len(self)))
+        if not indexes:
+            return []
+        first, last = sorted((indexes[0], indexes[-1]))
+        count = last - first + 1
+        if len(self) - last < first:
+            rows = self._newest.rows(len(self) - 1 - last, count)[::-1]
+        else:
+            rows = self._oldest.rows(first, count)
+        _expect(len(rows), count)
+        return rows[::step]
+
+
+def _literal(uri: str) -> str:
+    """Return the URI so that Spark reads only this object. Spark reads no web addresses, so they stay unchanged."""
+    if uri.startswith(("http:", "https:")):
+        return uri
+    return _PATTERN.sub(r"\\\g<0>", uri)
+
+
+def _expect(found: int, wanted: int) -> None:
+    if found < wanted:
+        raise LookupError(
+            f"{wanted} events were asked for and {found} are left: somebody deleted the others while the run was"
+            " reading them"
+        )
