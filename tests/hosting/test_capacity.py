@@ -28,7 +28,7 @@ from triggerer.streams import Manager, TriggerSpec
 FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
 
 
-async def test_what_is_beyond_the_capacity_waits_with_the_reason_until_there_is_room(
+async def test_a_stream_beyond_the_capacity_waits_with_the_reason_until_there_is_room(
     database: Database, upstream: Upstream
 ) -> None:
     for number in range(4):
@@ -116,7 +116,7 @@ async def test_a_stream_that_outgrows_the_capacity_is_given_up_and_nothing_else_
         assert len(elsewhere.producers) == 1
 
 
-async def test_what_is_declared_while_streams_are_being_divided_is_not_hosted_beyond_the_capacity(
+async def test_triggers_declared_during_the_division_are_not_hosted_beyond_the_capacity(
     database: Database, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await declare(database, "w0", upstream)

@@ -94,7 +94,7 @@ async def test_giving_a_stream_away_leaves_time_to_extend_the_leases_that_are_ke
         assert upstream.advanced == []
 
 
-async def test_what_is_in_flight_resolves_before_the_host_has_stopped(
+async def test_outstanding_events_resolve_before_the_host_has_stopped(
     database: Database, upstream: Upstream
 ) -> None:
     """The host's cancellation reached the streams too, and the drain waited for stopped tasks."""
@@ -109,7 +109,7 @@ async def test_what_is_in_flight_resolves_before_the_host_has_stopped(
     assert await owners(database) == {"stream": None}
 
 
-async def test_what_does_not_resolve_in_time_is_cancelled_when_the_host_stops(
+async def test_a_filter_that_does_not_resolve_in_time_is_cancelled_when_the_host_stops(
     database: Database, upstream: Upstream
 ) -> None:
     await declare(database, "stuck", upstream)

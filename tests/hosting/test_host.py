@@ -317,7 +317,7 @@ async def test_a_fenced_owner_writes_nothing_and_stops(
         assert await count_events(database) == 1
 
 
-async def test_what_a_dead_instance_owned_is_taken_over_at_once_by_one_that_is_alone(
+async def test_a_lone_instance_takes_over_the_streams_of_a_dead_one_at_once(
     sqlite_url: str, upstream: Upstream
 ) -> None:
     async with open_database(sqlite_url) as database:

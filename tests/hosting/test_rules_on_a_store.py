@@ -115,7 +115,7 @@ CLASSES |= {"Unruly": Unruly, "UnrulyOpener": UnrulyOpener}
         ("one stays, one changed", (1, 1, 0)),
     ],
 )
-async def test_what_a_watcher_has_open_is_accepted_where_it_was_deleted_and_fails_where_it_changed(
+async def test_the_open_message_is_accepted_if_the_watcher_is_deleted_and_fails_if_it_changed(
     database: Database, upstream: Upstream, how: str, outcome: tuple[int, int, int]
 ) -> None:
     is_open = anyio.Event()
@@ -391,7 +391,7 @@ async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_stor
 
 
 @pytest.mark.rule("14: known before any plugin is made, by the digest stored at parsing")
-async def test_who_belongs_to_a_stream_is_known_before_any_trigger_is_made(
+async def test_the_members_of_a_stream_are_known_before_any_trigger_is_made(
     database: Database, upstream: Upstream
 ) -> None:
     """Its class cannot even be loaded, so that nothing but the stored digest says where it belongs."""
@@ -407,7 +407,7 @@ async def test_who_belongs_to_a_stream_is_known_before_any_trigger_is_made(
 
 
 @pytest.mark.rule("15: one owner, by a lease with a fencing epoch; takeover")
-async def test_what_an_instance_that_died_owned_is_taken_over_when_its_lease_has_expired(
+async def test_the_streams_of_a_dead_instance_are_taken_over_when_its_lease_has_expired(
     database: Database, upstream: Upstream
 ) -> None:
     await declare(database, "one", upstream)

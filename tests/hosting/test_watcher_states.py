@@ -99,7 +99,7 @@ def shown(database: Database, name: str, error: str | None) -> Callable[[], Awai
 
 
 @pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
-async def test_who_waits_for_another_that_holds_the_stream_is_shown_with_its_name(
+async def test_a_watcher_that_waits_for_a_full_sibling_is_shown_with_its_name(
     database: Database, upstream: Upstream, broker: InMemoryBroker
 ) -> None:
     async def fail(_: object) -> None:
@@ -119,7 +119,7 @@ async def test_who_waits_for_another_that_holds_the_stream_is_shown_with_its_nam
 
 
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
-async def test_who_was_not_set_back_is_shown_with_the_reason(
+async def test_a_watcher_that_was_not_rewound_is_shown_with_the_reason(
     database: Database, upstream: Upstream, broker: InMemoryBroker
 ) -> None:
     await declare(database, "one", upstream, classpath="OfAQueue")
@@ -141,7 +141,7 @@ async def view_of(database: Database, name: str) -> WatcherView:
 
 
 @pytest.mark.rule("18: a rejected message goes to the broker's dead letters, or is set aside")
-async def test_what_a_watcher_rejects_is_counted_once_however_often_it_comes(
+async def test_a_rejected_message_counts_once_however_often_it_comes(
     database: Database, upstream: Upstream, broker: InMemoryBroker
 ) -> None:
     for name in ("one", "two"):

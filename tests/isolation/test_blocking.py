@@ -229,7 +229,7 @@ async def test_a_process_that_dies_is_noticed_though_its_fork_holds_the_channel(
         assert str(one.error) == "The process of one ended with exit code 3"
 
 
-async def test_what_a_process_has_started_ends_with_it(
+async def test_child_processes_of_a_process_end_with_it(
     isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:

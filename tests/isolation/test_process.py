@@ -43,7 +43,7 @@ async def test_one_that_does_not_take_its_arguments_fails_its_trigger(
         _frame(b"")[:4] + b"\xff\xff\xff\xff",
     ],
 )
-async def test_what_a_trigger_writes_into_its_channel_fails_that_trigger(
+async def test_garbage_that_a_trigger_writes_into_its_channel_fails_that_trigger(
     isolation: Isolation, data: bytes
 ) -> None:
     name = f"{triggers.HERE}.WritesIntoItsChannel"

@@ -61,7 +61,7 @@ async def test_an_event_is_resolved_when_all_that_derives_from_it_is_stored(
         await until(lambda: len(upstream.outcomes()) == 2)
 
 
-async def test_what_is_derived_belongs_to_the_event_that_is_open(
+async def test_a_derived_event_belongs_to_the_open_event(
     isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     """The store refuses what derives from one event: that one fails, although the filter was far ahead."""
@@ -243,7 +243,7 @@ async def test_it_is_cleaned_up_once_and_where_it_ran(
 
 # On the loop it asks and reads in one step.
 @pytest.mark.parametrize("placement", ["thread", "process"], indirect=True)
-async def test_who_leaves_as_it_asks_is_cancelled_and_does_not_see_its_stream_end(
+async def test_a_filter_that_leaves_as_it_pulls_is_cancelled_and_sees_no_end_of_its_stream(
     isolation: Isolation,
     isolate: Isolate,
     upstream: Upstream,
@@ -273,7 +273,7 @@ async def test_who_leaves_as_it_asks_is_cancelled_and_does_not_see_its_stream_en
     assert notes_of(tmp_path)[0] == "cancelled"
 
 
-async def test_what_is_yielded_before_the_first_pull_arrives_at_once(
+async def test_an_event_yielded_before_the_first_pull_arrives_at_once(
     isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
@@ -284,7 +284,7 @@ async def test_what_is_yielded_before_the_first_pull_arrives_at_once(
         await until(lambda: upstream.outcomes() == {(1, "1"): (1, 0, 0)})
 
 
-async def test_what_is_yielded_while_the_stream_is_awaited_arrives_at_once(
+async def test_an_event_yielded_while_the_stream_is_awaited_arrives_at_once(
     isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
@@ -295,7 +295,7 @@ async def test_what_is_yielded_while_the_stream_is_awaited_arrives_at_once(
 
 
 @pytest.mark.parametrize("cls", [NoEvent, NoGenerator])
-async def test_what_is_no_filter_is_said_to_be_none(
+async def test_an_object_that_is_no_filter_is_refused_as_such(
     cls: type[Obeying], isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:

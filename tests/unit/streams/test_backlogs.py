@@ -51,7 +51,7 @@ def live_in(backlogs: Backlogs, *, position: int, cursor: int) -> Backlog:
     return backlog
 
 
-def test_who_falls_behind_again_reads_again_what_is_not_durable_yet() -> None:
+def test_a_watcher_that_falls_behind_again_rereads_messages_that_are_not_durable() -> None:
     """The live filter failed while catch-up events were still being stored (seed 1631)."""
     sink = Sink()
     backlogs = Backlogs(sink)
@@ -66,7 +66,7 @@ def test_who_falls_behind_again_reads_again_what_is_not_durable_yet() -> None:
     assert sink.changes[-1].position == ["log", 3]
 
 
-def test_who_falls_behind_again_and_has_all_stored_begins_where_it_failed() -> None:
+def test_a_durable_watcher_that_falls_behind_again_begins_at_the_failure() -> None:
     sink = Sink()
     backlogs = Backlogs(sink)
     before = live_in(backlogs, position=7, cursor=7)
@@ -75,7 +75,7 @@ def test_who_falls_behind_again_and_has_all_stored_begins_where_it_failed() -> N
     assert before.position == before.cursor == sink.changes[-1].position == ["log", 9]
 
 
-def test_what_is_left_behind_a_stored_position_is_no_place_without_a_message() -> None:
+def test_a_backlog_after_a_stored_position_is_no_empty_stretch() -> None:
     """Later positions are stored as not passed, because a later owner must know of them."""
     sink = Sink()
     backlogs = Backlogs(sink)

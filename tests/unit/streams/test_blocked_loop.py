@@ -96,7 +96,7 @@ async def test_a_filter_that_blocks_is_named_with_the_line_and_its_end_is_told(
         assert slow.error is None
 
 
-async def test_what_is_shorter_than_the_threshold_is_not_reported(upstream: Upstream) -> None:
+async def test_a_stall_shorter_than_the_threshold_is_not_reported(upstream: Upstream) -> None:
     upstream.on_filter["one"] = blocking(THRESHOLD_S / 2)
     seen = Seen()
     async with StreamHarness() as streams:
@@ -131,7 +131,7 @@ async def test_each_stall_is_reported_once_however_long_it_lasts() -> None:
     assert len(seen.begun) == 2
 
 
-async def test_what_computes_is_told_from_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_computing_code_is_told_from_waiting_code(monkeypatch: pytest.MonkeyPatch) -> None:
     says(monkeypatch, lambda: Usage(time.monotonic(), 0.0))
     seen = Seen()
     with StallWatch(THRESHOLD_S, seen):

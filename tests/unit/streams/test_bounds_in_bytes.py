@@ -168,7 +168,7 @@ async def test_however_messages_are_sized_the_bounds_in_bytes_hold_and_all_are_a
         assert source.advanced == {lane: list(range(300)) for lane in range(3)}
 
 
-async def test_what_all_have_read_is_not_kept_for_long_if_it_is_large(source: Source) -> None:
+async def test_large_messages_that_all_have_read_soon_leave_the_memory(source: Source) -> None:
     # However many are left: otherwise the ledger deletes what all have read when it is half, or 512.
     source.each = 1024 * 1024
     Gated.gate = anyio.Event()

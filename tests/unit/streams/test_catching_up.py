@@ -267,7 +267,7 @@ async def test_a_watcher_that_is_removed_is_waited_for_no_more(scene: Scene) -> 
 
 
 @pytest.mark.rule("18: a watcher that is behind catches up under `redeliver` too")
-async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_falls_behind(
+async def test_a_watcher_that_is_behind_under_redeliver_catches_up_and_nobody_else_falls_behind(
     scene: Scene,
 ) -> None:
     scene.publish("a", "b", "c")
@@ -304,7 +304,7 @@ async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_f
 
 
 @pytest.mark.rule("18: the position moves when the derived events are durable")
-async def test_what_the_store_refuses_while_no_message_is_open_is_read_again(scene: Scene) -> None:
+async def test_a_message_refused_while_none_is_open_is_read_again(scene: Scene) -> None:
     """The reading of the log, which is further, does not go on as if nothing had been."""
 
     class Late(Sink):
@@ -555,7 +555,7 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
 
 
 @pytest.mark.rule("18: it goes on live without a gap")
-async def test_what_was_stored_of_one_that_has_caught_up_since_sets_it_not_back(
+async def test_an_old_row_of_a_watcher_that_has_caught_up_does_not_rewind_it(
     scene: Scene,
 ) -> None:
     """A new trigger's rows are read before it is loaded, and may be deleted by then.
@@ -723,7 +723,9 @@ class Patient(RuntimeContext):
 
 
 @pytest.mark.rule("18: and so do watchers that all fail")
-async def test_who_passed_a_message_unread_and_then_failed_has_not_taken_it(scene: Scene) -> None:
+async def test_a_watcher_that_skipped_a_message_and_then_failed_has_not_acked_it(
+    scene: Scene,
+) -> None:
     sink = Sink()
     # The lane stands at "a", while its watcher goes on live in others.
     sink.is_full_of_parked = True
@@ -773,7 +775,7 @@ class ReassignedScene(Scene):
 
 
 @pytest.mark.rule("18: each missed message comes once, in order, before anything newer")
-async def test_who_falls_behind_also_gets_what_comes_again_behind_that() -> None:
+async def test_a_watcher_that_falls_behind_also_receives_later_redeliveries() -> None:
     """It came later, and has taken none of it (the simulation's seed 904158)."""
     scene, sink = ReassignedScene(), Sink()
     scene.publish(*range(3))
@@ -787,7 +789,7 @@ async def test_who_falls_behind_also_gets_what_comes_again_behind_that() -> None
         await sink.until(lambda: sink.derived(1) == [0, 1, 2])
 
 
-async def test_what_becomes_durable_when_its_stream_was_closed_moves_no_position(
+async def test_events_that_become_durable_after_their_stream_was_closed_move_no_position(
     scene: Scene,
 ) -> None:
     """The stream may start again by then, under the same lease (the simulation's seed 906232)."""

@@ -141,7 +141,7 @@ def test_few_of_the_lanes_without_events_are_remembered() -> None:
     assert len(list(lanes)) <= 128
 
 
-async def test_what_an_advance_is_told_is_outstanding_until_it_has_returned(
+async def test_the_events_of_an_advance_are_outstanding_until_it_has_returned(
     upstream: Upstream,
 ) -> None:
     gate = upstream.hold_advances()

@@ -68,7 +68,7 @@ async def test_one_that_is_discarded_while_its_watcher_catches_up_holds_up_nothi
 
 
 @pytest.mark.rule("18: the count of failures is stored")
-async def test_what_one_had_failed_that_was_discarded_is_not_counted_of_the_next(
+async def test_failures_of_a_discarded_message_do_not_count_for_the_next(
     queue_scene: Scene,
 ) -> None:
     scene, sink = queue_scene, Sink()

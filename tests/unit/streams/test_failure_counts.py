@@ -53,7 +53,7 @@ async def failing_behind(scene: Scene, sink: Slow) -> AsyncIterator[tuple[Any, A
         yield manager, sick
 
 
-async def test_what_the_store_refuses_has_not_failed_as_often_as_what_follows_it(
+async def test_a_refused_message_does_not_take_the_failures_of_the_next(
     scene: Scene,
 ) -> None:
     sink = Slow()

@@ -140,7 +140,7 @@ async def test_where_lanes_cannot_pause_alone_the_whole_poll_does(source: Source
         assert told == ["pause", "resume"] * (len(told) // 2)
 
 
-async def test_what_a_paused_lane_delivers_all_the_same_waits_with_the_whole_poll(
+async def test_a_message_of_a_paused_lane_waits_with_the_whole_poll(
     source: Source,
 ) -> None:
     source.heeds = False

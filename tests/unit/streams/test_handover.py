@@ -219,7 +219,7 @@ async def test_failures_are_stored_of_a_message_behind_places_without_one() -> N
         assert sink.positions[SICK, "0"] == [scene.broker.identity, 6]
 
 
-async def test_what_is_made_again_ends_at_places_without_a_message() -> None:
+async def test_a_re_emission_ends_at_positions_without_a_message() -> None:
     """The last of it was broadcast meanwhile and is in memory, where nothing tells what lies behind."""
     scene, sink = MarkedScene(), Sink()
     scene.gates["well", "a"] = anyio.Event()
@@ -262,7 +262,7 @@ async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
         assert scene.sink.derived(WELL) == ["a", "b"]
 
 
-def test_what_repeats_something_from_before_does_not_adjoin_what_comes() -> None:
+def test_a_redelivery_of_an_earlier_message_does_not_adjoin_the_next() -> None:
     """It had been broadcast up to 4 when somebody fell behind at 2."""
     lane_tail = LaneTail(["log", 4], most=10)
     lane_tail.append(Message(["log", 2], "c", None), 0)
@@ -274,7 +274,7 @@ def test_what_repeats_something_from_before_does_not_adjoin_what_comes() -> None
     assert lane_tail.covers(["log", 5])
 
 
-def test_what_is_broadcast_of_a_lane_that_was_made_anew_is_kept() -> None:
+def test_broadcasts_of_a_recreated_lane_stay_in_the_tail() -> None:
     lane_tail = LaneTail(["log", 4], most=10)
     lane_tail.append(Message(["another", 0], "a", None), 0)
     assert lane_tail.newest == ["another", 0]
@@ -325,7 +325,7 @@ async def test_the_row_of_one_that_has_caught_up_goes_if_what_comes_next_is_give
 
 
 @pytest.mark.rule("18: the row goes once the broker was advanced to it")
-async def test_who_has_read_what_comes_again_counts_as_having_it(scene: Lively) -> None:
+async def test_a_watcher_that_has_read_a_redelivered_message_counts_as_acked(scene: Lively) -> None:
     """Its row went before that came, and it failed for all, until it was given up (the simulation's seed 2619)."""
     sink = scene.sink
     scene.broker.max_deliveries = 2

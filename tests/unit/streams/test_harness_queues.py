@@ -30,7 +30,7 @@ async def test_messages_without_order_are_lanes_of_their_own(scene: Scene) -> No
         assert sick.behind == {("message", 0): ["bad"]}
 
 
-async def test_what_its_selector_leaves_out_is_not_kept(scene: Scene) -> None:
+async def test_unwanted_messages_are_not_stored(scene: Scene) -> None:
     scene.fails["x"] = always
     async with StreamHarness(catch_up=True) as streams:
         await streams.add(Selecting(scene.name, "y"))
@@ -41,7 +41,7 @@ async def test_what_its_selector_leaves_out_is_not_kept(scene: Scene) -> None:
         assert sick.behind == {0: ["x", "x"]}
 
 
-async def test_what_it_rejects_once_it_is_kept_is_set_aside(scene: Scene) -> None:
+async def test_a_stored_message_that_is_rejected_is_parked(scene: Scene) -> None:
     scene.fails["sick"] = always
     async with StreamHarness(catch_up=True) as streams:
         await streams.add(scene.watcher("well"))
@@ -57,7 +57,7 @@ async def test_what_it_rejects_once_it_is_kept_is_set_aside(scene: Scene) -> Non
         assert sick.set_aside == ["b"]
 
 
-async def test_what_it_catches_up_with_is_persisted_when_the_test_says_so(scene: Scene) -> None:
+async def test_catch_up_events_are_persisted_when_the_test_says_so(scene: Scene) -> None:
     scene.fails["sick"] = always
     async with StreamHarness(catch_up=True, persistence="manual") as streams:
         await streams.add(scene.watcher("well"))

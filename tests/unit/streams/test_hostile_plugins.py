@@ -300,7 +300,7 @@ class RaisingProducer(Producer):
         "advance",
     ],
 )
-async def test_what_is_no_exception_fails_its_own_trigger_and_harms_no_other_stream(
+async def test_a_base_exception_fails_its_own_trigger_and_harms_no_other_stream(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
 ) -> None:
     other = Upstream(f"{upstream.name} other")
@@ -332,7 +332,7 @@ async def test_what_is_no_exception_fails_its_own_trigger_and_harms_no_other_str
     ("where", "said"),
     [("cleanup", "cleanup of a trigger failed"), ("aclose", "closing a producer failed")],
 )
-async def test_what_is_no_exception_is_logged_where_things_are_given_back(
+async def test_a_base_exception_is_logged_while_resources_are_released(
     upstream: Upstream,
     monkeypatch: pytest.MonkeyPatch,
     where: str,

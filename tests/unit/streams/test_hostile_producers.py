@@ -97,7 +97,7 @@ async def test_a_message_whose_key_cannot_be_told_is_set_aside_by_its_place(
 
 
 @pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
-async def test_what_cannot_even_be_submitted_is_not_counted_as_on_its_way(
+async def test_an_event_that_cannot_be_submitted_does_not_count_as_pending(
     scene: HostileScene,
 ) -> None:
     """All who catch up share one bound, and all of them would have waited at last."""
@@ -197,7 +197,7 @@ async def test_a_message_of_a_queue_is_kept_also_if_its_key_cannot_be_told(
 
 
 @pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
-async def test_what_is_not_decided_is_read_in_order_also_if_its_key_cannot_be_told(
+async def test_undecided_messages_are_read_in_order_even_without_a_key(
     scene: HostileScene,
 ) -> None:
     sink = Sink()
@@ -213,7 +213,7 @@ async def test_what_is_not_decided_is_read_in_order_also_if_its_key_cannot_be_to
     assert scene.groups == 1
 
 
-async def test_what_a_queue_has_set_aside_without_keys_is_not_replaced_by_another_group(
+async def test_messages_that_a_queue_parked_without_keys_are_not_replaced_by_another_group(
     scene: HostileScene,
 ) -> None:
     """Both messages have the same number in their groups, and were taken for one."""

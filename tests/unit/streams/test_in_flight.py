@@ -39,7 +39,7 @@ def derived_from(messages: MessagesInFlight, backlog: Backlog, number: int) -> L
     return in_flight
 
 
-def test_what_derives_nothing_moves_the_position_unless_something_before_it_is_waited_for(
+def test_a_message_without_events_moves_the_position_unless_an_earlier_one_is_in_flight(
     messages: MessagesInFlight, backlog: Backlog
 ) -> None:
     messages.pass_by(given(backlog, 0))
@@ -67,7 +67,7 @@ def test_the_position_moves_up_to_the_next_message_that_is_waited_for(
     assert (backlog.position, backlog.cursor) == (["log", 2], ["log", 3])
 
 
-def test_what_is_open_is_dropped_with_what_lies_before_it(
+def test_the_open_message_is_dropped_with_the_earlier_ones(
     messages: MessagesInFlight, backlog: Backlog
 ) -> None:
     one, other = derived_from(messages, backlog, 0), derived_from(messages, backlog, 1)
@@ -76,7 +76,7 @@ def test_what_is_open_is_dropped_with_what_lies_before_it(
     assert [in_flight.is_dropped for in_flight in (one, other, opened)] == [False, True, True]
 
 
-def test_what_was_taken_of_a_lane_that_another_reads_counts_no_more(
+def test_messages_in_flight_of_a_lane_with_another_reader_are_ignored(
     messages: MessagesInFlight, backlog: Backlog
 ) -> None:
     one = derived_from(messages, backlog, 0)
@@ -86,7 +86,7 @@ def test_what_was_taken_of_a_lane_that_another_reads_counts_no_more(
     assert opened.is_dropped
 
 
-def test_what_is_open_of_another_lane_still_counts(
+def test_the_open_message_of_another_lane_still_counts(
     messages: MessagesInFlight, backlog: Backlog
 ) -> None:
     other = Backlog(backlog.watcher, 1, "1", backlog.since, backlog.fence, ["log", 0], ["log", 0])

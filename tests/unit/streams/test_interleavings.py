@@ -87,7 +87,7 @@ async def test_a_lane_that_cannot_be_had_ends_the_group(
         assert upstream.closed == 1
 
 
-async def test_what_is_no_trigger_event_fails_its_filter_alone(upstream: Upstream) -> None:
+async def test_a_value_that_is_no_trigger_event_fails_its_filter_alone(upstream: Upstream) -> None:
     class Wrong(Acking):
         async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> Any:
             async for event in shared_stream:
@@ -363,7 +363,7 @@ async def test_subscribers_that_left_are_forgotten_once_the_store_has_answered(
         assert group_of(service).subscribers.departed == {}
 
 
-async def test_what_the_store_refused_is_not_remembered_for_ever(upstream: Upstream) -> None:
+async def test_refused_events_are_not_remembered_for_ever(upstream: Upstream) -> None:
     async with supervised() as service:
         service.store.is_automatic = False
         service.host(Acking(upstream.name))

@@ -19,7 +19,7 @@ def sink() -> Sink:
     return Sink()
 
 
-def test_what_has_made_room_is_not_covered() -> None:
+def test_a_message_that_made_room_is_not_covered() -> None:
     lane_tail = LaneTail(most=2)
     for number in range(4):
         lane_tail.append(Message(["log", number], number, number), 1)
@@ -32,7 +32,7 @@ def test_what_has_made_room_is_not_covered() -> None:
 
 
 @pytest.mark.rule("18: it goes on live without a gap")
-async def test_what_makes_room_in_memory_while_a_filter_works_is_read_from_the_log(
+async def test_messages_that_left_the_memory_while_a_filter_worked_are_read_from_the_log(
     scene: Scene, sink: Sink
 ) -> None:
     """It was passed over: 961 of 3,041 messages, for one that waited half a second in a busy lane."""

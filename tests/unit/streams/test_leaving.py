@@ -33,7 +33,7 @@ class YieldsThenWaits(Acking):
 @pytest.mark.parametrize(
     ("answer", "outcome"), [(None, (1, 0, 0)), (StoreUnavailable("gone"), (0, 1, 0))]
 )
-async def test_what_a_deleted_watcher_pulled_is_accepted_once_it_is_durable_and_the_rest_fails(
+async def test_pulled_messages_of_a_deleted_watcher_are_accepted_once_durable_and_the_rest_fails(
     upstream: Upstream, answer: Exception | None, outcome: tuple[int, int, int]
 ) -> None:
     async with supervised() as service:
@@ -70,7 +70,7 @@ async def test_what_a_deleted_watcher_pulled_is_accepted_once_it_is_durable_and_
 @pytest.mark.parametrize(
     ("does", "outcome"), [("takes", (2, 0, 0)), ("rejects", (1, 0, 1)), ("fails", (0, 2, 0))]
 )
-async def test_what_a_deleted_watcher_never_pulled_is_acked_where_who_stays_took_or_rejected_it(
+async def test_a_message_that_a_deleted_watcher_never_pulled_is_acked_if_a_sibling_resolved_it(
     any_scene: Scene, does: str, outcome: tuple[int, int, int]
 ) -> None:
     scene, sink = any_scene, Sink()
@@ -93,7 +93,7 @@ async def test_what_a_deleted_watcher_never_pulled_is_acked_where_who_stays_took
 
 
 @pytest.mark.rule("9: changed arguments resolve nothing")
-async def test_what_a_replaced_trigger_has_not_resolved_comes_again_and_is_never_accepted(
+async def test_unresolved_messages_of_a_replaced_trigger_are_redelivered_and_never_accepted(
     upstream: Upstream,
 ) -> None:
     async with supervised() as service:
@@ -231,7 +231,7 @@ async def test_a_trigger_without_a_stream_pauses_while_the_store_is_away_whateve
 
 
 @pytest.mark.parametrize("kind", [Alone, Fast, Acking])
-async def test_who_derives_waits_while_the_store_is_full_whoever_filled_it(
+async def test_a_filter_waits_while_the_store_is_full_whoever_filled_it(
     upstream: Upstream, kind: type[Watching]
 ) -> None:
     async with supervised() as service:
@@ -272,7 +272,7 @@ async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watc
 
 
 @pytest.mark.parametrize("on_purpose", [True, False])
-async def test_who_leaves_in_the_turn_in_which_it_is_failed_is_owed_nothing_any_more(
+async def test_a_subscriber_that_leaves_in_the_tick_of_its_failure_is_owed_nothing(
     upstream: Upstream, on_purpose: bool
 ) -> None:
     """Found by the simulation: it went on counting as absent, and all that came later was redelivered for it."""
@@ -322,7 +322,7 @@ class SideBySide(Acking):
         (Fast, woken_by_an_event),
     ],
 )
-async def test_who_was_woken_as_the_lease_ended_neither_broadcasts_nor_advances(
+async def test_a_task_woken_as_the_lease_ended_neither_broadcasts_nor_advances(
     upstream: Upstream, kind: type[Acking], wake: Callable[[Service, Upstream], None]
 ) -> None:
     """Cancelling reaches a task only at its next wait; another instance may serve the stream by then."""
@@ -356,7 +356,7 @@ async def test_an_advance_that_was_to_begin_as_the_lease_ended_does_not(upstream
         assert upstream.advanced == []
 
 
-async def test_what_the_fast_path_had_pulled_when_draining_began_still_goes_to_the_filters(
+async def test_fast_path_events_pulled_before_the_drain_still_reach_the_filters(
     upstream: Upstream,
 ) -> None:
     async with supervised() as service:

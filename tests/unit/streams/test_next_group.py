@@ -117,7 +117,7 @@ class Holding(Sink):
 
 
 @pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
-async def test_what_the_store_answers_to_the_group_before_moves_nothing(
+async def test_answers_for_an_earlier_group_move_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It moved the lane's place to a number of the group before: the first messages of the next were passed over."""

@@ -103,7 +103,7 @@ async def test_no_group_is_opened_when_it_is_over(
         assert len(upstream.producers) == 1
 
 
-async def test_who_catches_up_passes_no_message_whose_event_comes_when_it_is_over(
+async def test_a_catching_up_filter_passes_no_message_whose_event_comes_after_the_lease(
     scene: Scene, lease: OwnLease, clock: Clock
 ) -> None:
     """Such an event is not stored: its position would have been, and nobody would have received the message again."""

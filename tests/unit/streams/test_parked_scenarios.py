@@ -60,7 +60,7 @@ async def test_a_replay_moves_no_place_and_after_a_restart_nothing_is_missed(
 
 
 @pytest.mark.rule("a message is redelivered before its parking is durable: parked twice")
-async def test_what_is_redelivered_while_it_is_being_kept_is_kept_and_given_once(
+async def test_a_message_redelivered_while_it_is_being_stored_is_stored_and_given_once(
     scene: Scene,
 ) -> None:
     sink = Sink()
@@ -109,7 +109,7 @@ async def test_a_replay_of_nothing_ends_and_another_can_follow(scene: Scene) -> 
 
 
 @pytest.mark.rule("k is parked; k+1 of its lane follows it, also with another owner")
-async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
+async def test_later_messages_of_its_lane_follow_it_with_another_owner_too(
     scene: Scene,
 ) -> None:
     sink = Sink()

@@ -145,7 +145,7 @@ async def test_of_one_attempt_in_each_life_all_are_counted_together(scene: Scene
 @pytest.mark.rule(
     "18: set aside at once: an event that the store refuses, a message that the watcher rejects"
 )
-async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene: Scene) -> None:
+async def test_a_message_with_a_refused_event_is_parked_for_its_watcher_alone(scene: Scene) -> None:
     sink = Sink()
     async with hosting(scene, sink):
         sink.refuses = lambda watcher_id, payload: (watcher_id, payload) == (1, "b")
@@ -161,7 +161,7 @@ async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene:
 @pytest.mark.rule(
     "18: set aside at once: an event that the store refuses, a message that the watcher rejects"
 )
-async def test_what_the_store_refused_of_a_filter_that_has_failed_since_is_not_lost(
+async def test_a_refused_event_of_a_filter_that_failed_since_is_not_lost(
     scene: Scene,
 ) -> None:
     sink = Sink()
@@ -180,7 +180,7 @@ async def test_what_the_store_refused_of_a_filter_that_has_failed_since_is_not_l
 @pytest.mark.rule(
     "18: set aside at once: an event that the store refuses, a message that the watcher rejects"
 )
-async def test_what_is_rejected_while_catching_up_is_set_aside(scene: Scene) -> None:
+async def test_a_message_rejected_while_catching_up_is_parked(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink):
@@ -209,7 +209,7 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
     assert sorted(sink.derived(1)) == ["a", "c"]
 
 
-async def test_what_follows_in_a_lane_that_stands_is_not_derived_with_each_attempt(
+async def test_later_messages_of_a_standing_lane_are_not_derived_with_each_attempt(
     scene: Scene,
 ) -> None:
     """Its message is tried alone (the simulation's seed 254: a slow store was never done with the rest)."""
@@ -302,7 +302,7 @@ async def test_a_lane_that_stands_and_is_made_anew_then_is_read_from_its_beginni
         sink.unanswered.pop().complete(RowRefused("too large"))
 
 
-async def test_what_blocks_a_lane_is_tried_again_after_a_growing_delay_whoever_catches_up(
+async def test_a_blocked_message_is_tried_again_after_a_growing_delay_by_any_reader(
     scene: Scene,
 ) -> None:
     sink, clock = AnsweringLate(), VirtualClock()
@@ -343,7 +343,7 @@ async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
 
 
 @pytest.mark.rule("a replay of nothing leaves “replaying” set")
-async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: Scene) -> None:
+async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", "c")
     async with hosting(scene, sink) as (manager, sick, _):
@@ -368,7 +368,7 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
 
 
 @pytest.mark.parametrize("trigger", [Alone, Fast])
-async def test_what_is_replayed_for_one_that_reads_no_producer_now_is_set_aside_again(
+async def test_a_message_replayed_for_a_watcher_without_a_producer_is_parked_again(
     scene: Scene, trigger: type[BaseEventTrigger]
 ) -> None:
     """Its file has given it another trigger since."""
@@ -390,7 +390,9 @@ async def test_what_is_replayed_for_one_that_reads_no_producer_now_is_set_aside_
 
 
 @pytest.mark.rule("messages that fail for ever count as in flight: the poll stays paused")
-async def test_what_fails_for_ever_is_not_in_flight_for_its_siblings(any_scene: Scene) -> None:
+async def test_a_message_that_fails_for_ever_is_not_in_flight_for_its_siblings(
+    any_scene: Scene,
+) -> None:
     sink = Sink()
     any_scene.fails["sick"] = lambda event: True
     settings = RuntimeSettings(max_deliveries=MAX_DELIVERIES, max_outstanding=10)
@@ -406,7 +408,7 @@ async def test_what_fails_for_ever_is_not_in_flight_for_its_siblings(any_scene: 
 
 
 @pytest.mark.rule("k is parked; k+1 of its lane follows it, also with another owner")
-async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
+async def test_later_messages_of_its_lane_follow_it_with_another_owner_too(
     scene: Scene,
 ) -> None:
     sink = Sink()

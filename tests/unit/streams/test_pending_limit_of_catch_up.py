@@ -16,7 +16,9 @@ def _small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.rule("18: catching up gives way to live watchers")
-async def test_what_is_live_waits_for_no_more_rows_however_many_catch_up(any_scene: Scene) -> None:
+async def test_live_delivery_waits_for_a_bounded_number_of_rows_however_many_catch_up(
+    any_scene: Scene,
+) -> None:
     names = ("sick", "ill", "unwell")
     any_scene.fails.update(dict.fromkeys(names, always))
     async with StreamHarness(catch_up=True, persistence="manual") as streams:

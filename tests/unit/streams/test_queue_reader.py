@@ -97,7 +97,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_reader, "_PAGE_BYTES", LIMIT)
 
 
-async def test_what_is_read_of_all_lanes_together_is_bounded_in_bytes() -> None:
+async def test_reading_all_lanes_together_is_bounded_in_bytes() -> None:
     store = Store()
     lanes = [f"lane {number}" for number in range(50)]
     for lane in lanes:
@@ -136,7 +136,7 @@ async def test_a_lane_that_found_no_room_is_read_alone_and_from_its_first_messag
     assert '"late"' in store.readings
 
 
-async def test_what_is_kept_meanwhile_is_read_in_order() -> None:
+async def test_messages_stored_meanwhile_are_read_in_order() -> None:
     store = Store()
     for number in range(6):
         store.add(f"lane {number % 3}", f"{number} {'x' * 400}")

@@ -53,7 +53,9 @@ async def test_one_that_had_failed_too_often_is_tried_after_others_when_its_owne
 
 
 @pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
-async def test_who_fails_gets_all_that_it_missed_in_order_and_goes_on_live(scene: Scene) -> None:
+async def test_a_watcher_that_fails_receives_its_backlog_in_order_and_goes_live(
+    scene: Scene,
+) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
     async with hosting(scene, sink):
@@ -136,7 +138,7 @@ async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) 
 
 
 @pytest.mark.rule("18: another owner gives stored messages first")
-async def test_what_is_kept_comes_first_for_another_owner(scene: Scene) -> None:
+async def test_stored_messages_come_first_for_another_owner(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink):
@@ -187,7 +189,7 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
 
 
 @pytest.mark.rule("18: a selector decides which messages are stored")
-async def test_who_fails_is_kept_nothing_that_its_selector_does_not_name(scene: Scene) -> None:
+async def test_no_unwanted_message_is_stored_for_a_watcher_that_fails(scene: Scene) -> None:
     """It had all of these in its queue when it failed with the first."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "sick"
@@ -232,7 +234,7 @@ async def test_of_what_is_not_dumped_nothing_is_kept_and_it_counts_as_acked(scen
     assert not sink.parked
 
 
-async def test_who_moves_to_the_trigger_of_a_sibling_stays_where_it_stands(scene: Scene) -> None:
+async def test_a_watcher_that_moves_to_a_siblings_trigger_keeps_its_position(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
     sick, well = scene.specs("sick", "well")
@@ -331,7 +333,9 @@ async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
         await sink.until(lambda: sink.derived(1) == ["a", *range(100)])
 
 
-async def test_what_is_held_is_kept_once_however_slow_the_store_is(scene: Scene) -> None:
+async def test_a_message_that_waits_for_room_is_stored_once_however_slow_the_store_is(
+    scene: Scene,
+) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: True
@@ -367,7 +371,7 @@ async def test_a_stream_that_was_held_and_restarts_is_not_shown_as_held(scene: S
         assert well.blocked_by is None
 
 
-async def test_who_held_the_stream_and_is_deleted_holds_it_no_more(scene: Scene) -> None:
+async def test_a_deleted_watcher_no_longer_holds_up_the_stream(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: True
@@ -394,7 +398,7 @@ async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Sc
         await sink.until(lambda: sink.derived(1) == ["z"])
 
 
-async def test_what_no_longer_loads_is_set_aside(scene: Scene) -> None:
+async def test_a_message_that_no_longer_loads_is_parked(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
     async with hosting(scene, sink):
@@ -409,7 +413,7 @@ async def test_what_no_longer_loads_is_set_aside(scene: Scene) -> None:
     assert sink.parked[1][2] is ParkedState.SET_ASIDE
 
 
-async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: Scene) -> None:
+async def test_a_parked_message_is_given_again_when_it_is_replayed(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
     async with hosting(scene, sink) as (manager, sick, _):
@@ -422,7 +426,7 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
         await sink.until(lambda: not sink.parked)
 
 
-async def test_what_is_replayed_while_later_messages_are_in_hand_is_given_all_the_same(
+async def test_a_message_replayed_while_later_ones_are_in_flight_is_given(
     scene: Scene,
 ) -> None:
     """Messages come in bursts. One that was read before the replay must not count as read after it."""
@@ -460,7 +464,7 @@ async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(sce
         await sink.until(lambda: not sink.parked and scene.broker.committed() == 3)
 
 
-async def test_what_it_was_not_given_before_it_returned_is_not_passed_over(scene: Scene) -> None:
+async def test_messages_missed_before_a_trigger_came_back_are_not_passed_over(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "a"
     scene.gates["well", "b"] = resolve = anyio.Event()
@@ -511,7 +515,9 @@ async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scen
         await sink.until(lambda: not sick.catching_up and not sink.parked)
 
 
-async def test_what_is_held_and_was_taken_meanwhile_leaves_no_row(scene: Scene) -> None:
+async def test_a_message_that_waited_for_room_and_was_resolved_meanwhile_leaves_no_row(
+    scene: Scene,
+) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "a"
     scene.gates["well", "b"] = resolve = anyio.Event()
@@ -534,7 +540,7 @@ async def test_what_is_held_and_was_taken_meanwhile_leaves_no_row(scene: Scene) 
     assert not sink.parked
 
 
-async def test_what_is_replayed_while_the_stream_is_held_is_given_and_makes_room(
+async def test_a_message_replayed_while_the_stream_waits_is_given_and_makes_room(
     scene: Scene,
 ) -> None:
     sink = Sink()
@@ -578,7 +584,7 @@ class Late(Sink):
             super().submit_nowait(*given)
 
 
-async def test_what_is_refused_once_it_is_live_again_is_handed_over_at_the_bound(
+async def test_a_message_refused_after_going_live_is_dead_lettered_at_the_bound(
     scene: Scene,
 ) -> None:
     sink = Late()
@@ -594,7 +600,7 @@ async def test_what_is_refused_once_it_is_live_again_is_handed_over_at_the_bound
         await sink.until(lambda: not sink.parked)
 
 
-async def test_what_an_old_trigger_had_taken_makes_nothing_durable_that_the_new_one_takes(
+async def test_late_answers_for_an_old_trigger_make_nothing_of_the_new_one_durable(
     scene: Scene,
 ) -> None:
     sink = Late()
@@ -693,7 +699,7 @@ async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Sce
 
 
 @pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
-async def test_what_is_replayed_as_soon_as_it_is_set_aside_is_given_once_more(scene: Scene) -> None:
+async def test_a_message_replayed_as_soon_as_it_is_parked_is_given_again(scene: Scene) -> None:
     class Replaying(Sink):
         """Somebody replays what is set aside before its owner knows that it is."""
 
@@ -721,7 +727,7 @@ async def test_what_is_replayed_as_soon_as_it_is_set_aside_is_given_once_more(sc
 
 
 @pytest.mark.rule("18: missed messages of a queue are stored, and come in order")
-async def test_what_a_group_before_has_kept_late_is_given_also_to_one_that_was_behind_again_since(
+async def test_a_message_that_an_earlier_group_stored_late_reaches_a_watcher_that_is_behind_again(
     scene: Scene,
 ) -> None:
     sink = Sink()

@@ -84,7 +84,7 @@ async def member(scene: SceneWithoutEnds, sink: Sink, count: int) -> AsyncIterat
 
 @pytest.mark.rule("18: a lane that waits holds up no other")
 @pytest.mark.parametrize("producer", [WithoutEnds, WithEndsThatFail])
-async def test_who_waits_at_the_end_of_a_lane_keeps_no_other_watcher_from_reading(
+async def test_a_watcher_that_waits_at_the_end_of_a_lane_keeps_no_other_from_reading(
     scene: SceneWithoutEnds, producer: type[Breaking], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight of them kept all places, and the ninth read nothing."""
@@ -135,7 +135,7 @@ async def test_a_place_is_had_at_once_where_another_only_waits(
 
 
 @pytest.mark.rule("18: a lane that waits holds up no other")
-async def test_who_is_stuck_with_a_message_keeps_no_other_watcher_from_reading(
+async def test_a_stuck_reader_keeps_no_other_watcher_from_reading(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catch_up_tasks, "_READERS", 1)
@@ -156,7 +156,7 @@ async def test_who_is_stuck_with_a_message_keeps_no_other_watcher_from_reading(
 
 
 @pytest.mark.parametrize("is_stuck", [False, True])
-async def test_who_has_given_its_place_up_asks_for_one_after_a_while(
+async def test_a_lane_that_gave_its_slot_up_asks_for_one_after_a_while(
     scene: SceneWithoutEnds, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
 ) -> None:
     """A message that the poll has not reached wakes nobody, and the others may read for hours."""
@@ -203,7 +203,7 @@ async def test_places_are_given_in_order_and_none_is_lost_to_one_who_waits_no_mo
     assert not readers.are_wanted
 
 
-async def test_who_waits_at_the_end_of_a_lane_is_given_what_is_replayed(
+async def test_a_watcher_that_waits_at_the_end_of_a_lane_receives_replayed_messages(
     scene: SceneWithoutEnds,
 ) -> None:
     sink = Sink()

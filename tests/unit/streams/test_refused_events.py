@@ -59,7 +59,7 @@ async def test_of_many_one_is_told_in_a_second_and_all_are_counted(upstream: Ups
         )
 
 
-async def test_what_is_no_fault_of_the_event_is_no_refusal(upstream: Upstream) -> None:
+async def test_an_error_that_is_no_fault_of_the_event_is_no_refusal(upstream: Upstream) -> None:
     async with supervised() as service:
         service.store.is_automatic = False
         (one,) = service.host(Fast(upstream.name))

@@ -38,7 +38,7 @@ def source(request: pytest.FixtureRequest, scene: Scene) -> Scene:
     return scene
 
 
-async def test_what_all_reject_is_set_aside_for_each_of_them(source: Scene) -> None:
+async def test_a_message_that_all_reject_is_parked_for_each_of_them(source: Scene) -> None:
     sink = Sink()
     source.rejects = is_bad
     async with hosting(source, sink, "one", "two"):
@@ -53,7 +53,9 @@ async def test_what_all_reject_is_set_aside_for_each_of_them(source: Scene) -> N
     assert first.key == f"{source.broker.identity}/0/1"
 
 
-async def test_what_a_sibling_takes_is_set_aside_for_the_other_alone(source: Scene) -> None:
+async def test_a_message_that_a_sibling_accepts_is_parked_for_the_other_alone(
+    source: Scene,
+) -> None:
     sink = Sink()
     source.rejected_by["one"] = is_bad
     async with hosting(source, sink, "one", "two") as (_, one, _):
@@ -120,7 +122,7 @@ async def test_one_that_comes_again_behind_another_is_not_stored_again(source: S
     assert not sink.parked
 
 
-async def test_what_the_broker_keeps_is_not_set_aside(source: Scene) -> None:
+async def test_a_message_that_the_broker_dead_letters_is_not_parked(source: Scene) -> None:
     sink = Sink()
     source.rejects = is_bad
     source.has_dead_letters = True
@@ -201,7 +203,7 @@ async def test_after_a_lost_lease_nothing_is_advanced(source: Scene) -> None:
         assert not source.told
 
 
-async def test_what_a_replay_gives_again_is_set_aside_again_and_says_why(source: Scene) -> None:
+async def test_a_replayed_message_that_fails_is_parked_again_with_the_reason(source: Scene) -> None:
     sink = Sink()
     source.rejects = always
     async with hosting(source, sink, "one"):

@@ -137,7 +137,7 @@ async def test_it_is_never_set_forward_past_what_the_group_has_not_broadcast(sce
         assert payloads_of(one).count(10) == 1
 
 
-async def test_what_comes_while_it_reads_again_comes_after_it_once(scene: Scene) -> None:
+async def test_messages_that_arrive_during_a_replay_follow_it_once(scene: Scene) -> None:
     async with StreamHarness(catch_up=True, persistence="manual") as streams:
         one = await streams.add(scene.watcher("one"))
         scene.publish(*range(5))

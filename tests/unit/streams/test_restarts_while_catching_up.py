@@ -55,7 +55,7 @@ async def behind_and_waiting(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_what_fails_after_it_with_what_it_was_given_before_is_tried_once_more(
+async def test_a_message_that_was_open_at_the_restart_and_fails_is_tried_again(
     any_scene: Scene, times: int
 ) -> None:
     """A filter that waits for the outside finds out late that it fails: the cause may have been mended meanwhile."""
@@ -78,7 +78,7 @@ async def test_what_fails_after_it_with_what_it_was_given_before_is_tried_once_m
         assert (sick.error, sick.behind, payloads_of(sick)) == (None, {}, [0, 1, 2])
 
 
-async def test_what_it_was_given_after_it_waits_for_the_next(any_scene: Scene) -> None:
+async def test_a_message_given_after_the_restart_waits_for_the_next_one(any_scene: Scene) -> None:
     async with StreamHarness(catch_up=True) as streams:
         sick, gate = await behind_and_waiting(any_scene, streams)
         any_scene.fails["sick"] = lambda event: event == 1

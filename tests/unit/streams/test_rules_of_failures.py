@@ -82,7 +82,7 @@ def _hold_up(upstream: Upstream) -> anyio.Event:
 @pytest.mark.parametrize(
     "steps", ["derives waits rejects", "derives rejects waits", "rejects derives waits"]
 )
-async def test_who_rejects_what_the_store_refuses_counts_as_failed_alone_in_any_order(
+async def test_a_rejection_with_a_refused_event_counts_as_failed_in_any_order(
     steps: str, upstream: Upstream
 ) -> None:
     class Both(Stepping):
@@ -451,7 +451,7 @@ async def test_a_filter_that_raises_takes_nothing_back_that_it_had_moved_past(
 
 
 @pytest.mark.rule("7: of a filter that is stuck elsewhere")
-async def test_what_a_stuck_filter_raises_when_it_is_cancelled_is_not_its_error(
+async def test_an_error_that_a_stuck_filter_raises_when_cancelled_is_not_its_error(
     upstream: Upstream,
 ) -> None:
     async def act(event: Any) -> None:

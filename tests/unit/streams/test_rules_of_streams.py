@@ -209,7 +209,7 @@ async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
 
 
 @pytest.mark.rule("3: the set that must resolve is frozen at the broadcast")
-async def test_who_leaves_counts_all_the_same_for_what_it_had_resolved(upstream: Upstream) -> None:
+async def test_a_leaver_still_counts_for_the_messages_that_it_resolved(upstream: Upstream) -> None:
     moves_on = upstream.hold("stays")
     async with StreamHarness() as streams:
         await streams.add(Acking(upstream.name, "stays"))

@@ -102,7 +102,7 @@ async def test_an_event_is_read_once_however_many_select_by_it(upstream: Upstrea
 
 
 @pytest.mark.rule("2: a trigger with a selector is shown matching messages only, and acks the rest")
-async def test_what_cannot_be_read_is_shown_to_all(upstream: Upstream) -> None:
+async def test_an_event_without_a_readable_value_is_offered_to_all(upstream: Upstream) -> None:
     seen = noting(upstream, "ones", "twos")
     async with StreamHarness() as streams:
         await streams.add(Selecting(upstream.name, "ones", only=[1]))
@@ -214,7 +214,7 @@ async def test_a_trigger_whose_selector_is_none_fails_alone(
 
 
 @pytest.mark.parametrize("mode", [Selecting, SelectingFast])
-async def test_who_pulls_late_passes_what_did_not_concern_it_at_once(
+async def test_a_late_pull_passes_unwanted_events_at_once(
     mode: type[Watching], upstream: Upstream
 ) -> None:
     gate = anyio.Event()
@@ -241,7 +241,7 @@ async def test_who_pulls_late_passes_what_did_not_concern_it_at_once(
         assert (group.outstanding, late.events) == (0, [])
 
 
-async def test_what_concerns_a_busy_filter_waits_for_it_and_the_rest_does_not_fail_it(
+async def test_wanted_events_wait_for_a_busy_filter_and_the_others_do_not_fail_it(
     upstream: Upstream,
 ) -> None:
     gate = anyio.Event()
@@ -264,7 +264,7 @@ async def test_what_concerns_a_busy_filter_waits_for_it_and_the_rest_does_not_fa
         assert upstream.outcomes() == dict.fromkeys(range(5), (1, 0, 0))
 
 
-async def test_who_has_nothing_to_look_at_neither_overflows_nor_times_out(
+async def test_an_idle_subscriber_neither_overflows_nor_times_out(
     upstream: Upstream,
 ) -> None:
     upstream.hold("busy")
@@ -286,7 +286,7 @@ async def test_who_has_nothing_to_look_at_neither_overflows_nor_times_out(
         assert upstream.outcomes()[5_999] == (1, 0, 0)
 
 
-async def test_who_joins_late_answers_from_then_on_and_who_leaves_owes_nothing(
+async def test_a_late_joiner_answers_from_then_on_and_a_leaver_owes_nothing(
     upstream: Upstream,
 ) -> None:
     gate = upstream.hold("first")
@@ -326,7 +326,7 @@ async def test_those_with_and_without_a_selector_share_a_stream(upstream: Upstre
         assert upstream.outcomes() == dict.fromkeys((1, 2, 3), (2, 0, 0))
 
 
-async def test_who_was_ended_before_its_filter_started_is_offered_nothing(
+async def test_a_subscriber_that_was_ended_before_its_filter_started_is_offered_nothing(
     upstream: Upstream,
 ) -> None:
     group = Group(

@@ -33,7 +33,7 @@ class _Maker:
 @pytest.mark.rule(
     "11: no sibling's success commits a message that a watcher in back-off has not seen"
 )
-async def test_who_comes_to_a_trigger_that_has_just_failed_misses_nothing_of_what_comes_then(
+async def test_a_watcher_added_to_a_trigger_that_just_failed_misses_no_later_message(
     any_scene: Scene,
 ) -> None:
     sink = Sink()
@@ -83,7 +83,9 @@ async def test_a_shared_trigger_is_named_after_the_watchers_that_it_serves_now(
 
 
 @pytest.mark.rule("18: it goes on live without a gap")
-async def test_who_has_caught_up_gets_what_the_shared_trigger_reads_next(scene: Scene) -> None:
+async def test_a_caught_up_watcher_receives_the_next_events_of_the_shared_trigger(
+    scene: Scene,
+) -> None:
     sink = Sink()
     shared, well = scene.specs("shared", "well")
     both = EventSource((WatcherRef(1, 0), WatcherRef(3, 0)), shared.source.fence)
@@ -100,7 +102,7 @@ async def test_who_has_caught_up_gets_what_the_shared_trigger_reads_next(scene: 
 
 
 @pytest.mark.rule("18: the broker waits for the position")
-async def test_what_a_shared_trigger_reads_for_another_waits_until_it_is_durable_who_is_behind(
+async def test_a_shared_trigger_waits_until_the_backlog_of_its_other_watcher_is_durable(
     scene: Scene,
 ) -> None:
     sink = Sink()

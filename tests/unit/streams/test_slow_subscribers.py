@@ -93,7 +93,7 @@ class OnWholeStream(Watching):
     ],
     ids=["events", "bytes", "large", "events of stream", "bytes of stream", "large in stream"],
 )
-async def test_who_hangs_falls_behind_and_its_sibling_goes_on_in_all_lanes(
+async def test_a_watcher_that_hangs_falls_behind_and_its_sibling_continues_in_all_lanes(
     any_scene: Scene,
     monkeypatch: pytest.MonkeyPatch,
     kind: type[Watching],
@@ -144,7 +144,7 @@ async def test_one_that_is_slower_than_its_sibling_by_more_than_half_a_lane_fall
         await sink.until(lambda: sink.derived(SLOW) == texts(0))
 
 
-async def test_who_becomes_too_slow_when_the_lane_is_paused_already_is_seen(
+async def test_a_subscriber_that_becomes_slow_after_the_lane_was_paused_is_seen(
     any_scene: Scene,
 ) -> None:
     """Its sibling has not read on before that."""
@@ -262,7 +262,7 @@ async def test_where_both_are_busy_with_what_fills_a_lane_nobody_falls_behind(
     assert not has_fallen_behind(sink)
 
 
-async def test_who_resolves_a_single_large_message_last_has_the_overflow_grace(
+async def test_the_last_subscriber_of_a_single_large_message_has_the_overflow_grace(
     any_scene: Scene,
 ) -> None:
     """That it is the last says nothing about its pace."""
@@ -296,7 +296,7 @@ async def test_where_all_hang_nobody_falls_behind(any_scene: Scene, bounds: dict
 
 
 @pytest.mark.parametrize("bounds", [EVENTS, BYTES], ids=["events", "bytes"])
-async def test_who_is_alone_is_waited_for(any_scene: Scene, bounds: dict[str, int]) -> None:
+async def test_a_lone_subscriber_is_waited_for(any_scene: Scene, bounds: dict[str, int]) -> None:
     sink = Sink()
     gate = any_scene.gates["slow", texts(0)[0]] = anyio.Event()
     context = RuntimeContext(sink, sink, sink, settings=settings(0.0, **bounds))

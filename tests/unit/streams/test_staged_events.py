@@ -147,7 +147,7 @@ async def opened() -> AsyncIterator[Scene]:
         yield Scene(manager, store, states)
 
 
-async def test_what_one_turn_derives_goes_with_the_state_that_passes_it() -> None:
+async def test_the_events_of_one_tick_go_with_the_state_that_covers_them() -> None:
     async with opened() as scene:
         scene.add(Watching("a"))
         await turns()

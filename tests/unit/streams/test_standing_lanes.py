@@ -38,7 +38,7 @@ async def test_all_watchers_of_the_stream_are_shown_why_until_the_lane_goes_on(
         assert one.standing is None
 
 
-async def test_what_stood_in_a_group_that_has_ended_is_forgotten(
+async def test_standing_lanes_of_an_ended_group_are_forgotten(
     scene: Scene, reports: list[ReportStanding]
 ) -> None:
     sink = Sink()

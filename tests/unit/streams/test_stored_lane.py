@@ -34,7 +34,7 @@ def test_a_row_that_was_refused_is_no_row() -> None:
     assert not kept.end_storing("key 1", given_in, is_stored=False)
 
 
-def test_what_is_read_again_is_read_from_its_row() -> None:
+def test_a_stored_message_is_read_again_from_its_row() -> None:
     kept = StoredLane(0)
     given_in = given(kept)
     kept.in_flight_keys.discard("key 1")
@@ -45,7 +45,7 @@ def test_what_is_read_again_is_read_from_its_row() -> None:
     assert not kept.unread_writes
 
 
-def test_what_is_on_its_way_when_a_later_message_fails_is_still_known_by_its_key() -> None:
+def test_a_message_in_flight_when_a_later_one_fails_is_still_known_by_its_key() -> None:
     """Else its row stayed, and nobody was given it (the simulation's seed 3738)."""
     kept = StoredLane(0)
     given_in = given(kept)

@@ -142,7 +142,7 @@ def is_caught_up(manager: Manager) -> bool:
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
 @pytest.mark.parametrize("since", [5, 10, 30, 49])
-async def test_who_is_behind_gets_what_was_written_since_and_not_what_is_in_memory(
+async def test_a_watcher_that_is_behind_reads_the_new_messages_and_not_the_lost_ones_in_memory(
     since: int,
 ) -> None:
     scene, sink = Cutting(), Sink()
@@ -161,7 +161,7 @@ async def test_who_is_behind_gets_what_was_written_since_and_not_what_is_in_memo
 
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
-async def test_who_has_caught_up_and_whose_row_is_still_there_is_set_back() -> None:
+async def test_a_caught_up_watcher_with_a_row_is_rewound() -> None:
     """The new messages lie before the position where it went live, and counted as read."""
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink) as (manager, *_):
@@ -178,7 +178,7 @@ async def test_who_has_caught_up_and_whose_row_is_still_there_is_set_back() -> N
 
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
-async def test_what_it_was_handed_from_memory_does_not_lead_it_past_the_cut() -> None:
+async def test_messages_from_memory_do_not_lead_a_watcher_past_the_cut() -> None:
     """The watcher is before the cut, and has lost messages in memory."""
     scene, sink = Cutting(), Sink()
     async with hosting(scene, sink):
@@ -209,7 +209,7 @@ async def test_a_log_that_was_cut_while_nobody_read_it(stands_at: int) -> None:
 
 
 @pytest.mark.rule("18: a log that was cut is read from the cut")
-async def test_who_fails_with_a_message_that_was_lost_misses_nothing_since() -> None:
+async def test_a_watcher_that_fails_with_a_lost_message_misses_no_later_one() -> None:
     """The store refuses its event, and the decision comes after the watcher has read to the end."""
     scene, sink = Cutting(), Sink()
     sink.refuses = lambda watcher, payload: (watcher, payload) == (SICK, "old 15")
