@@ -248,7 +248,7 @@ class PubSubDouble(PubSubAdmin):
     def expire(self, name: str) -> None:
         """All leases of a subscription are over now."""
         with self._changed:
-            for entry in self._sub(name).entries:
+            for entry in self.find(name).entries:
                 if entry.is_leased:
                     entry.expires_at = 0.0
             self._changed.notify_all()
@@ -256,7 +256,7 @@ class PubSubDouble(PubSubAdmin):
     def seek(self, name: str, position: int, key: str = "") -> None:
         """Deliver the messages of an ordering key again, from that one on."""
         with self._changed:
-            own = [one for one in self._sub(name).entries if one.message.ordering_key == key]
+            own = [one for one in self.find(name).entries if one.message.ordering_key == key]
             for number, entry in enumerate(own):
                 entry.is_acked = number < position
             self._changed.notify_all()
@@ -265,17 +265,21 @@ class PubSubDouble(PubSubAdmin):
         with self._changed:
             return [
                 one
-                for one in self._sub(name).entries
+                for one in self.find(name).entries
                 if key is None or one.message.ordering_key == key
             ]
 
     def leased(self, name: str) -> list[str]:
         """Return the values of messages that are delivered and neither acknowledged nor given back."""
         with self._changed:
-            self._expire(self._sub(name))
-            return [one.value for one in self._sub(name).entries if one.is_leased]
+            self._expire(self.find(name))
+            return [one.value for one in self.find(name).entries if one.is_leased]
 
-    def _sub(self, name: str) -> Subscription:
+    def restart_numbers(self) -> None:
+        """Give the next message the id 1, as a topic of another project might."""
+        self._numbers = 0
+
+    def find(self, name: str) -> Subscription:
         return self.subscriptions[subscription_path(name)]
 
     def stop(self) -> None:

@@ -18,10 +18,12 @@ class TcpProxy:
         port: Where it listens.
         sent: How many pieces clients have sent, as they were read: one for each request, where requests are small and
             far between.
+        connections: How many connections clients have opened, those that were refused included.
     """
 
     port: int
     sent: int = 0
+    connections: int = 0
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -37,6 +39,7 @@ class TcpProxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         opened = {writer}
         self._writers.add(writer)
         try:
@@ -123,18 +126,24 @@ class TcpProxy:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Forward in a separate thread until the block ends."""
+        thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
+        thread.start()
+        self._run(self._start())
+        try:
+            yield
+        finally:
+            self._run(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join(30)
+            self._loop.close()
+
 
 @contextlib.contextmanager
 def open_tcp_proxy(target: int) -> Iterator[TcpProxy]:
     """A proxy to a port of 127.0.0.1, in a thread of its own."""
     proxy = TcpProxy(target)
-    thread = threading.Thread(target=proxy._loop.run_forever, name="tcp-proxy", daemon=True)
-    thread.start()
-    proxy._run(proxy._start())
-    try:
+    with proxy.serving():
         yield proxy
-    finally:
-        proxy._run(proxy._close())
-        proxy._loop.call_soon_threadsafe(proxy._loop.stop)
-        thread.join(30)
-        proxy._loop.close()

@@ -210,7 +210,7 @@ async def test_messages_with_equal_ids_of_two_topics_made_one_after_the_other_ha
 ) -> None:
     keys = []
     for _ in range(2):
-        double._numbers = 0
+        double.restart_numbers()
         double.create(name)
         double.publish(name, ["a"])
         async with driven(producer_on(double.host, name), nothing) as driver:
@@ -244,15 +244,15 @@ async def test_the_check_finds_what_is_wrong_with_a_subscription(
     double.create(name)
     with pytest.raises(BrokerRefused, match="a dead letter would come again"):
         await check_subscription(settings, name)
-    double._sub(name).proto.push_config.push_endpoint = "https://example.org/push"
+    double.find(name).proto.push_config.push_endpoint = "https://example.org/push"
     with pytest.raises(BrokerRefused, match="pushes its messages to https"):
         await check_subscription(settings, name)
-    double._sub(name).proto.push_config.push_endpoint = ""
-    double._sub(name).proto.bigquery_config.table = "shop.raw.orders"
+    double.find(name).proto.push_config.push_endpoint = ""
+    double.find(name).proto.bigquery_config.table = "shop.raw.orders"
     with pytest.raises(BrokerRefused, match=r"pushes its messages to shop\.raw\.orders"):
         await check_subscription(settings, name)
-    double._sub(name).proto.bigquery_config.table = ""
-    double._sub(name).proto.topic = "_deleted-topic_"
+    double.find(name).proto.bigquery_config.table = ""
+    double.find(name).proto.topic = "_deleted-topic_"
     with pytest.raises(BrokerRefused, match="no longer attached to a topic"):
         await check_subscription(settings, name)
 

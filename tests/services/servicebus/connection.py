@@ -72,7 +72,7 @@ class Peer:
     def __init__(
         self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self._server = server
+        self.server = server
         self._reader = reader
         self._writer = writer
         self._collector = Collector()
@@ -207,7 +207,7 @@ class Peer:
         if address != "$cbs":
             path = address.removesuffix("/$management")
             self._authorize(path, "Send" if path == address else "Listen")
-            self._server.namespace.targets(path) if path == address else self._find(path)
+            self.server.namespace.targets(path) if path == address else self._find(path)
         link.open()
         link.flow(500)
 
@@ -244,7 +244,7 @@ class Peer:
         asked = (link.remote_properties or {}).get("com.microsoft:timeout")
         timeout_s = _NEXT_SESSION_TIMEOUT_S if asked is None else int(asked) / 1000
         self.waiting.append(Waiting(link, entity, time.time() + timeout_s))
-        self._server.wake_at(time.time() + timeout_s)
+        self.server.wake_at(time.time() + timeout_s)
 
     def _open_outlet(self, link: Sender, entity: Entity, session_id: str | None) -> None:
         if session_id is not None:
@@ -253,7 +253,7 @@ class Peer:
             filters.put_dict({symbol(_SESSION_FILTER): session_id})
             until = entity.sessions[session_id].locked_until
             link.properties = {symbol("com.microsoft:locked-until-utc"): ticks(until)}
-            self._server.wake_at(until)
+            self.server.wake_at(until)
         link.snd_settle_mode = link.remote_snd_settle_mode
         link.rcv_settle_mode = link.remote_rcv_settle_mode
         link.open()
@@ -318,7 +318,7 @@ class Peer:
     # Rights
 
     def _authorize(self, path: str, right: str) -> None:
-        tokens = self._server.tokens
+        tokens = self.server.tokens
         now = time.time()
         good = any(
             until > now and (path.lower() + "/").startswith((claimed.lower() + "/").lstrip("/"))
@@ -344,7 +344,7 @@ class Peer:
                 self._detach_outlet(outlet, condition)
 
     def _find(self, path: str) -> Entity:
-        return self._server.namespace.find(path)
+        return self.server.namespace.find(path)
 
     # Messages that come in
 
@@ -374,16 +374,16 @@ class Peer:
 
     def _enqueue(self, address: str, data: bytes) -> None:
         # Proton does not show a transfer's message format. In a batch each data section holds an encoded message.
-        for entity in self._server.namespace.targets(address):
+        for entity in self.server.namespace.targets(address):
             for one in _messages_in(data):
                 management.enqueue(entity, one)
 
     def _put_token(self, request: Message) -> None:
         fields = request.properties or {}
-        status, description, until = self._server.tokens.check(_as_text(request.body))
+        status, description, until = self.server.tokens.check(_as_text(request.body))
         if status == 202:
             self.claims[path_of(_as_text(fields.get("name")))] = until
-            self._server.wake_at(until + 0.01)
+            self.server.wake_at(until + 0.01)
         reply = Message(
             properties={"status-code": _int32(status), "status-description": description}
         )
@@ -404,7 +404,7 @@ class Peer:
     def _pump(self) -> None:
         """Send what there is, as far as there is credit."""
         for outlet in list(self.outlets):
-            while outlet.link.credit > 0 and not self._server.holds_back(outlet.entity):
+            while outlet.link.credit > 0 and not self.server.holds_back(outlet.entity):
                 stored = outlet.entity.lock_next(outlet.link, outlet.session_id)
                 if stored is None:
                     break
@@ -422,7 +422,7 @@ class Peer:
             outlet.entity.complete(token)
             return
         outlet.deliveries[token] = delivery
-        self._server.wake_at(stored.locked_until)
+        self.server.wake_at(stored.locked_until)
 
     def _settle(self, delivery: Delivery) -> None:
         """Apply an outcome, and say which was applied."""
@@ -432,7 +432,7 @@ class Peer:
             return
         state, remote = delivery.remote_state, delivery.remote
         try:
-            self._server.fail_settlement(outlet.entity)
+            self.server.fail_settlement(outlet.entity)
             if state == Delivery.ACCEPTED:
                 outlet.entity.complete(token)
             elif state == Delivery.REJECTED:

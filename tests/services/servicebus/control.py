@@ -129,7 +129,7 @@ class Control:
         for session in entity.sessions.values():
             session.locked_until = 0.0
         entity.expire_all_now()
-        self._server._on_timer()
+        self._server.on_timer()
 
     def do_refuse_renewals(self, path: str, refuse: bool) -> None:
         """Refuse to renew locks of an entity, so that they expire."""

@@ -36,8 +36,8 @@ def answer(peer: Peer, path: str, request: Message) -> Message:
     reply = Message()
     reply.correlation_id = request.id
     try:
-        entity = peer._server.namespace.find(path)
-        peer._server.count(operation)
+        entity = peer.server.namespace.find(path)
+        peer.server.count(operation)
         status, content = _OPERATIONS[operation](peer, entity, body)
         reply.properties = {"statusCode": int32(status), "statusDescription": "OK"}
         reply.body = content
@@ -76,7 +76,7 @@ def _renew_lock(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[int, 
         entity.find_locked(token)
     ends = [timestamp(int(entity.renew(token) * 1000)) for token in tokens]
     for end in ends:
-        peer._server.wake_at(int(end) / 1000)
+        peer.server.wake_at(int(end) / 1000)
     return 200, {"expirations": Array(UNDESCRIBED, Data.TIMESTAMP, *ends)}
 
 
@@ -86,7 +86,7 @@ def _renew_session(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[in
     if entity.refuses_renewals:
         raise session_lock_lost(session_id)
     until = entity.renew_session(session_id)
-    peer._server.wake_at(until)
+    peer.server.wake_at(until)
     return 200, {"expiration": timestamp(int(until * 1000))}
 
 
@@ -137,7 +137,7 @@ def _schedule(peer: Peer, entity: Entity, body: dict[str, Any]) -> tuple[int, An
     numbers = []
     for one in body["messages"]:
         stored = enqueue(entity, bytes(one["message"]))
-        peer._server.wake_at(stored.scheduled_for)
+        peer.server.wake_at(stored.scheduled_for)
         numbers.append(stored.sequence_number)
     return 200, {"sequence-numbers": Array(UNDESCRIBED, Data.LONG, *numbers)}
 

@@ -57,9 +57,9 @@ class Server:
             self._timer.cancel()
         delay = max(0.0, moment - time.time()) + 0.002
         self._timer_at = moment
-        self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+        self._timer = asyncio.get_running_loop().call_later(delay, self.on_timer)
 
-    def _on_timer(self) -> None:
+    def on_timer(self) -> None:
         self._timer = None
         lost = [holder for entity in self.namespace.all() for holder in entity.expire()]
         for peer in self.peers:
