@@ -30,9 +30,9 @@ _RawRequest: Final[Any] = AcknowledgeRequest.pb()
 _CALL_TIMEOUT_S: Final = 10.0
 _AT_ONCE: Final = 2
 """The usual number of concurrent requests. Later ids wait and share the next request."""
-_MANY: Final = 250
-"""This many waiting ids start another request at once, up to `_AT_MOST` requests."""
-_AT_MOST: Final = 4
+MANY: Final = 250
+"""This many waiting ids start another request at once, up to `AT_MOST` requests."""
+AT_MOST: Final = 4
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_LONGEST_S: Final = 5.0
 
@@ -139,7 +139,7 @@ class Settler:
 
     @property
     def _may_send(self) -> bool:
-        at_once = _AT_ONCE if self._waiting < _MANY else _AT_MOST
+        at_once = _AT_ONCE if self._waiting < MANY else AT_MOST
         return bool(self._waiting) and self._awaited < at_once
 
     async def run(self) -> None:

@@ -44,7 +44,7 @@ def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
     """Append a line to a run's log as `triggerer.run` would, even if the run has changed its streams or loggers."""
     record = {"name": "triggerer.run", "levelname": logging.getLevelName(level), "levelno": level}
     record["msg"] = text
-    line = _FORMATTER.format(logging.makeLogRecord(record)) + "\n"
+    line = FORMATTER.format(logging.makeLogRecord(record)) + "\n"
     # A task may have written half a line, or have been killed in the middle of one.
     if tail(path, 1) not in ("", "\n"):
         line = "\n" + line
@@ -105,13 +105,13 @@ class _Formatter(logging.Formatter):
             return f"{ei[0].__name__} (its traceback cannot be shown: {type(other).__name__})"
 
 
-_FORMATTER: Final = _Formatter(
+FORMATTER: Final = _Formatter(
     "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
 )
 # UTC, like the times of every command, wherever the executor runs.
-_FORMATTER.converter = time.gmtime
+FORMATTER.converter = time.gmtime
 _handler: Final = logging.StreamHandler()
-_handler.setFormatter(_FORMATTER)
+_handler.setFormatter(FORMATTER)
 
 
 class Output:

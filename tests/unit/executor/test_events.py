@@ -42,9 +42,9 @@ class FakeExecutor:
                 assert fields["last_id"] == self.total
                 self.counts += 1
                 return self.total
-        return self._page(**fields["page"])
+        return self.page(**fields["page"])
 
-    def _page(
+    def page(
         self, *, last_id: int, newest_first: bool, beyond: int | None, skip: int, limit: int
     ) -> list[dict[str, Any]]:
         assert last_id == self.total
@@ -245,13 +245,13 @@ def test_inlet_events_are_those_of_declared_inlets_only() -> None:
 
 def _uris(monkeypatch: pytest.MonkeyPatch, *uris: str) -> list[str]:
     """Return the result of `uris()` for one event per URI."""
-    ordinary = FakeExecutor._page
+    ordinary = FakeExecutor.page
 
     def page(self: FakeExecutor, **arguments: Any) -> list[dict[str, Any]]:
         rows = ordinary(self, **arguments)
         return [{**row, "extra": {"uri": uris[row["id"] - 1]}} for row in rows]
 
-    monkeypatch.setattr(FakeExecutor, "_page", page)
+    monkeypatch.setattr(FakeExecutor, "page", page)
     return TriggeringAssetEvents(FakeExecutor(len(uris)))["in"].uris()
 
 

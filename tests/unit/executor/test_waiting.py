@@ -52,6 +52,14 @@ def watch(cluster: Cluster, told: list[Wait], log: Path, patience: timedelta) ->
     )
 
 
+def wait_for_the_watch_to_end() -> None:
+    """Wait until no thread looks at the cluster."""
+    for thread in threading.enumerate():
+        if thread.name == "cluster-watch":
+            thread.join(10)
+            assert not thread.is_alive()
+
+
 def lines(log: Path) -> list[str]:
     """Return the log without its times."""
     return [line.split(" ", 2)[2] for line in log.read_text().splitlines()] if log.exists() else []
@@ -104,11 +112,9 @@ def test_a_look_that_the_run_outlives_says_nothing_any_more(
     told: list[Wait] = []
     with watch(cluster, told, tmp_path / "run.log", NOTHING) as one:
         one.start()
-        cluster.looked.acquire(timeout=10)
+        assert cluster.looked.acquire(timeout=10)
     cluster.answers.put("cores")
-    assert one._thread is not None
-    one._thread.join(10)
-    assert not one._thread.is_alive()
+    wait_for_the_watch_to_end()
     assert told == []
     assert lines(tmp_path / "run.log") == []
 
@@ -119,10 +125,9 @@ def test_a_session_that_died_is_not_asked_again_until_there_is_another(
     told: list[Wait] = []
     with watch(cluster, told, tmp_path / "run.log", NOTHING) as one:
         one.start()
-        cluster.looked.acquire(timeout=10)
+        assert cluster.looked.acquire(timeout=10)
         cluster.answers.put(ConnectionError("the JVM is gone"))
-        assert one._thread is not None
-        one._thread.join(10)
+        wait_for_the_watch_to_end()
         assert not cluster.looked.acquire(blocking=False)
         # The task's next try has opened another session.
         one.start()

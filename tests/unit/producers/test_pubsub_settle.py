@@ -188,7 +188,7 @@ async def test_few_wait_for_a_request_to_return_and_many_do_not() -> None:
             tasks.start_soon(ack, out, name)
             await anyio.wait_all_tasks_blocked()
         assert client.requests == [["a"], ["b"]]
-        many = [str(number) for number in range(settle._MANY)]
+        many = [str(number) for number in range(settle.MANY)]
         tasks.start_soon(partial(ack, out, *many))
         await anyio.wait_all_tasks_blocked()
         assert client.requests[2:] == [["c", "d", *many]]
@@ -206,9 +206,9 @@ async def test_requests_that_are_to_be_repeated_keep_no_other_from_being_sent(
 
     client = Client(refuse)
     async with sending(client) as out, anyio.create_task_group() as tasks:
-        for number in range(settle._AT_MOST):
+        for number in range(settle.AT_MOST):
             tasks.start_soon(out.ack, [f"{number}"], [time.monotonic() + 60])
             await anyio.wait_all_tasks_blocked()
-        assert len(client.requests) == settle._AT_MOST
+        assert len(client.requests) == settle.AT_MOST
         await ack(out, "well")
         tasks.cancel_scope.cancel()

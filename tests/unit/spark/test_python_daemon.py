@@ -52,7 +52,7 @@ def test_a_daemon_that_is_stopped_and_its_workers_are_killed_though_they_are_a_g
     (tmp_path / "pyspark" / "daemon.py").write_text(DAEMON)
     lifeline, end = os.pipe()
     group = 0
-    paths = (str(classic._ON_PYTHON_PATH), str(tmp_path))
+    paths = (str(classic.ON_PYTHON_PATH), str(tmp_path))
     with subprocess.Popen(
         [sys.executable, "-c", WORKER, str(lifeline), *paths],
         pass_fds=[lifeline],

@@ -59,7 +59,7 @@ logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 """
 
-_ON_PYTHON_PATH: Final = Path(__file__).parent / "on_python_path"
+ON_PYTHON_PATH: Final = Path(__file__).parent / "on_python_path"
 _PYTHON_DAEMON: Final = "triggerer_python_daemon"
 
 _log = structlog.get_logger(__name__)
@@ -275,7 +275,7 @@ def _environment(settings: SparkSettings, installation: Installation) -> jvm.Env
     if is_local(master_of(settings)):
         variables.setdefault("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
     if lifelines := _lifelines(settings):
-        paths = (str(_ON_PYTHON_PATH), os.environ.get("PYTHONPATH"))
+        paths = (str(ON_PYTHON_PATH), os.environ.get("PYTHONPATH"))
         variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         variables["TRIGGERER_LIFELINES"] = os.pathsep.join(lifelines)
     if "PYSPARK_PYTHON" not in os.environ:
