@@ -86,7 +86,7 @@ def only_the_first_watcher_of_a_trigger_is_known_to_be_behind() -> Replacements:
     yield right, load_lags
 
 
-@mutation(rules="S13|S2/S7", seed=1045)
+@mutation(rules="S13|S2/S7", seed=4104)
 def a_watcher_that_caught_up_gets_nothing_of_a_shared_trigger() -> Replacements:
     """All watchers of a trigger have caught up, and some of them still get none of its events."""
 

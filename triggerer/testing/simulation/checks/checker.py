@@ -170,7 +170,10 @@ class Checker:
                 self.catching_up.on_done(delivery, excused, owed)
 
     def _check_set_aside(self, delivery: Delivery, rejected: set[int]) -> None:
-        """Check that a message rejected by a live filter is parked before the advance."""
+        """Check that a message rejected by a live filter is parked before the advance.
+
+        If it could not be parked, the watcher may instead have a stored position at the message or before it.
+        """
         catching_up, message = self.catching_up, delivery.message
         if not catching_up.sets_aside:
             return
@@ -181,6 +184,7 @@ class Checker:
             and not (
                 catching_up.is_excused(watcher, message.key)
                 or catching_up.is_behind(watcher, message)
+                or catching_up.is_standing_before(watcher, message)
             )
         }
         if missing:
