@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.services.process import ServiceUnavailable
-from tests.spark.processes import start_python
+from tests.worker.spark.processes import start_python
 from triggerer.errors import SubmitFailed
 from triggerer.worker.spark.classic import find_installation
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.processes import run_python
+from tests.worker.spark.processes import run_python
 from triggerer.worker.spark.classic import find_installation
 from triggerer.worker.spark.reachability import Endpoint, is_reachable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.spark import TrainedHome
-from tests.spark.processes import processes_of, run_python, start_python, wait_until_gone
+from tests.worker.spark.processes import processes_of, run_python, start_python, wait_until_gone
 
 pytestmark = pytest.mark.timeout(300)
 
