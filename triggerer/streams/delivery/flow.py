@@ -57,8 +57,8 @@ class Flow:
         """Let other tasks run, and wait until an event may be broadcast.
 
         Nothing is pulled meanwhile: the broker keeps the messages. A subscriber with a full queue that reads nothing
-        within the grace is failed, and the others continue. While the group stops, a pulled event is dropped if the
-        broker redelivers it (ack mode), and broadcast otherwise.
+        within the grace is failed, and the others continue. While the group stops, a pulled event is broadcast only on
+        the fast path; in ack mode the broker redelivers it.
 
         Args:
             payload: Tells the lane of the event.

@@ -55,7 +55,7 @@ class StoredLane:
         self.resets = 0
         """Counts the times when the reader must begin with the first row again."""
         self.rereads = 0
-        """Counts the readers so far. Deliveries of an earlier reader are ignored."""
+        """Counts the times when reading began again. Earlier deliveries to the filter are ignored."""
         self.pending_writes = 0
         """Messages that are being stored."""
         self.unread_writes = 0

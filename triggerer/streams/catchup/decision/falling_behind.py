@@ -118,7 +118,7 @@ class FallingBehind:
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
     ) -> set[WatcherRef]:
-        """Drop each watcher that is already behind before the message, or that read the message while it caught up.
+        """Drop each watcher that is behind at or before the message, or that read the message while it caught up.
 
         A watcher whose position is not durable yet stays: the position is written again, and the lane waits for it.
         """
