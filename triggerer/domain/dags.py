@@ -38,10 +38,10 @@ def current_dag() -> DAG | None:
 @contextmanager
 def collect_dags() -> Iterator[list[DAG]]:
     """Yield a list that collects each DAG whose `with` block ends inside this context."""
-    noted: list[DAG] = []
-    token = _entered.set(noted)
+    collected: list[DAG] = []
+    token = _entered.set(collected)
     try:
-        yield noted
+        yield collected
     finally:
         _entered.reset(token)
 
@@ -147,9 +147,9 @@ class DAG:
         trace: TracebackType | None,
     ) -> None:
         _current.reset(self._tokens.pop())
-        noted = _entered.get()
-        if error is None and noted is not None and self not in noted:
-            noted.append(self)
+        collected = _entered.get()
+        if error is None and collected is not None and self not in collected:
+            collected.append(self)
 
     @property
     def tasks(self) -> Mapping[str, Task]:

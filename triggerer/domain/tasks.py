@@ -210,10 +210,10 @@ class SkipTask(Exception):
 @contextmanager
 def collect_task_functions() -> Iterator[list[MadeFunction]]:
     """Yield a list that collects each function that `@task` decorates, with the DAG around it, if any."""
-    noted: list[MadeFunction] = []
-    token = _made.set(noted)
+    collected: list[MadeFunction] = []
+    token = _made.set(collected)
     try:
-        yield noted
+        yield collected
     finally:
         _made.reset(token)
 
@@ -241,11 +241,11 @@ class TaskFunction:
         """True once a call has added a task, with these options or others."""
         self._origin = origin
         functools.update_wrapper(self, function)
-        if origin is None and (noted := _made.get()) is not None:
+        if origin is None and (collected := _made.get()) is not None:
             from triggerer.domain.dags import current_dag
 
             # The DAG must not be an attribute, because pickling the function would pickle the whole DAG.
-            noted.append((self, current_dag()))
+            collected.append((self, current_dag()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Task:
         """Add a task to the DAG of the `with` block.

@@ -114,7 +114,7 @@ class Executor:
             executor=instance_id,
             home=str(home.resolve()),
             worker=settings.worker,
-            may_call=lambda: self._is_lease_held,
+            may_call=lambda: self._has_lease,
             get_guard=lambda: self._guard,
             sweep_every=sweep_every,
             longest_call=callback_timeout,
@@ -130,7 +130,7 @@ class Executor:
         self._wants_warm = False
         self._uses_pools = self._has_broken_files = False
         # If others can take the runs, `mark_lease_kept` is called before `run`.
-        self._is_lease_held = True
+        self._has_lease = True
         self._guard: LeaseGuard | None = None
         self._leases_lost = 0
         self._stopping = anyio.Event()
@@ -146,7 +146,7 @@ class Executor:
         The store still shows the runs as ours. Unless others take them first, our next sweep queues them again, and the
         attempts do not count.
         """
-        self._is_lease_held = False
+        self._has_lease = False
         self._leases_lost += 1
         self._claimed_queue.take_all()
         for slot in self._slots:
@@ -156,7 +156,7 @@ class Executor:
     def mark_lease_kept(self, guard: LeaseGuard) -> None:
         """Continue under a guarded lease. A sweep comes first, to find the runs that others took meanwhile."""
         self._guard = guard
-        self._is_lease_held = True
+        self._has_lease = True
         self._sweeps.ask()
         self._more = self._cancels = self._dags = True
         self._changed.set()
@@ -211,7 +211,7 @@ class Executor:
         backoff = Backoff(first=0.2, longest=10.0)
         while True:
             self._changed.clear()
-            if not self._is_lease_held:
+            if not self._has_lease:
                 await self._changed.wait()
                 continue
             try:
@@ -253,7 +253,7 @@ class Executor:
             self._warm_up()
             self._uses_pools = await self._claims.uses_pools()
             self._has_broken_files = await self._claims.has_broken_files()
-        if self._more and self._is_lease_held and (room := self._room()):
+        if self._more and self._has_lease and (room := self._room()):
             self._more = False
             leases_lost = self._leases_lost
             if self._uses_pools or self._has_broken_files:

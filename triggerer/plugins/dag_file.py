@@ -71,7 +71,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
     linecache.checkcache()
     with (
         warnings.catch_warnings(record=True) as caught,
-        collect_dags() as noted,
+        collect_dags() as collected,
         collect_task_functions() as functions,
     ):
         warnings.simplefilter("default")
@@ -86,7 +86,7 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
             file=relative,
             hint="rename the file",
         )
-    dags = _own_dags(file, relative, [*noted, *_values(module, DAG)])
+    dags = _own_dags(file, relative, [*collected, *_values(module, DAG)])
     assets = tuple(_assets(module, dags.values()))
     refuse_conflicts(assets, relative, folder)
     return LoadedFile(

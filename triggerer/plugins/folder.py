@@ -198,11 +198,11 @@ class DagsFolder:
 
     def modules(self) -> tuple[ModuleType, ...]:
         """Return all imported modules of the folder."""
-        return tuple(module for _, module in self._held())
+        return tuple(module for _, module in self._own_modules())
 
     def forget(self) -> None:
         """Forget the folder's modules. The next import reads their files from disk again."""
-        for name, _ in self._held():
+        for name, _ in self._own_modules():
             sys.modules.pop(name, None)
         for path in self.imported_files():
             _stamps.pop(str(self.root / path), None)
@@ -220,20 +220,20 @@ class DagsFolder:
         mine = [one for one in list(_stamps.items()) if one[0].startswith(self._prefix)]
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
-    def _held(self) -> list[tuple[str, ModuleType]]:
+    def _own_modules(self) -> list[tuple[str, ModuleType]]:
         # Called for each run with up to thousands of modules. `compress` skips known ones without Python bytecode.
         foreign = self._foreign
         modules = sys.modules.copy()
         unknown = map(operator.is_not, map(foreign.get, modules), modules.values())
-        held = []
+        own = []
         for name, module in itertools.compress(modules.items(), unknown):
-            if self._holds(module):
-                held.append((name, module))
+            if self._contains(module):
+                own.append((name, module))
             else:
                 foreign[name] = module
-        return held
+        return own
 
-    def _holds(self, module: ModuleType) -> bool:
+    def _contains(self, module: ModuleType) -> bool:
         file = getattr(module, "__file__", None)
         if isinstance(file, str):
             return file.startswith(self._prefix)

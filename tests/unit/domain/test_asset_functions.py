@@ -17,7 +17,7 @@ from triggerer.errors import DagError
 
 def test_a_function_becomes_an_asset_and_a_dag_of_one_task() -> None:
     source = Asset("x-source")
-    with collect_dags() as noted:
+    with collect_dags() as collected:
 
         @asset(schedule=source, uri="x-made://it", group="g", extra={"a": 1}, tags=["t"])
         def made() -> None: ...
@@ -26,7 +26,7 @@ def test_a_function_becomes_an_asset_and_a_dag_of_one_task() -> None:
     assert hash(made) == hash(Asset("made", uri="x-made://it"))
     assert Asset("made", uri="x-made://it") == made
     assert (made.group, made.extra) == ("g", {"a": 1})
-    assert noted == [made.dag]
+    assert collected == [made.dag]
     assert (made.dag.dag_id, made.dag.schedule, made.dag.tags) == ("made", OnAssets(source), ("t",))
     (one,) = made.dag.tasks.values()
     assert (one.task_id, one.outlets, one.inlets) == ("made", (made,), ())

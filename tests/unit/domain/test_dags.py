@@ -173,12 +173,12 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 
 
 def test_dags_are_noted_when_their_block_ends_without_an_error() -> None:
-    with collect_dags() as noted:
+    with collect_dags() as collected:
         with DAG("kept"):
             pass
         with pytest.raises(ZeroDivisionError), DAG("broken"):
             _ = 1 / 0
-    assert [dag.dag_id for dag in noted] == ["kept"]
+    assert [dag.dag_id for dag in collected] == ["kept"]
 
 
 def test_default_arguments_hold_for_tasks_that_say_nothing_else() -> None:

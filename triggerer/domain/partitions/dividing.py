@@ -113,7 +113,7 @@ class Partitioner:
         """
         try:
             moments = [now, *sorted(at for at in self._deadlines(key, parts) if at > now)]
-            return next((at for at in moments if self._holds(key, parts, has_run, at)), None)
+            return next((at for at in moments if self._may_start(key, parts, has_run, at)), None)
         except _COMPUTING:
             return None
 
@@ -139,7 +139,7 @@ class Partitioner:
     def _mapper(self, asset_name: str) -> PartitionMapper:
         return self.mappers.get(asset_name, self.default)
 
-    def _holds(self, key: str, parts: Sequence[Part], has_run: bool, at: datetime) -> bool:
+    def _may_start(self, key: str, parts: Sequence[Part], has_run: bool, at: datetime) -> bool:
         if has_run:
             return any(_of(leaf, parts) for leaf in leaves_of(self.condition))
         return is_satisfied(self.condition, lambda leaf: self._has(leaf, key, parts, at))
