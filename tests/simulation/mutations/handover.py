@@ -102,7 +102,7 @@ def a_row_stays_before_positions_without_a_message() -> Replacements:
     yield Backlog.last_end, last_end
 
 
-@mutation(rules="L5", seed=2630)
+@mutation(rules="L5", seed=22722)
 def a_later_owner_does_not_know_positions_without_a_message() -> Replacements:
     """A position after positions without a message is stored as it is."""
 

@@ -177,7 +177,7 @@ def catch_up_skips_one() -> Replacements:
 
 @mutation(rules="L1", seed=4, quick=True)
 def events_at_the_cap_wait_for_ever() -> Replacements:
-    """The end of a run wakes nobody: events that came while the DAG was at its cap wait for another event."""
+    """The end of a run wakes no scheduler, so events that came while the DAG was at its cap wait for another event."""
     right = Scheduler._mark_ready
 
     def mark_ready(self: Scheduler, woken: Announced) -> None:

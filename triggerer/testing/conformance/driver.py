@@ -142,7 +142,7 @@ class Driver:
                         if self.before_pull is not None:
                             await self.before_pull()
                 raise AssertionError("open_stream() returned")
-            except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
+            except Exception as error:  # noqa: BLE001  (raised in the task that waits for the producer)
                 self._record_error(error)
             tasks.cancel_scope.cancel()
 
@@ -150,7 +150,7 @@ class Driver:
         try:
             await self.producer.run()
             raise AssertionError("run() returned")
-        except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
+        except Exception as error:  # noqa: BLE001  (raised in the task that waits for the producer)
             self._record_error(error)
 
     def _take(self, event: Any, payload: Any) -> None:
@@ -198,7 +198,7 @@ class Driver:
                     await self.producer.advance(items)
                 self.advanced += [(one, outcome) for one, _, outcome in batch if one is not None]
                 self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
+        except Exception as error:  # noqa: BLE001  (raised in the task that waits for the producer)
             self._record_error(error)
         finally:
             self._advancing.pop(lane).set()
