@@ -125,7 +125,7 @@ def test_a_paused_dag_keeps_its_events_until_it_is_unpaused(standalone: Standalo
     assert len(run["asset_event_ids"]) == 2
 
 
-def test_what_is_old_is_cleaned_beside_it(standalone: Standalone) -> None:
+def test_old_rows_are_cleaned_beside_it(standalone: Standalone) -> None:
     ended = "dag_id = 'on_report' AND state = 'success'"
     for number in (1, 2, 3):
         standalone.json("assets", "emit", "orders")
@@ -190,7 +190,7 @@ def test_a_broken_file_is_shown_and_breaks_nothing_else(standalone: Standalone) 
     assert standalone.run("check").returncode == 0
 
 
-def test_what_is_doubtful_is_shown_with_the_dag(standalone: Standalone) -> None:
+def test_warnings_are_shown_with_the_dag(standalone: Standalone) -> None:
     (standalone.folder / "dags" / "doubtful.py").write_text(DOUBTFUL)
     standalone.until("SELECT count(*) FROM dag WHERE dag_id = 'from_nowhere'")
     reason = "with catchup=True its timetable asks for no run"

@@ -175,7 +175,9 @@ def interrupted(folder: Path, arguments: list[str], *, at: str) -> str:
         (("--broker", "sqs", "--endpoint", "127.0.0.1:1"), "A URL is needed"),
     ],
 )
-def test_what_is_missing_is_said(tmp_path: Path, arguments: tuple[str, ...], hint: str) -> None:
+def test_the_hint_names_the_missing_broker_or_package(
+    tmp_path: Path, arguments: tuple[str, ...], hint: str
+) -> None:
     done = demo(tmp_path, *arguments)
     assert done.returncode == 1
     assert hint in " ".join(done.stdout.split())

@@ -317,7 +317,7 @@ def test_output_that_goes_nowhere_causes_no_traceback(
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
-def test_what_the_terminal_cannot_show_is_escaped(shell: Shell) -> None:
+def test_characters_that_the_terminal_lacks_are_escaped(shell: Shell) -> None:
     done = shell.run("config", "show", TRIGGERER__CORE__HOME="grün", PYTHONIOENCODING="ascii")
     assert r"/gr\xfcn/triggerer.db" in output_of(done)
 
@@ -586,7 +586,7 @@ def test_many_runs_are_queued_again_and_the_exit_code_says_whether_all_were(
     assert "no DAG 'nope'" in migrated.refused("runs", "retry", "--dag", "nope")
 
 
-def test_what_is_not_there_is_refused(migrated: Shell) -> None:
+def test_unknown_objects_are_refused(migrated: Shell) -> None:
     for command in ("show", "cancel", "retry", "clear"):
         assert "'r'" in migrated.refused("runs", command, "nope", "r")
     times = ["--from", "2026-01-01", "--to", "2026-01-02"]

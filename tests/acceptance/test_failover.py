@@ -144,7 +144,7 @@ def test_connections_to_a_former_primary_that_never_went_away_are_left(
 
 
 @pytest.mark.soak
-def test_what_the_synchronous_standby_does_not_have_is_not_acknowledged(
+def test_an_event_that_the_synchronous_standby_lacks_is_not_acknowledged(
     pair: Pair, kafka_server: KafkaServer, tmp_path: Path
 ) -> None:
     pair.replicate_synchronously()

@@ -75,7 +75,7 @@ def test_any_node_of_three_may_die_under_load(
             scene.first.kill()
 
 
-def test_what_an_unclean_election_loses_is_told_from_what_is_written_in_its_place(
+def test_messages_lost_by_an_unclean_election_are_told_from_their_replacements(
     cluster: KafkaCluster, tmp_path: Path, empty_sqlite_url: str
 ) -> None:
     topic = f"cut-{tmp_path.name}"

@@ -88,7 +88,7 @@ def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
 @pytest.mark.parametrize(
     "how", ["renewal is refused", pytest.param("links are detached", marks=pytest.mark.soak)]
 )
-def test_what_a_slow_filter_has_in_hand_when_its_locks_are_lost_comes_once_and_in_order(
+def test_the_open_messages_of_a_slow_filter_with_lost_locks_come_once_and_in_order(
     scene: Scene, how: str
 ) -> None:
     """Its siblings are not held up, and nothing is dead-lettered, though locks are lost several times."""

@@ -162,7 +162,9 @@ def _outage(scene: Scene, begin: list[str], end: list[str]) -> Iterator[None]:
 
 @pytest.mark.services
 @pytest.mark.parametrize("kind", OUTAGES)
-def test_what_the_database_refuses_a_running_service_is_an_outage(scene: Scene, kind: str) -> None:
+def test_a_refusal_of_the_database_is_an_outage_for_a_running_service(
+    scene: Scene, kind: str
+) -> None:
     begin, end = OUTAGES[kind]
     service = scene.service
     service.start()

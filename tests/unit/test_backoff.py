@@ -91,7 +91,7 @@ async def run(attempts: Attempts) -> tuple[str, list[tuple[str, float]]]:
     return result, failures
 
 
-def test_what_fails_is_repeated_after_each_delay_until_it_succeeds() -> None:
+def test_a_failed_attempt_is_repeated_after_each_delay_until_it_succeeds() -> None:
     loop = VirtualLoop(random.Random(1), 0.0, lambda: None)
     attempts = Attempts(Away("a"), Away("b"), Away("c"))
     result, failures = loop.run_until_complete(run(attempts))

@@ -86,7 +86,7 @@ async def test_one_that_ends_without_reading_what_it_was_sent_is_told_apart(star
         assert closed.value.unread
 
 
-async def test_what_it_starts_inherits_neither_channel_nor_lifeline(start: Start) -> None:
+async def test_a_grandchild_inherits_neither_channel_nor_lifeline(start: Start) -> None:
     code = """
 show = "import os; print(sorted(os.listdir('/proc/self/fd')), sorted(os.environ))"
 done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, close_fds=False)

@@ -56,7 +56,7 @@ def test_the_default_database_is_in_home_whatever_that_is_called(tmp_path: Path,
 
 
 @pytest.mark.parametrize("section", ["", "[core]\nhome='~/x'", "[database]\nurl='file:~/url'"])
-def test_who_has_no_home_directory_is_told_what_to_set(
+def test_without_a_home_directory_the_error_names_the_setting(
     monkeypatch: pytest.MonkeyPatch, section: str
 ) -> None:
     def no_entry(_uid: int) -> None:
@@ -283,7 +283,7 @@ class TestConnections:
             self.connected().get_connection("servicebus")
         assert "did you mean" not in str(refused.value)
 
-    def test_who_adds_a_connection_is_told_to_restart_the_service(self) -> None:
+    def test_the_hint_about_a_new_connection_asks_for_a_restart(self) -> None:
         with pytest.raises(ConfigurationError, match=r"add \[connections\.other\] .* restart"):
             self.connected().get_connection("other")
 
@@ -313,7 +313,7 @@ class TestConnections:
         ],
         ids=["JSON", "text", "connection string"],
     )
-    def test_what_a_file_with_a_url_in_it_holds_counts_as_a_secret(self, content: str) -> None:
+    def test_the_secrets_of_a_file_with_a_url_are_known(self, content: str) -> None:
         Path("secret").write_text(content)
         self.connected('credentials = "file:secret"\n').get_connection("my-kafka")
         assert "hunter" not in hide_known(f"not to be read: {content}")
@@ -392,7 +392,7 @@ def test_pools_are_names_with_slots() -> None:
         ({"TRIGGERER__CONNECTIONS__KAFKA__CLIENT_ID": "\udcff"}, "CONNECTIONS__KAFKA__CLIENT_ID"),
     ],
 )
-def test_what_is_not_utf_8_is_refused(environ: dict[str, str], named: str) -> None:
+def test_text_that_is_not_utf_8_is_refused(environ: dict[str, str], named: str) -> None:
     said = refusal(environ=environ)
     assert named in said
     assert "is not UTF-8" in said

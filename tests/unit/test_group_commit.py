@@ -68,7 +68,7 @@ async def until_idle(numbers: Numbers) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_what_arrives_while_a_group_is_written_goes_into_the_next_one() -> None:
+async def test_rows_that_arrive_while_a_group_is_written_join_the_next_group() -> None:
     def arrive(group: list[int]) -> None:
         if group == [1]:
             numbers.submit_nowait(2, 3)

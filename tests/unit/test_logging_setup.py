@@ -124,7 +124,7 @@ def test_json_is_utf_8_whatever_the_locale() -> None:
     assert json.loads(done.stderr)["event"] == "grün"
 
 
-def test_what_json_cannot_hold_is_logged_all_the_same() -> None:
+def test_values_that_json_lacks_are_logged_all_the_same() -> None:
     log = r"ours.warning('\udcff.txt', number=1 << 70, ways={(1, 2): 3}); print('\udcff', file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", _FIRST_LINE.format(log=log)],

@@ -45,7 +45,7 @@ def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(name=NAMES, secret=SECRETS)
-def test_what_stands_under_the_name_of_a_secret_is_hidden(name: str, secret: str) -> None:
+def test_a_value_under_the_name_of_a_secret_is_hidden(name: str, secret: str) -> None:
     nested: dict[str, Any] = {"conf": {name: secret, "list": [{name: [secret]}], "n": 1}}
     shown = redact("", {**nested, name: {"deeper": [secret, 5]}})
     assert secret not in repr(shown)
@@ -86,7 +86,7 @@ def test_a_secret_within_a_text_is_hidden_and_the_rest_is_not(secret: str, form:
 @given(
     secret=st.text(min_size=8, max_size=40).filter(lambda s: len(s.strip()) >= 8 and "*" not in s)
 )
-def test_what_is_known_is_hidden_in_every_spelling(secret: str) -> None:
+def test_a_known_secret_is_hidden_in_every_spelling(secret: str) -> None:
     remember_secret(secret)
     for spelling in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], repr(secret)[1:-1]):
         assert redact_text(f"<{spelling}>") in ("<***>", f"<{'***' * spelling.count('***')}>")
@@ -105,7 +105,7 @@ def test_what_is_known_is_hidden_in_every_spelling(secret: str) -> None:
         "s3a://bucket/path/_SUCCESS",
     ],
 )
-def test_what_is_no_secret_stays_readable(text: str) -> None:
+def test_text_without_a_secret_stays_readable(text: str) -> None:
     assert redact_text(text) == text
 
 
@@ -125,7 +125,7 @@ def test_what_is_no_secret_stays_readable(text: str) -> None:
         ("web_identity_token_file", "/var/run/secrets/token"),
     ],
 )
-def test_what_only_looks_like_one_stays_readable(key: str, value: object) -> None:
+def test_a_value_that_only_looks_like_a_secret_stays_readable(key: str, value: object) -> None:
     assert redact(key, value) == value
 
 
@@ -182,7 +182,7 @@ def test_no_log_line_shows_a_secret(log_format: str) -> None:
     "word",
     ["QUJD", "password", "?a", "&token", "://a:", "https://", "a.-", "'password", "sig=", "?", "@"],
 )
-def test_what_a_long_word_costs_grows_with_its_length_only(word: str) -> None:
+def test_the_time_for_a_long_word_grows_with_its_length_only(word: str) -> None:
     """Errors say messages, which may be long: they are logged on the event loop."""
     text = f"KeyError: x=@ {word * (8_000 // len(word))}"
     started = time.thread_time()

@@ -72,7 +72,7 @@ async def test_a_part_that_fails_or_returns_ends_the_service_with_the_error(
             await anyio.sleep_forever()
 
 
-async def test_what_carries_others_stops_after_them(
+async def test_a_part_that_others_need_stops_after_them(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     order: list[str] = []

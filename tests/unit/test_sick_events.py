@@ -17,7 +17,7 @@ def events(*numbers: int) -> list[Event]:
     return [Event(at, number, 0, number % 2, number // 2) for at, number in enumerate(numbers)]
 
 
-def test_who_is_well_takes_its_digit_of_all_and_who_is_sick_what_was_sent_for_it() -> None:
+def test_a_healthy_watcher_has_its_digit_of_all_messages_and_a_sick_one_has_its_own() -> None:
     assert expected_of("well-13", STRETCHES, STRETCHES[1:]) == {3, 13, 23, 33, 43, 53}
     assert expected_of("slow", STRETCHES, STRETCHES[1:]) == {30, 40, 50}
 
@@ -26,7 +26,7 @@ def test_partitions_may_be_interleaved_in_any_way() -> None:
     assert judge(events(1, 3, 0, 5, 2, 4), {0, 1, 2, 3, 4, 5}).is_right
 
 
-def test_what_is_missing_unexpected_doubled_or_out_of_order_is_counted() -> None:
+def test_missing_unexpected_doubled_and_disordered_events_are_counted() -> None:
     verdict = judge(events(0, 4, 2, 2, 7), {0, 1, 2, 3, 4})
     assert (verdict.missing, verdict.unexpected) == (2, 1)
     assert (verdict.doubled, verdict.out_of_order) == (1, 2)

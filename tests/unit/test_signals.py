@@ -66,7 +66,7 @@ sys.exit(3)
     assert exit_code_of(code) == 3
 
 
-def test_who_was_started_by_nohup_goes_on_when_the_terminal_is_closed() -> None:
+def test_a_process_of_nohup_continues_when_the_terminal_is_closed() -> None:
     code = """
 signal.signal(HUP, signal.SIG_IGN)
 leave_when_told(0, HUP)
@@ -79,7 +79,7 @@ sys.exit(3)
     assert exit_code_of(code) == 3
 
 
-def test_what_it_ended_with_is_not_hidden_by_a_signal_that_comes_later() -> None:
+def test_a_later_signal_does_not_hide_the_exit_code() -> None:
     code = """
 try:
     with told_to_stop(told.append):

@@ -110,7 +110,7 @@ async def test_an_event_that_is_set_when_the_time_is_over_serves_who_waited_or_t
     assert event.is_set is not was_set
 
 
-async def test_who_is_cancelled_while_the_time_runs_leaves_the_event_set_and_no_timer() -> None:
+async def test_a_task_cancelled_while_it_waits_leaves_the_event_set_and_no_timer() -> None:
     event = AutoResetEvent()
     waiting = asyncio.ensure_future(event.wait_for(0.01))
     await turns()

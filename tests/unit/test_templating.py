@@ -67,7 +67,7 @@ def test_a_syntax_error_is_found_without_a_run(value: Any) -> None:
         check_templates(value, WHAT)
 
 
-def test_what_is_well_formed_passes_whatever_it_names() -> None:
+def test_a_well_formed_template_passes_whatever_it_names() -> None:
     check_templates(["{{ unknown.name }}", 7, None, "plain"], WHAT)
 
 

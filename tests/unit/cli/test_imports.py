@@ -76,7 +76,7 @@ def test_checking_opens_no_database(tmp_path: Path) -> None:
         ["db", "check"],
     ],
 )
-def test_what_asks_sqlite_imports_what_that_takes(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_query_of_sqlite_imports_only_what_it_needs(tmp_path: Path, arguments: list[str]) -> None:
     loaded_by(tmp_path, "db", "migrate")
     loaded = loaded_by(tmp_path, *arguments)
     assert {"sqlalchemy", "aiosqlite"} <= loaded

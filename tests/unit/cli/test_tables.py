@@ -57,7 +57,9 @@ def test_a_table_says_when_the_limit_may_have_cut_it(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_that_looks_like_markup_is_printed_unchanged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_table(("error",), [["list[int] is not [bold]"]], empty="")
     assert "list[int] is not [bold]" in capsys.readouterr().out
 
@@ -118,7 +120,7 @@ def test_where_most_texts_are_long_they_have_no_column(terminal: Terminal) -> No
     )
 
 
-def test_what_matters_less_is_left_out_with_a_note(
+def test_minor_columns_are_left_out_with_a_note(
     terminal: Terminal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal(12)
@@ -156,7 +158,7 @@ def test_wide_characters_take_the_room_that_a_terminal_gives_them() -> None:
     assert fit([Column("a"), Column("b")], [["日本", "x"]], None) == {0: 4, 1: 1}
 
 
-def test_what_is_left_goes_to_the_text_that_needs_least_of_it() -> None:
+def test_remaining_room_goes_to_the_text_that_needs_least() -> None:
     columns = [Column("k"), Column("v", Kind.TEXT), Column("f", Kind.TEXT)]
     rows = [["k", "v", "f"], ["k", "v", "f"], ["k", "v" * 50, "f" * 5]]
     assert fit(columns, rows, 20) == {0: 1, 1: 10, 2: 5}

@@ -39,7 +39,7 @@ class TestDataset:
     def test_no_message_holds_what_json_has_not(self, two_months: Dataset) -> None:
         assert not any(b"NaN" in message.value for message in two_months.messages)
 
-    def test_what_was_taken_is_said(self, two_months: Dataset) -> None:
+    def test_the_summary_names_period_and_numbers(self, two_months: Dataset) -> None:
         assert "January and February 2013" in two_months.summary
         assert "51,955 flights" in two_months.summary
 
@@ -63,13 +63,13 @@ class TestIdle:
     def test_nothing_at_all_is_idle(self) -> None:
         assert is_idle(Counts())
 
-    def test_what_waits_on_one_side_only_is_idle(self) -> None:
+    def test_events_that_wait_on_one_side_only_are_idle(self) -> None:
         assert is_idle(Counts(waiting={(JOIN, "flights"): 3}))
 
-    def test_what_waits_on_both_sides_is_about_to_become_a_run(self) -> None:
+    def test_events_that_wait_on_both_sides_are_about_to_become_a_run(self) -> None:
         assert not is_idle(Counts(waiting={(JOIN, "flights"): 3, (JOIN, "weather"): 1}))
 
-    def test_what_waits_for_the_answer_is_about_to_become_a_run(self) -> None:
+    def test_events_that_wait_for_the_answer_are_about_to_become_a_run(self) -> None:
         assert not is_idle(Counts(waiting={(ANSWER, "delays"): 1}))
 
     @pytest.mark.parametrize("state", [RunState.QUEUED, RunState.RUNNING])
