@@ -37,7 +37,7 @@ def _meant(pool: str, pools: Collection[str]) -> str:
         return f"did you mean {found!r}?"
     if pool == "default_pool":
         return "leave it out: a task without a pool waits for no slot"
-    return f"add `{pool} = SLOTS` to [pools] of the configuration, and restart a service that runs"
+    return f"add `{pool} = SLOTS` to [pools] of the configuration, and restart a running service"
 
 
 def uncalled_functions(loaded: LoadedFile) -> Iterator[Problem]:
