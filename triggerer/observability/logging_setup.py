@@ -77,7 +77,7 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
         cache_logger_on_first_use=True,
     )
     if as_json and isinstance(stream, TextIOWrapper):
-        # JSON is UTF-8, whatever the locale.
+        # JSON is UTF-8 in every locale.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -164,7 +164,7 @@ class _SetUpWhenUsed(logging.Handler):
 
 
 class SeldomRepeats(logging.Filter):
-    """Lets a library log the same message once in `every_s` seconds, whatever its arguments.
+    """Lets a library log the same message once in `every_s` seconds; arguments do not count.
 
     aiokafka reports each failed attempt to reach a broker, about ten in a second.
     """
