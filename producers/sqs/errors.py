@@ -31,7 +31,7 @@ _REFUSED: Final[Mapping[str, str | None]] = {
     "SignatureDoesNotMatch": _KEYS,
     "MissingAuthenticationToken": _KEYS,
     "ExpiredToken": "the session_token has expired; a role_arn or a profile is renewed automatically",
-    "ExpiredTokenException": "the session_token has expired; a role_arn or a profile is renewed by itself",
+    "ExpiredTokenException": "the session_token has expired; a role_arn or a profile is renewed automatically",
     "RequestExpired": "is this machine's clock right?",
     "OptInRequired": "the account is not enabled for this region",
     "KmsAccessDenied": "the identity needs kms:Decrypt on the queue's key",
