@@ -83,6 +83,11 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._report_standing: ReportStanding | None = None
 
     @property
+    def lanes(self) -> Mapping[TopicPartition, LaneInFlight]:
+        """The partitions that are assigned to this member now; empty before the first assignment."""
+        return {} if self._assignment is None else self._assignment.lanes
+
+    @property
     def _what(self) -> str:
         return f"stream of {self._topics} at {self._settings.bootstrap_servers}"
 
@@ -285,7 +290,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         partition = _partition(lane)
 
         def group_lane() -> LaneInFlight | None:
-            return None if self._assignment is None else self._assignment.lanes.get(partition)
+            return self.lanes.get(partition)
 
         reader = LaneReader(partition, self._settings, group=self._group, group_lane=group_lane)
         async with aclosing(reader.read(position, report)) as messages:

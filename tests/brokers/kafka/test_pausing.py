@@ -105,11 +105,10 @@ async def test_a_partition_at_its_bound_pauses_alone_and_its_member_stays_in_the
     async with Manager(RuntimeContext(store, settings=settings, restarts=False)) as manager:
         (hosted,) = manager.add([TriggerSpec("one", Watching, {}, source)])
         await until(lambda: all(len(Watching.seen.get(part, ())) == COUNT for part in (1, 2)))
-        assert producer._assignment is not None
-        lane = producer._assignment.lanes[TopicPartition(topic, 0)]
+        lane = producer.lanes[TopicPartition(topic, 0)]
         # Longer than the session lasts without heartbeats.
         await anyio.sleep(7.0)
-        assert producer._assignment.lanes[TopicPartition(topic, 0)] is lane
+        assert producer.lanes[TopicPartition(topic, 0)] is lane
         assert kafka_server.group_members(topic) == 1
         assert len(Watching.seen[0]) == len(store.waiting) == BOUND
         kafka_server.produce(topic, ["later"], partition=1)
@@ -127,8 +126,7 @@ async def test_a_partition_that_went_and_came_back_is_not_left_paused(
     servers = kafka_server.bootstrap_servers
 
     def owned(driver: Driver) -> set[TopicPartition]:
-        assignment = driver.producer._assignment
-        return set(assignment.lanes) if assignment is not None else set()
+        return set(driver.producer.lanes)
 
     async with driving(producer_on(servers, topic, topic)) as one:
         await until(lambda: len(owned(one)) == PARTITIONS)

@@ -3,13 +3,14 @@
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import anyio
 import pytest
+from aiokafka import TopicPartition
 
 from producers.kafka import KafkaMessage
+from producers.kafka.in_flight import LaneInFlight
 from tests.brokers.kafka.driving import ACKED, Driver, driving, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.abc import AdvanceItem, AdvanceOutcome
@@ -34,10 +35,9 @@ def all_committed(server: KafkaServer, topic: str) -> bool:
     return server.committed_offsets(topic, topic) == server.end_offsets(topic)
 
 
-def lanes(driver: Driver) -> dict[Any, Any]:
+def lanes(driver: Driver) -> Mapping[TopicPartition, LaneInFlight]:
     """The partitions that a member reads now."""
-    assignment = driver.producer._assignment
-    return assignment.lanes if assignment is not None else {}
+    return driver.producer.lanes
 
 
 async def until(condition: Callable[[], bool]) -> None:
