@@ -22,6 +22,7 @@ from tests.services.process import is_alive
 from triggerer.domain.attempts import RunOrder
 from triggerer.domain.run_logs import log_path
 from triggerer.executor import Executor, slot
+from triggerer.executor.claimed_queue import PrefetchLimit
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.worker_process import WorkerProcess, open_worker
 from triggerer.store.database.wakeups.signals import Signal, announce
@@ -252,14 +253,14 @@ async def test_a_run_that_is_cancelled_before_a_worker_has_it_has_a_log_that_say
 ) -> None:
     # The worker may take any time to start.
     monkeypatch.setattr("triggerer.executor.executor.STALE_SECONDS", 60)
+    # The executor claims several runs at once, as if they were short.
+    monkeypatch.setattr(PrefetchLimit, "runs", 64)
     await house.add_dag("sleeps", SLEEPS)
     marker = house.folder / "marker"
-    async with house.executor(workers=1) as executor:
-        # Runs are so short that the executor claims several at once.
-        executor._prefetch.record(0.001)
+    async with house.executor(workers=1):
         first, second = await house.queue("sleeps", 2, params={"marker": str(marker)})
         await _started(house, first, marker)
-        assert len(executor._claimed_queue) == 1
+        assert (await house.run(second)).state == "running"
         await house.cancel(second)
         (run,) = await house.ended(second)
     assert run.state == "cancelled"

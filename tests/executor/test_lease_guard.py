@@ -24,6 +24,7 @@ from tests.services.process import is_alive
 from tests.services.spark import TrainedHome
 from triggerer.errors import ConfigurationError
 from triggerer.executor import Executor, lease_guard
+from triggerer.executor.claims import Claims
 from triggerer.executor.lease_guard_process import LeaseGuard
 from triggerer.executor.registration import Registration
 from triggerer.executor.worker_process import open_worker
@@ -191,8 +192,8 @@ async def _lease_end(house: House, instance_id: str | None) -> float:
 
 
 def _guard_of(executor: Executor) -> psutil.Process:
-    assert executor._guard is not None
-    return psutil.Process(executor._guard.pid)
+    assert executor.guard is not None
+    return psutil.Process(executor.guard.pid)
 
 
 @pytest.mark.services
@@ -302,20 +303,20 @@ async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_a
     async with _registered_executor(house) as (executor, _):
         (pk,) = await house.queue("stays", params={"log": str(log)})
         await _begun(log)
-        sweep, counted = executor._claims.sweep, list[set[int]]()
+        sweep, counted = Claims.sweep, list[set[int]]()
 
-        async def sweep_slowly(known: Set[int]) -> dict[int, RunClaim]:
+        async def sweep_slowly(claims: Claims, known: Set[int]) -> dict[int, RunClaim]:
             counted.append(set(known))
-            found = await sweep(known)
+            found = await sweep(claims, known)
             with anyio.fail_after(30):
                 while any(slot.run is not None for slot in executor._slots):  # noqa: ASYNC110  (told to the executor only)
                     await anyio.sleep(0.01)
             return found
 
-        monkeypatch.setattr(executor._claims, "sweep", sweep_slowly)
+        monkeypatch.setattr(Claims, "sweep", sweep_slowly)
         executor.mark_lease_lost()
-        assert executor._guard is not None
-        executor.mark_lease_kept(executor._guard)
+        assert executor.guard is not None
+        executor.mark_lease_kept(executor.guard)
         (run,) = await house.ended(pk, timeout=30)
     assert counted[0] == {pk}
     assert (run.state, run.attempt) == ("success", 1)

@@ -13,6 +13,7 @@ from sqlalchemy import func, select, text
 from tests.executor.conftest import House, open_house
 from tests.services.process import is_alive
 from triggerer.executor import Executor
+from triggerer.executor.claimed_queue import PrefetchLimit
 from triggerer.executor.lease_guard_process import LeaseGuard
 from triggerer.executor.registration import Registration
 from triggerer.processes.own_lease import boottime
@@ -189,14 +190,14 @@ async def _two_claimed_ahead(
     params = _params(house.folder)
     # The worker may take any time to start.
     monkeypatch.setattr("triggerer.executor.executor.STALE_SECONDS", 60)
+    # The executor claims several runs at once, as if they were short.
+    monkeypatch.setattr(PrefetchLimit, "runs", 64)
     await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
     await house.add_instance("one")
     async with house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor:
-        # Runs are so short that the executor claims several at once.
-        executor._prefetch.record(0.001)
         pks = await house.queue("one_at_a_time", 3, params=params)
         worker = await _begun(params)
-        assert len(executor._claimed_queue) == 2
+        assert [(await house.run(pk)).state for pk in pks] == ["running"] * 3
         yield executor, pks, worker
 
 

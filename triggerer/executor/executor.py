@@ -101,7 +101,7 @@ class Executor:
                 database,
                 self._result_writer,
                 settings,
-                lambda: self._guard,
+                lambda: self.guard,
                 self._on_free,
                 self._on_wait,
             )
@@ -115,7 +115,7 @@ class Executor:
             home=str(home.resolve()),
             worker=settings.worker,
             may_call=lambda: self._has_lease,
-            get_guard=lambda: self._guard,
+            get_guard=lambda: self.guard,
             sweep_every=sweep_every,
             longest_call=callback_timeout,
         )
@@ -131,7 +131,8 @@ class Executor:
         self._uses_pools = self._has_broken_files = False
         # If others can take the runs, `mark_lease_kept` is called before `run`.
         self._has_lease = True
-        self._guard: LeaseGuard | None = None
+        self.guard: LeaseGuard | None = None
+        """Ends the workers if the lease ends while this process cannot; None before the first guarded lease."""
         self._leases_lost = 0
         self._stopping = anyio.Event()
 
@@ -155,7 +156,7 @@ class Executor:
 
     def mark_lease_kept(self, guard: LeaseGuard) -> None:
         """Continue under a guarded lease. A sweep comes first, to find the runs that others took meanwhile."""
-        self._guard = guard
+        self.guard = guard
         self._has_lease = True
         self._sweeps.ask()
         self._more = self._cancels = self._dags = True
