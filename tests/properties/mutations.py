@@ -81,7 +81,7 @@ def a_run_takes_what_the_run_before_took() -> Replacements:
     """A key's events go from its last run to the next."""
     waiting = " AND run_pk IS NULL"
     index = " INDEXED BY ix_dag_partition_event_waiting"
-    on_sqlite, on_postgres = partitions._SQLITE_TAKE, partitions._POSTGRES_TAKE
+    on_sqlite, on_postgres = partitions.SQLITE_TAKE, partitions._POSTGRES_TAKE
     wrong = tuple(one.replace(waiting, "").replace(index, "") for one in on_sqlite)
     assert wrong != on_sqlite
     assert waiting in on_postgres

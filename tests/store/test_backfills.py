@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.store.seeding import add_asset, add_dag, asset_json, runs_of
 from triggerer.domain.backfills import MOST_INTERVALS, Reprocess, Step, runs_between, step_for
@@ -30,11 +31,12 @@ from triggerer.operations.backfills import (
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
 from triggerer.store.backfills.progress import advance
+from triggerer.store.dags.candidates import Timed
 from triggerer.store.dags.due_moments import renew_due_moments
 from triggerer.store.dags.snapshots import ReadDags
 from triggerer.store.database.script import Row
 from triggerer.store.database.script import Step as StoreStep
-from triggerer.store.database.transactions import Database
+from triggerer.store.database.transactions import Database, database_now
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.listing.views import BackfillView
 from triggerer.store.runs.new_runs import CreateRuns
@@ -423,12 +425,13 @@ async def test_runs_that_a_backfill_starts_after_a_look_are_not_made_by_that_loo
         return await perform_step(step)
 
     postgres.perform_step = start_meanwhile  # type: ignore[method-assign]
-    scheduler = Scheduler(postgres)
-    scheduler._ready.add(["d", "other"], by_clock=True)
-    scheduler._sweep_due = False
+
+    async def find_both(session: AsyncSession) -> Timed:
+        now = await database_now(session)
+        return Timed(now, {"d": now, "other": now})
+
     with anyio.fail_after(60):
-        while scheduler._ready:
-            await scheduler._work()
+        await Scheduler(postgres, find_timed=find_both).run_once()
     assert seen[:2] == [ReadDags, CreateRuns]
     assert sorted(await _days(postgres)) == list(range(1, 32))
 

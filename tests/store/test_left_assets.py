@@ -40,7 +40,7 @@ async def test_on_postgres_a_look_does_not_read_leftover_events_of_an_asset(
     async with postgres.transaction() as session:
         await session.execute(text("ANALYZE" if is_analyzed else "SELECT 1"))
     steps = [
-        candidates._CANDIDATES(),
+        candidates.CANDIDATES(),
         ReadDags(["report"], 100),
         partitions.UNDIVIDED(dag_id="report", limit=1_000),
     ]

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from tests.store.explaining import Explained
 from tests.store.scheduling import check_conservation, lose_answers, set_columns
-from tests.store.seeding import add_asset, add_dag, asset_json, emit, queue_of, runs_of
+from tests.store.seeding import add_asset, add_dag, asset_json, emit, queue_of, runs_of, until
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
 from triggerer.scheduler import Scheduler
@@ -144,13 +144,11 @@ async def test_a_locked_dag_is_passed_over_and_waited_for_when_nothing_else_is_l
         tasks.start_soon(hold)
         await locked.wait()
         scheduler = Scheduler(postgres)
-        scheduler._ready.add(NAMES)
-        scheduler._sweep_due = False
-        await scheduler._work()
-        assert scheduler.runs_created == len(NAMES) - 1
-        assert "two" in scheduler._ready
+        tasks.start_soon(scheduler.run_once)
+        await until(lambda: scheduler.runs_created == len(NAMES) - 1)
+        assert await runs_of(postgres, "two") == []
         looked.set()
-    assert await scheduler.run_once() == 1
+    assert scheduler.runs_created == len(NAMES)
 
 
 async def test_runs_whose_commit_nobody_saw_are_announced_all_the_same(postgres: Database) -> None:

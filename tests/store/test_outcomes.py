@@ -30,7 +30,9 @@ from tests.store.seeding import (
 )
 from triggerer.errors import Conflict, OutcomeUnknown, StoreRefused, StoreUnavailable
 from triggerer.store.database.opening import open_database
+from triggerer.store.database.postgres.runner import PostgresRunner
 from triggerer.store.database.script import Row, Script, Step
+from triggerer.store.database.sqlite.runner import SqliteRunner
 from triggerer.store.database.statement import Statement
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, announce
@@ -63,21 +65,22 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     await _one_dag(database)
-    perform_step = database._runner.perform_step
+    runner = SqliteRunner if database.dialect == "sqlite" else PostgresRunner
+    perform_step = runner.perform_step
     calls = 0
     lost = anyio.Event()
 
-    async def lose_the_first_answer(step: Step) -> list[Row]:
+    async def lose_the_first_answer(self: Any, step: Step) -> list[Row]:
         nonlocal calls
         calls += 1
         if committed or calls > 1:
-            rows = await perform_step(step)
+            rows = await perform_step(self, step)
         if calls == 1:
             lost.set()
             raise OutcomeUnknown("the answer was lost")
         return rows
 
-    monkeypatch.setattr(database._runner, "perform_step", lose_the_first_answer)
+    monkeypatch.setattr(runner, "perform_step", lose_the_first_answer)
     woken = database.wakeups.subscribe(Signal.EVENTS_QUEUED)
     # One event has no key of the broker's. The recorder's own key stays equal in the repeat.
     events = [Event("a", "key"), Event("b")]
@@ -166,7 +169,7 @@ async def test_no_connection_is_left_checked_out(database: Database) -> None:
             async with database.reading() as session:
                 await session.execute(text("SELECT 1"))
                 raise ZeroDivisionError
-    for engine in (database.writer, database._reader):
+    for engine in (database.writer, database.reader):
         assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 

@@ -396,7 +396,7 @@ async def test_more_than_is_divided_at_a_time_makes_the_same_runs(
 async def test_on_sqlite_no_statement_reads_all_that_waits(sqlite: Database) -> None:
     statements = [one for one in vars(partitions).values() if isinstance(one, Statement)]
     assert len(statements) >= 12
-    texts = [*(one.sqlite for one in statements), *partitions._SQLITE_TAKE]
+    texts = [*(one.sqlite for one in statements), *partitions.SQLITE_TAKE]
     async with sqlite.reading() as session:
         connection = await session.connection()
         for text in texts:

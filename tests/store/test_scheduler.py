@@ -386,7 +386,7 @@ async def test_an_index_serves_every_question_that_is_asked_for_each_wakeup(
     # All statements as SQLite sees them, with their parameters filled in.
     traced: list[str] = []
     await sqlite.perform(_traced(traced))
-    async with sqlite._reader.connect() as connection:
+    async with sqlite.reader.connect() as connection:
         await in_thread(connection, lambda raw: raw.set_trace_callback(traced.append))
     assert await Scheduler(sqlite).run_once() == 4
     asked = [statement for statement in traced if "queued_asset_event" in statement]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import anyio
@@ -23,7 +23,9 @@ from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.json_text import load_json
 from triggerer.domain.watchers.stream_states import StateChange, Submission
 from triggerer.errors import LeaseLost, RowRefused, StoreError, StoreUnavailable
+from triggerer.store.database.postgres.runner import PostgresRunner
 from triggerer.store.database.script import Script
+from triggerer.store.database.sqlite.runner import SqliteRunner
 from triggerer.store.database.transactions import Database
 from triggerer.store.events import recorder as recorder_module
 from triggerer.store.events.recorder import EventRecorder
@@ -234,9 +236,9 @@ def cut_after(
         count[0] += 1
         return result
 
-    runner = database._runner
+    runner = SqliteRunner if database.dialect == "sqlite" else PostgresRunner
     for name in ("perform", "perform_step"):
-        monkeypatch.setattr(runner, name, partial(perform, getattr(runner, name)))
+        monkeypatch.setattr(runner, name, partialmethod(partial(perform, getattr(runner, name))))
     return cut
 
 

@@ -46,7 +46,7 @@ _RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.
 # Not a decision: the query only leaves out DAGs that need no look. It goes from one DAG of the queue to the next, with
 # one index look-up each. A join would read the whole queue. If few DAGs have waiting events, looking up every DAG is
 # no faster.
-_CANDIDATES: Final = Statement(
+CANDIDATES: Final = Statement(
     """
 WITH RECURSIVE waiting AS (
     SELECT (SELECT q.dag_id FROM queued_asset_event q {HINT}
@@ -119,7 +119,7 @@ class LockFreeDags:
 
 async def find_candidates(session: AsyncSession) -> list[str]:
     """Return the active DAGs (neither paused nor stale) with waiting events, by id."""
-    rows = await perform(session, single_step(_CANDIDATES()))
+    rows = await perform(session, single_step(CANDIDATES()))
     return [dag_id for (dag_id,) in rows]
 
 

@@ -59,11 +59,12 @@ class Database:
         self.wakeups: Final = wakeups
         self.writer: Final = writer
         """The writing engine, for migrations and tests. All others use `transaction`."""
+        self.reader: Final = reader
+        """The reading engine, for tests. All others use `reading`."""
         self.transport: Final = transport
         """Carries announcements to other processes."""
         self.primary: Final = primary
         """Opens further connections to PostgreSQL; None for SQLite."""
-        self._reader = reader
         self._runner = runner
         self._file = file
         self._commit_timeout = commit_timeout
@@ -222,7 +223,7 @@ class Database:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncSession]:
-        session = self._session(self._reader)
+        session = self._session(self.reader)
         try:
             if self._file is not None:
                 self._file.check()

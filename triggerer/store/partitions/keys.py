@@ -313,7 +313,7 @@ class TakePartition:
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         values = {"dag_id": self.dag_id, "key": self.partition_key, "run_pk": self.run_pk}
-        for statement in _SQLITE_TAKE:
+        for statement in SQLITE_TAKE:
             connection.execute(statement, values)
         return []
 
@@ -322,7 +322,7 @@ class TakePartition:
 
 
 # INDEXED BY as for the queue: without statistics SQLite would walk all events that the key ever had.
-_SQLITE_TAKE: Final = (
+SQLITE_TAKE: Final = (
     """
 UPDATE dag_partition_event INDEXED BY ix_dag_partition_event_waiting SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND partition_key = :key AND run_pk IS NULL
