@@ -35,12 +35,12 @@ def measure(scene: Scene) -> Figures:
 
 async def _measure(store: Store, url: str, rows: int) -> Row:
     async with open_database(url) as database:
-        await store_bench._seed(database)
-        recorded, flushes = await store_bench._recorded(database, rows)
+        await store_bench.seed(database)
+        recorded, flushes = await store_bench.record_rows(database, rows)
         gc.unfreeze()
-        raw = await store_bench._raw(database, rows, 5_000)
-        copied = await store_bench._copy(url, rows) if store == "postgresql" else float("nan")
-        took = sorted(await store_bench._latencies(database, 200, rows))
+        raw = await store_bench.insert_rows(database, rows, 5_000)
+        copied = await store_bench.copy_rows(url, rows) if store == "postgresql" else float("nan")
+        took = sorted(await store_bench.commit_latencies(database, 200, rows))
     return {
         "store": store,
         "recorder rows/s": recorded,

@@ -66,7 +66,7 @@ class _Event:
             _Event.completed.set()
 
 
-async def _seed(database: Database) -> None:
+async def seed(database: Database) -> None:
     await upgrade(database)
     async with database.transaction() as session:
         session.add(Asset(id=1, name="flights", uri="kafka://b/flights", created_at=_NOW))
@@ -76,7 +76,7 @@ async def _seed(database: Database) -> None:
         session.add(DagScheduleAsset(dag_id="report", asset_id=1))
 
 
-async def _raw(database: Database, rows: int, size: int) -> float:
+async def insert_rows(database: Database, rows: int, size: int) -> float:
     """Insert by the bulk statements alone, from rows that are ready."""
     batches = [
         [
@@ -91,7 +91,7 @@ async def _raw(database: Database, rows: int, size: int) -> float:
     return rows / (time.perf_counter() - began)
 
 
-async def _copy(url: str, rows: int) -> float:
+async def copy_rows(url: str, rows: int) -> float:
     """PostgreSQL's fastest way in, COPY, into a table without an index: the machine's limit."""
     connection = await asyncpg.connect(url.replace("+asyncpg", ""))
     try:
@@ -105,7 +105,7 @@ async def _copy(url: str, rows: int) -> float:
         await connection.close()
 
 
-async def _recorded(database: Database, rows: int) -> tuple[float, int]:
+async def record_rows(database: Database, rows: int) -> tuple[float, int]:
     """Submit a backlog to the recorder, at most 20,000 at a time pending."""
     recorder = EventRecorder(database, on_fenced=lambda fence: None)
     events = [_Event(number) for number in range(rows)]
@@ -127,7 +127,7 @@ async def _recorded(database: Database, rows: int) -> tuple[float, int]:
     return rows / seconds, recorder.flushes
 
 
-async def _latencies(database: Database, count: int, first: int) -> list[float]:
+async def commit_latencies(database: Database, count: int, first: int) -> list[float]:
     """Milliseconds from submission to confirmation of single events, at about 100/s."""
     recorder = EventRecorder(database, on_fenced=lambda fence: None)
     events = [_Event(first + number) for number in range(count)]
@@ -154,14 +154,14 @@ def _url(kind: str) -> Iterator[str]:
 
 async def _measure(kind: str, url: str, rows: int) -> None:
     async with open_database(url) as database:
-        await _seed(database)
-        recorded, flushes = await _recorded(database, rows)
+        await seed(database)
+        recorded, flushes = await record_rows(database, rows)
         print(f"{kind:12} recorder        {recorded:>9,.0f} rows/s  ({flushes} flushes)")
-        raw = await _raw(database, rows, 5_000)
+        raw = await insert_rows(database, rows, 5_000)
         print(f"{kind:12} raw bulk insert {raw:>9,.0f} rows/s")
         if kind == "postgresql":
-            print(f"{kind:12} raw COPY        {await _copy(url, rows):>9,.0f} rows/s")
-        took = sorted(await _latencies(database, 200, rows))
+            print(f"{kind:12} raw COPY        {await copy_rows(url, rows):>9,.0f} rows/s")
+        took = sorted(await commit_latencies(database, 200, rows))
         p99 = took[int(len(took) * 0.99) - 1]
         print(f"{kind:12} one event       p50 {statistics.median(took):.2f} ms, p99 {p99:.2f} ms")
 
