@@ -20,8 +20,7 @@ _ERROR = "no broker has answered for 31 s"
 
 
 def render(width: int = 200, *, is_whole: bool = False, **line: Any) -> str:
-    renderer = TerminalRenderer(StringIO(), is_whole=is_whole)
-    renderer._width = lambda: width
+    renderer = TerminalRenderer(StringIO(), is_whole=is_whole, width=lambda: width)
     line = {"timestamp": _AT, "level": "info", "logger": "triggerer.x", **line}
     _, _, shown = _COLOURS.sub("", renderer(None, "", line)).partition("\n")
     return shown

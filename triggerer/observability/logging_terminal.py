@@ -12,6 +12,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import partial
 from typing import Any, Final, TextIO
 
 # Broker clients log each attempt. The error of the stream shows the outcome.
@@ -71,10 +72,13 @@ class TerminalRenderer:
     Args:
         stream: The terminal. Its width is read for each line, because a window can be resized.
         is_whole: Whether to show every field and every frame of a traceback.
+        width: Returns the number of columns. None: the width of `stream`.
     """
 
-    def __init__(self, stream: TextIO, *, is_whole: bool) -> None:
-        self._width: Callable[[], int] = lambda: _width_of(stream)
+    def __init__(
+        self, stream: TextIO, *, is_whole: bool, width: Callable[[], int] | None = None
+    ) -> None:
+        self._width = width or partial(_width_of, stream)
         self._is_whole = is_whole
         self._day = ""
 

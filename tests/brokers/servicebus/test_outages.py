@@ -261,8 +261,9 @@ async def test_a_dead_letter_queue_can_be_read_and_has_no_place_for_dead_letters
     async with drive(dead, resolve) as driver:
         await driver.until(lambda: not queue.server.dead_letters(queue.path), "all are read")
     assert sorted(driver.values) == ["a", "b", "b", "b", "b", "b", "c"]
+    settings = settings_for(queue.server.connection_string, max_deliveries=2)
     facts = await describe_delivery(
-        dead._settings, EntityPath(f"{queue.path}/$DeadLetterQueue"), ask=False
+        settings, EntityPath(f"{queue.path}/$DeadLetterQueue"), ask=False
     )
     assert (facts.has_dead_letters, facts.drops_after) == (False, None)
 

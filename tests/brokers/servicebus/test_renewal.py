@@ -13,6 +13,7 @@ from producers.servicebus import locks
 from tests.brokers.servicebus.conftest import LOCK_S, MakeQueue, Queue
 from tests.brokers.servicebus.driving import drive
 from tests.services.working import check_that_each_comes_once
+from triggerer.pluginkit.delivery import DeliveryPolicy
 from triggerer.testing.conformance.resolutions import acked, failing_once, gated
 
 
@@ -160,12 +161,14 @@ async def test_what_was_done_when_its_lock_was_lost_is_completed_and_not_given_w
         assert driver.values == ["a", "b"]
 
 
-async def test_a_failed_message_keeps_its_lock_until_it_may_come_again(queue: Queue) -> None:
+async def test_a_failed_message_keeps_its_lock_until_it_may_come_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Service Bus has no delay for what is abandoned: it is abandoned later."""
     queue.send("a")
-    producer = queue.producer(redelivery_delay_s=LOCK_S * 4, redelivery_delay_max_s=LOCK_S * 4)
-    producer._policy.random.uniform = lambda _, longest: longest  # type: ignore[method-assign]
-    async with drive(producer, failing_once("a")) as driver:
+    # Without jitter.
+    monkeypatch.setattr(DeliveryPolicy, "delay", lambda *_: LOCK_S * 4)
+    async with drive(queue.producer(), failing_once("a")) as driver:
         await driver.advanced_count(1)
         started = time.monotonic()
         await driver.stay_quiet(LOCK_S * 2)
