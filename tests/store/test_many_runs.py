@@ -185,14 +185,24 @@ async def test_a_run_whose_id_is_taken_takes_no_events_and_is_made_with_the_next
         assert await Scheduler(stopped).run_once() == len(NAMES)
         await emit(stopped, 1)
         await emit(stopped, 2)
+        refused = anyio.Event()
+        perform_step = stopped.perform_step
+
+        async def refuse_first(step: Step) -> list[Row]:
+            rows = await perform_step(step)
+            if isinstance(step, CreateRuns) and not refused.is_set():
+                assert [pk is None for _, pk in await queue_of(stopped, "one")] == [False, True]
+                async with stopped.transaction() as session:
+                    await session.execute(text("DROP FUNCTION public.clock_timestamp"))
+                refused.set()
+            return rows
+
+        stopped.perform_step = refuse_first  # type: ignore[method-assign]
         scheduler = Scheduler(stopped)
-        scheduler._ready.add(["one", "two"])
-        scheduler._sweep_due = False
-        await scheduler._work()
-        assert scheduler.runs_created == 0
-        assert "one" in scheduler._ready
-        assert "two" in scheduler._ready
-        assert [pk is None for _, pk in await queue_of(stopped, "one")] == [False, True]
+        with anyio.fail_after(60):
+            assert await scheduler.run_once() == 2
+        assert refused.is_set()
+        assert [pk is None for _, pk in await queue_of(stopped, "one")] == [False, False]
 
 
 @pytest.mark.parametrize("each", [None, 2])
