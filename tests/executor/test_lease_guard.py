@@ -309,7 +309,7 @@ async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_a
             counted.append(set(known))
             found = await sweep(claims, known)
             with anyio.fail_after(30):
-                while any(slot.run is not None for slot in executor._slots):  # noqa: ASYNC110  (told to the executor only)
+                while executor.executing:  # noqa: ASYNC110  (told to the executor only)
                     await anyio.sleep(0.01)
             return found
 

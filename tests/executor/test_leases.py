@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, select, text
 
 from tests.executor.conftest import House, open_house
+from tests.isolation.conftest import until
 from tests.services.process import is_alive
 from triggerer.executor import Executor
 from triggerer.executor.claimed_queue import PrefetchLimit
@@ -219,7 +220,7 @@ async def test_runs_that_were_claimed_ahead_are_queued_again_with_the_lease(
         executor.mark_lease_lost()
         assert len(executor._claimed_queue) == 0
         await _gone(worker)
-        await executor._slots[0].idle()
+        await until(lambda: not executor.executing)
         async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
             executor.mark_lease_kept(guard)
             runs = await house.ended(*pks)

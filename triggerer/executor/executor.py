@@ -141,6 +141,11 @@ class Executor:
         """The living worker processes."""
         return [slot.worker.pid for slot in self._slots if slot.worker is not None]
 
+    @property
+    def executing(self) -> list[int]:
+        """The keys of the runs that workers execute now."""
+        return [slot.run.run_pk for slot in self._slots if slot.run is not None]
+
     def mark_lease_lost(self) -> None:
         """End all runs, because others may soon execute them or the guard is gone. None begins until `mark_lease_kept`.
 
