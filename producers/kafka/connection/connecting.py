@@ -175,10 +175,11 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
         # like ours.
         if not stopped:
             with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
-                await _abort(consumer)
+                await abort_consumer(consumer)
 
 
-async def _abort(consumer: Any) -> None:
+async def abort_consumer(consumer: Any) -> None:
+    """Cancel the tasks of a consumer that could not leave in time, and close its connections."""
     left = unfinished_tasks(consumer)
     for task in left:
         task.cancel()

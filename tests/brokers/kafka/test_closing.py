@@ -61,13 +61,13 @@ async def _is_drained(member: Driver) -> None:
 def cut_off(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The consumers that did not leave by themselves within the seconds that they have for it."""
     consumers: list[Any] = []
-    abort = connecting._abort
+    abort = connecting.abort_consumer
 
     async def note(consumer: Any) -> None:
         consumers.append(consumer)
         await abort(consumer)
 
-    monkeypatch.setattr(connecting, "_abort", note)
+    monkeypatch.setattr(connecting, "abort_consumer", note)
     return consumers
 
 
