@@ -26,7 +26,7 @@ from tests.services.spark import TrainedHome, train_home
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.stores import create_migrated_file
 from tests.tiers import is_quick
-from triggerer.observability import redaction
+from triggerer.observability.redaction import forget_secrets
 
 if TYPE_CHECKING:
     from tests.services.pubsub import PubSubServer
@@ -63,8 +63,7 @@ def pytest_collection_finish() -> None:
 def _no_known_secrets() -> Iterator[None]:
     """A password of one test is a plain word in the next: "triggerer" would be hidden in every line."""
     yield
-    redaction._known.clear()
-    redaction._known_pattern = None
+    forget_secrets()
 
 
 @pytest.fixture(scope="session")

@@ -116,6 +116,13 @@ def remember_secret(value: str) -> None:
     _known_pattern = re.compile("|".join(map(re.escape, longest_first)))
 
 
+def forget_secrets() -> None:
+    """Hide no remembered value any longer. A test calls this, because its secret is a plain word in the next test."""
+    global _known_pattern  # noqa: PLW0603
+    _known.clear()
+    _known_pattern = None
+
+
 def remember_secrets_in(key: str, value: Any) -> None:
     """Remember the secrets of a setting: values under a secret key, and secret parts of URLs; no references."""
     if isinstance(value, Mapping):
