@@ -354,7 +354,8 @@ class Executor:
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
-            # The result writer may hold the end of an older attempt, while nobody executes this one.
+            # The store shows a run as ours that no slot executes. The result of its former attempt may still wait to be
+            # written; the next sweep looks again.
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)

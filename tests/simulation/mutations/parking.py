@@ -28,7 +28,7 @@ from triggerer.testing.simulation.kernel.delivery import ParkedRow
 @mutation(rules="L1", seed=48)
 def a_lane_waits_for_ever_after_a_parked_message() -> Replacements:
     """A message was parked, and its lane does not continue."""
-    right_set_aside, right_pass = Outcomes._set_aside, Outcomes._pass
+    right_park, right_pass = Outcomes._park, Outcomes._pass
     waited_for: set[LaneMessageInFlight] = set()
 
     def set_aside(
@@ -40,7 +40,7 @@ def a_lane_waits_for_ever_after_a_parked_message() -> Replacements:
     ) -> bool:
         if is_waited_for:
             waited_for.add(in_flight)
-        return right_set_aside(self, in_flight, error, is_waited_for=is_waited_for)
+        return right_park(self, in_flight, error, is_waited_for=is_waited_for)
 
     def pass_(self: Outcomes, in_flight: LaneMessageInFlight) -> bool:
         goes_on = right_pass(self, in_flight)
@@ -48,7 +48,7 @@ def a_lane_waits_for_ever_after_a_parked_message() -> Replacements:
             self._reader.hold(in_flight.backlog)
         return goes_on
 
-    yield right_set_aside, set_aside
+    yield right_park, set_aside
     yield right_pass, pass_
 
 
@@ -81,7 +81,7 @@ def a_message_is_parked_under_another_key() -> Replacements:
 @mutation(rules="S13", seed=10, quick=True)
 def a_position_passes_a_message_before_it_is_parked() -> Replacements:
     """A position moves past a message before the store has parked that message."""
-    yield from moving_past(lambda in_flight: in_flight.is_parked)
+    yield from moving_past(lambda in_flight: in_flight.is_being_parked)
 
 
 @mutation(rules="S13", seed=115)

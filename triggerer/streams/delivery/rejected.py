@@ -98,7 +98,8 @@ class Rejected:
         if not rejections:
             return False
         nacks.is_set_aside = True
-        # The store may answer at once.
+        # The store may answer within the loop. The entry must not count as resolved until all rejections are
+        # submitted.
         entry.unresolved += 1
         for member, rejection in rejections:
             assert isinstance(member, Subscriber)

@@ -89,7 +89,7 @@ def has_lost_master(session: SparkSession) -> bool:
         return False
     jvm = context._jvm  # noqa: SLF001
     try:
-        # Request no executors. The only effect of the answer is to tell whether the master knows the application.
+        # A request for zero executors changes nothing. Its answer tells whether the master still knows the application.
         nothing = jvm.PythonUtils.toScalaMap({})
         answer = _scala(context).schedulerBackend().doRequestTotalExecutors(nothing)
         timeout = jvm.scala.concurrent.duration.Duration.apply(_ANSWER_TIMEOUT)

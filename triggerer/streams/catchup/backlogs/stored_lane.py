@@ -130,7 +130,7 @@ class StoredLane:
         else:
             self.passed.append(key)
 
-    def mark_set_aside(self, key: str) -> None:
+    def mark_parked(self, key: str) -> None:
         """Forget the row of a parked message. An operator may replay it by now, so it must not be deleted."""
         if key in self.storing:
             self.resolved_early.add(key)

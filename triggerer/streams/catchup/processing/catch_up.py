@@ -227,7 +227,7 @@ class CatchUp:
                 if (
                     began_before
                     and isinstance(failed, LaneMessageInFlight)
-                    and not failed.is_parked
+                    and not failed.is_being_parked
                 ):
                     self._reader.resume(failed.backlog)
             elif self._context.restarts:

@@ -48,7 +48,7 @@ class LaneMessageInFlight(_InFlight):
         key_of: Returns a log message's key for its payload. Asked only if the message derives an event.
     """
 
-    __slots__ = ("_key_of", "backlog", "is_parked", "is_set_aside", "message")
+    __slots__ = ("_key_of", "backlog", "is_being_parked", "is_parked", "message")
 
     def __init__(
         self, backlog: Backlog, message: Message | QueueMessage, key_of: Callable[[Any], str | None]
@@ -60,9 +60,9 @@ class LaneMessageInFlight(_InFlight):
         self.is_dropped = False
         self.backlog = backlog
         self.message = message
-        self.is_parked = False
+        self.is_being_parked = False
         """Whether the message is parked, or is being parked."""
-        self.is_set_aside = False
+        self.is_parked = False
         """Whether the parked message is durable, so that an operator decides about it."""
         self._key_of = key_of
 
@@ -230,8 +230,8 @@ def _mark_passed(stored: StoredLane, in_flight: LaneMessageInFlight) -> None:
     key = in_flight.key
     if message.id is None:
         key = stored.given_before_stored.pop(message.position[1], None)
-    if key is not None and in_flight.is_set_aside:
-        stored.mark_set_aside(key)
+    if key is not None and in_flight.is_parked:
+        stored.mark_parked(key)
     elif key is not None:
         stored.mark_passed(key)
     elif in_flight.key is not None:

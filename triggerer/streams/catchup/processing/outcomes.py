@@ -217,7 +217,7 @@ class Outcomes:
                 self._in_flight.add(in_flight)
                 # The lane waits until that is durable: after a crash this message comes first again.
                 self._reader.hold(backlog)
-                self._set_aside(in_flight, error, is_waited_for=True)
+                self._park(in_flight, error, is_waited_for=True)
                 return
             self._rewind(in_flight)
             if backlog.stored_lane is not None:
@@ -272,10 +272,10 @@ class Outcomes:
         if isinstance(in_flight, ReplayedMessageInFlight):
             self.fail(in_flight, error)
         elif isinstance(in_flight, LaneMessageInFlight) and not in_flight.backlog.is_gone:
-            return self._set_aside(in_flight, error)
+            return self._park(in_flight, error)
         return False
 
-    def _set_aside(
+    def _park(
         self, in_flight: LaneMessageInFlight, error: Exception, *, is_waited_for: bool = False
     ) -> bool:
         """Park a message while its lane continues; False if that is impossible, so that the lane waits at the message.
@@ -283,9 +283,9 @@ class Outcomes:
         Args:
             is_waited_for: Whether the lane waits until the message is parked.
         """
-        if in_flight.is_parked:
+        if in_flight.is_being_parked:
             return not in_flight.is_dropped
-        in_flight.is_parked = True
+        in_flight.is_being_parked = True
         in_flight.unresolved += 1
 
         def on_answer(refusal: Exception | None) -> None:

@@ -1,4 +1,8 @@
-"""Parks a message that a watcher cannot process, with its error, so that the lane continues (contract, rule 18)."""
+"""Parks a message that a watcher cannot process, with its error, so that the lane continues (contract, rule 18).
+
+Two modules decide that a message is parked: `delivery.rejected` for a live message that the watcher rejected, and
+`catchup.processing.outcomes` for a message of its backlog.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +104,7 @@ class Parking:
                 self._tasks.start_soon(self._dead_letter, producer, in_flight, error, on_done)
                 return
             if refusal is None:
-                in_flight.is_set_aside = True
+                in_flight.is_parked = True
                 self._warn("a message was parked", backlog, in_flight, error)
             on_done(refusal)
 

@@ -183,13 +183,13 @@ class QueueReader:
                 with plugin_code(f"load_event() of {type(producer).__qualname__}"):
                     event = producer.load_event(row.data)
             except Exception as error:
-                self._set_aside(backlog, row, error)
+                self._park(backlog, row, error)
                 continue
             yield QueueMessage(
                 backlog.cursor, event, row.key, backlog.cursor, id=row.id, failures=row.failures
             )
 
-    def _set_aside(self, backlog: Backlog, row: StoredMessage, error: Exception) -> None:
+    def _park(self, backlog: Backlog, row: StoredMessage, error: Exception) -> None:
         what = SetAside(
             row.lane,
             row.key,
