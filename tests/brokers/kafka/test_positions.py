@@ -7,6 +7,7 @@ import uuid
 import anyio
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.brokers.kafka.driving import (
     ACKED,
@@ -318,10 +319,10 @@ async def test_the_commit_carries_topic_and_failures_in_a_small_json_text(
         producer_on(servers, topic, topic, max_deliveries=0), lambda _: FAILED
     ) as driver:
         await driver.settled(2)
-    consumer = AIOKafkaConsumer(bootstrap_servers=servers, group_id=topic, enable_auto_commit=False)
-    await consumer.start()
-    commits = await consumer._coordinator.fetch_committed_offsets([place])
-    await consumer.stop()
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+    await admin.start()
+    commits = await admin.list_consumer_group_offsets(topic, partitions=[place])
+    await admin.close()
     metadata = json.loads(commits[place].metadata)
     assert metadata["failures"] >= 2
     assert driver.keys[0].startswith(metadata["topic"] + "/")
