@@ -129,7 +129,7 @@ def _prepare_file(path: Path, *, create: bool) -> None:
             return
     except OSError as error:
         raise ConfigurationError(
-            f"the database {path} cannot be looked for: {error.strerror}",
+            f"the database {path} cannot be read: {error.strerror}",
             hint="may this user look into its folder? See [database] url and [core] home",
         ) from error
     if not create:
