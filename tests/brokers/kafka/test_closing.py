@@ -134,7 +134,7 @@ async def test_a_member_that_is_closed_while_it_joins_once_more_does_not_wait_fo
             async with driving(producer_on(servers, topic, topic)):
                 await _is_drained(stays)
                 with anyio.fail_after(10):
-                    # The third member waits for the partitions, so the second client is that of the first member.
+                    # The stream that stays cannot join yet, so the second client belongs to the stream that leaves.
                     while len(joining) < 2:  # noqa: ASYNC110 (nor does the client)
                         await anyio.sleep(0.01)
                 await leaves.producer.aclose()

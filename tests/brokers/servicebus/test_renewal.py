@@ -109,7 +109,7 @@ async def test_a_message_whose_lock_is_lost_is_settled_by_the_next_one(
         await asyncio.to_thread(queue.send, "c", session="one" if of == "sessions" else None)
         await driver.until(lambda: "c" in acked(driver), "it goes on")
         assert driver.values == ["a", "b", "c"]
-        # No message counts as in flight any more, so as many as at the start come at once.
+        # The settled messages made room for two others.
         gate[0] = False
         await asyncio.to_thread(queue.send, "d", "e", session="one" if of == "sessions" else None)
         await driver.count(5)
@@ -136,7 +136,7 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await driver.advance()
         await until(lambda: queue.values == [])
         assert sorted(driver.values) == values
-        # No lock is renewed any more, and no message counts as in flight: as many as at the start come at once.
+        # Settled messages are not renewed, and they made room for 30 others.
         renewals = queue.server.stats()["operations"].get("renew-lock", 0)
         await driver.stay_quiet(LOCK_S * 2)
         assert queue.server.stats()["operations"].get("renew-lock", 0) == renewals
