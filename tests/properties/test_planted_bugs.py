@@ -14,7 +14,7 @@ PLAYS = 1_000
 @pytest.mark.parametrize(
     "bug",
     [
-        pytest.param(bug, id=name, marks=() if bug.is_quick else pytest.mark.soak)
+        pytest.param(bug, id=name, marks=() if bug.is_quick else pytest.mark.full)
         for name, bug in BUGS.items()
     ],
 )

@@ -27,7 +27,7 @@ SEEDS = 2_000
 @pytest.mark.parametrize(
     "bug",
     [
-        pytest.param(bug, id=name, marks=() if bug.is_quick else pytest.mark.soak)
+        pytest.param(bug, id=name, marks=() if bug.is_quick else pytest.mark.full)
         for name, bug in sorted(MUTATIONS.items())
     ],
 )
