@@ -588,14 +588,16 @@ def test_many_runs_are_queued_again_and_the_exit_code_says_whether_all_were(
 
 def test_unknown_objects_are_refused(migrated: Shell) -> None:
     for command in ("show", "cancel", "retry", "clear"):
-        assert "'r'" in migrated.refused("runs", command, "nope", "r")
+        assert "no DAG 'nope'" in migrated.refused("runs", command, "nope", "r")
     times = ["--from", "2026-01-01", "--to", "2026-01-02"]
     assert "no DAG 'nope'" in migrated.refused("dags", "backfill", "nope", *times)
     assert "no backfill 7" in migrated.refused("dags", "backfill", "--cancel", "7")
     assert migrated.json("dags", "backfill", "--list") == []
     assert "no DAG 'nope'" in migrated.refused("dags", "backfill", "nope", "--partition-key", "a")
-    assert "'w'" in migrated.refused("watchers", "show", "nope", "w")
-    assert "'w'" in migrated.refused("watchers", "replay", "nope/w", "--from", "earliest")
+    assert "no asset 'nope'" in migrated.refused("watchers", "show", "nope", "w")
+    assert "no asset 'nope'" in migrated.refused(
+        "watchers", "replay", "nope/w", "--from", "earliest"
+    )
     assert "ASCII" in migrated.refused("assets", "emit", "sché", "--create")
 
 

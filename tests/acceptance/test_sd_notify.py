@@ -150,7 +150,7 @@ def test_no_child_can_speak_for_the_service(
         with suppress(psutil.NoSuchProcess, OSError):
             environments.append(Path(f"/proc/{child.pid}/environ").read_text())
             commands.append(" ".join(child.cmdline()))
-    for module in ("dag_processing.parser", "isolation.child", "execution.worker"):
+    for module in ("dag_processing.parser", "isolation.child", "worker.main"):
         assert any(f"triggerer.{module}" in command for command in commands), commands
     for environment in environments:
         assert not any(f"{name}=" in environment for name in VARIABLES)

@@ -151,12 +151,12 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
         await until(lambda: is_committed(20))
         await anyio.to_thread.run_sync(lambda: kafka_server.cut_log(topic, at=5))
         kafka_server.produce(topic, since)
-        await until(lambda: since[-1] in sink.in_flight(2))
+        await until(lambda: since[-1] in sink.derived(2))
         Watching.is_sick = False
-        await until(lambda: since[-1] in sink.in_flight(1))
+        await until(lambda: since[-1] in sink.derived(1))
         await until(lambda: is_committed(40))
-    assert sink.in_flight(1) == [*"abcde", *since]
-    assert sink.in_flight(2) == [*"abcdefghijklmnopqrst", *since]
+    assert sink.derived(1) == [*"abcde", *since]
+    assert sink.derived(2) == [*"abcdefghijklmnopqrst", *since]
 
     # After a restart its place does not tell what was known, and is read from before the partition is assigned.
     Watching.producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
@@ -166,6 +166,6 @@ async def test_a_watcher_that_is_behind_when_a_log_is_cut_misses_nothing_that_is
         manager.add(specs(row))
         await until(lambda: bool(sink.positions.get((1, row.lane))))
         kafka_server.produce(topic, ["end"])
-        await until(lambda: "end" in sink.in_flight(1) and is_committed(41))
-    assert sink.in_flight(1) == [*"abcde", *since, "end"]
+        await until(lambda: "end" in sink.derived(1) and is_committed(41))
+    assert sink.derived(1) == [*"abcde", *since, "end"]
     gc.collect()
