@@ -21,7 +21,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tests.services.apicurio import ApicurioServer, open_apicurio
 from tests.services.availability import service
-from triggerer.abc import BrokerMessage, install_connections
+from triggerer import abc
+from triggerer.abc import BrokerMessage
 from triggerer.errors import BrokerUnavailable
 from triggerer.pluginkit.schemas.decoding import RegistryDecoder
 from watchers.kafka import KafkaEventTrigger
@@ -65,8 +66,12 @@ def apicurio() -> Iterator[ApicurioServer]:
 
 
 @pytest.fixture
-def client(apicurio: ApicurioServer) -> Iterator[SchemaRegistryClient]:
-    install_connections({"kafka": {"schema_registry_url": apicurio.url}}.__getitem__)
+def client(
+    apicurio: ApicurioServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SchemaRegistryClient]:
+    connections = {"kafka": {"schema_registry_url": apicurio.url}}
+    # Undone afterwards: no other connection exists while it is installed.
+    monkeypatch.setattr(abc, "_resolve_connection", connections.__getitem__)
     with SchemaRegistryClient({"url": apicurio.url, "timeout": 20}) as client:
         yield client
 
