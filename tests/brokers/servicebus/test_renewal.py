@@ -137,9 +137,8 @@ async def test_messages_that_come_again_to_another_receiver_are_settled_by_that(
         await until(lambda: queue.values == [])
         assert sorted(driver.values) == values
         # Settled messages are not renewed, and they made room for 30 others.
-        await driver.stay_quiet(
-            LOCK_S
-        )  # renewals that were under way when the messages were settled
+        # Renewals that were under way when the messages were settled end within a lock's time.
+        await driver.stay_quiet(LOCK_S)
         renewals = queue.server.stats()["operations"].get("renew-lock", 0)
         await driver.stay_quiet(LOCK_S * 2)
         assert queue.server.stats()["operations"].get("renew-lock", 0) == renewals
