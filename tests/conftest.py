@@ -37,7 +37,7 @@ settings.load_profile("triggerer")
 
 TESTS_BY_RULE = pytest.StashKey[TestsByRule]()
 COLLECTED = pytest.StashKey[frozenset[Path]]()
-"""The modules of which tests were collected, whatever `-m` and `-k` leave of them."""
+"""The modules with collected tests, before `-m` and `-k` deselect some."""
 _SERVERS = {
     "postgres_server",
     "durable_postgres_server",

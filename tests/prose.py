@@ -113,7 +113,7 @@ def markdown_paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
 
 def outside_code(text: str) -> Iterator[str]:
-    """The lines of a page; those of fenced blocks are empty."""
+    """Yield the lines of a page. A line of a fenced block is empty."""
     fenced = False
     for row in text.splitlines():
         fence = row.lstrip().startswith("```")

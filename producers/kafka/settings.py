@@ -65,7 +65,7 @@ class KafkaSettings(DeliverySettings):
     With "fail" the stream fails until somebody has decided. The number of messages is logged in any case."""
 
     schema_registry_url: OptionalText = None
-    """The registry in which `decode="avro"`, `"jsonschema"` and `"protobuf"` look schemas up. Triggers read the three
+    """The schema registry for `decode="avro"`, `"jsonschema"` and `"protobuf"`. Triggers read the three
     registry keys."""
     schema_registry_username: OptionalText = None
     schema_registry_password: OptionalText = field(default=None, repr=False)

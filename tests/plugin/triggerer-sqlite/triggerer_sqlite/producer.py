@@ -1,4 +1,4 @@
-"""Reads a queue: what it has leased is renewed while it is in flight, and deleted when it is done."""
+"""Reads a queue. Renews the lease of each message in flight, and deletes a message once it is done."""
 
 import sqlite3
 import uuid
