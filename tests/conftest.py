@@ -24,6 +24,7 @@ from tests.services.process import ServiceUnavailable
 from tests.services.servicebus import ServiceBusServer, open_servicebus
 from tests.services.spark import TrainedHome, train_home
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
+from tests.services.spark_jars import SparkJars, find_spark_jars
 from tests.services.stores import create_migrated_file
 from tests.tiers import is_quick
 from triggerer.observability.redaction import forget_secrets
@@ -124,6 +125,15 @@ def trained_home(tmp_path_factory: pytest.TempPathFactory) -> TrainedHome:
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     try:
         return train_home(shared)
+    except ServiceUnavailable as absent:
+        skip_or_fail(str(absent))
+
+
+@pytest.fixture(scope="session")
+def spark_jars() -> SparkJars:
+    """Jars for Spark's Kafka source, Delta, Iceberg and PostgreSQL; skips or fails where Maven cannot get them."""
+    try:
+        return find_spark_jars()
     except ServiceUnavailable as absent:
         skip_or_fail(str(absent))
 

@@ -61,6 +61,16 @@ def find_program(name: str) -> JavaProgram:
 
 
 @cache
+def find_jars(name: str) -> Path:
+    """The folder with the jars that `<name>/pom.xml` names; as `find_program` for the rest.
+
+    Raises:
+        ServiceUnavailable: They are not cached, and Maven is missing or could not get them.
+    """
+    return _find(name, "copy-dependencies")
+
+
+@cache
 def find_unpacked(name: str) -> Path:
     """Where the archives are unpacked that `<name>/pom.xml` names; as `find_program` for the rest.
 
