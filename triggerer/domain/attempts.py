@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from triggerer.domain.outputs import output_token
 from triggerer.domain.runs import RunState, TaskState
 
 
@@ -40,7 +41,8 @@ class Repeat:
     kept: Mapping[str, TaskState] = field(default_factory=dict)
     """The final state by task id. A kept task runs again only if another task needs its return value."""
     cleared: Mapping[str, int] = field(default_factory=dict)
-    """The number of times that each task was cleared, by task id. Each clearing gives its outlets new events."""
+    """The number of times that each task was cleared, by task id. Each clearing gives its outlets new events, and its
+    output a new token."""
     after_attempt: int = 0
     """The run's attempts before the repeat. They do not count as deaths of an executor."""
 
@@ -72,6 +74,11 @@ class RunOrder(RunDetails):
     def calls_back(self, state: RunState) -> bool:
         """True if the DAG has callbacks for this state."""
         return self.callbacks is not None and state in self.callbacks.split(",")
+
+    def output_token(self, task_id: str) -> str:
+        """Return the identity of a task's output: equal in every attempt, until somebody clears the task."""
+        repetition = self.repeat.cleared.get(task_id, 0)
+        return output_token(self.dag_id, self.run_id, task_id, repetition)
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> RunOrder:

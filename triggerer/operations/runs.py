@@ -103,7 +103,9 @@ async def clear_run(
         # This includes tasks that the file no longer has.
         kept = {}
     counts = dict(run.repeat.cleared)
-    for task_id in cleared:
+    # A task that the file lacks at the moment may come back; its next output must not pass for the former one.
+    gone = set() if tasks else {*run.tasks, *counts}
+    for task_id in cleared | gone:
         counts[task_id] = counts.get(task_id, 0) + 1
     await _queue(session, dag_id, run, Repeat(kept, counts, run.attempt))
     return [task_id for task_id in names if task_id in cleared]

@@ -182,7 +182,8 @@ async def _begin_key(session: AsyncSession, backfill: Backfill, dag: Dag, key: B
 
 async def _repeat(session: AsyncSession, backfill: Backfill, existing: LockedRun) -> int:
     """Queue an ended run again from its beginning, with the backfill's parameters; return its primary key."""
-    names = {*existing.tasks, *(task["task_id"] for task in existing.definition)}
+    defined = (task["task_id"] for task in existing.definition)
+    names = {*existing.tasks, *existing.repeat.cleared, *defined}
     counts = {name: existing.repeat.cleared.get(name, 0) + 1 for name in names}
     await queue_again(session, existing.pk, Repeat({}, counts, existing.attempt))
     if backfill.params:

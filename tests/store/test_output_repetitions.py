@@ -1,0 +1,83 @@
+"""What begins a new repetition of a task's output: a clearing does, a retry does not, also after several of each."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import select, update
+
+from tests.store.seeding import add_dag
+from triggerer.domain.attempts import Repeat
+from triggerer.operations.runs import clear_run, retry_run
+from triggerer.store.database.transactions import Database
+from triggerer.store.schema.models import Dag, DagRun, TaskRun
+
+TASKS = [{"task_id": "a", "upstream": []}, {"task_id": "b", "upstream": ["a"]}]
+
+
+async def _add_run(database: Database) -> None:
+    await add_dag(database, "d", None, tasks=TASKS)
+    async with database.transaction() as session:
+        now = datetime.now(UTC)
+        values = {"dag_id": "d", "run_id": "r", "run_type": "manual", "state": "queued"}
+        session.add(DagRun(**values, run_after=now, queued_at=now))
+
+
+async def _end(database: Database, **states: str) -> None:
+    """End the run's attempt, with these states of its tasks."""
+    async with database.transaction() as session:
+        run = (await session.scalars(select(DagRun))).one()
+        failed = "failed" in states.values()
+        run.state, run.attempt = "failed" if failed else "success", run.attempt + 1
+        for task_id, state in states.items():
+            await session.merge(TaskRun(run_pk=run.id, task_id=task_id, state=state))
+
+
+async def _repetitions(database: Database) -> dict[str, int]:
+    async with database.reading() as session:
+        again = (await session.scalars(select(DagRun.again))).one()
+    return dict(Repeat.from_json(again).cleared)
+
+
+async def _retry(database: Database) -> dict[str, int]:
+    async with database.transaction() as session:
+        await retry_run(session, "d", "r")
+    return await _repetitions(database)
+
+
+async def _clear(database: Database, *tasks: str) -> dict[str, int]:
+    async with database.transaction() as session:
+        await clear_run(session, "d", "r", tasks=tasks)
+    return await _repetitions(database)
+
+
+async def test_clearings_are_counted_by_task_and_retries_keep_the_count(database: Database) -> None:
+    await _add_run(database)
+    await _end(database, a="success", b="failed")
+    assert await _retry(database) == {}
+    await _end(database, a="success", b="success")
+    assert await _clear(database) == {"a": 1, "b": 1}
+    await _end(database, a="failed", b="upstream_failed")
+    assert await _retry(database) == {"a": 1, "b": 1}
+    await _end(database, a="success", b="failed")
+    assert await _retry(database) == {"a": 1, "b": 1}
+    await _end(database, a="success", b="failed")
+    assert await _clear(database, "b") == {"a": 1, "b": 2}
+    await _end(database, a="success", b="success")
+    assert await _clear(database, "a") == {"a": 2, "b": 3}
+    await _end(database, a="success", b="failed")
+    assert await _retry(database) == {"a": 2, "b": 3}
+    await _end(database, a="success", b="success")
+    assert await _clear(database) == {"a": 3, "b": 4}
+
+
+async def test_a_task_that_its_file_lacks_for_a_while_is_cleared_with_the_run(
+    database: Database,
+) -> None:
+    await _add_run(database)
+    await _end(database, a="success", b="success")
+    async with database.transaction() as session:
+        await session.execute(update(Dag).values(tasks=TASKS[:1]))
+    assert await _clear(database) == {"a": 1, "b": 1}
+    await _end(database, a="success")
+    assert await _clear(database) == {"a": 2, "b": 2}
