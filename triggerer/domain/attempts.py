@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from triggerer.domain.launches import FormerLaunch
 from triggerer.domain.outputs import output_token
 from triggerer.domain.runs import RunState, TaskState
 
@@ -70,6 +71,12 @@ class RunOrder(RunDetails):
     repeat: Repeat = field(default_factory=Repeat)
     callbacks: str | None = None
     """The run states after which the DAG has callbacks, such as `success,failed`; None: no callbacks."""
+    epoch: int = 0
+    """Grows with each claim of the run. The store refuses reports of an older epoch."""
+    tag: str = ""
+    """The name by which the attempt is found elsewhere, see `triggerer.domain.launches.attempt_tag`."""
+    former: tuple[FormerLaunch, ...] = ()
+    """The launches of former attempts that may still work. They must be gone before the user's code begins."""
 
     def calls_back(self, state: RunState) -> bool:
         """True if the DAG has callbacks for this state."""
@@ -84,6 +91,7 @@ class RunOrder(RunDetails):
     def from_json(cls, document: dict[str, Any]) -> RunOrder:
         values = dict(document)
         values["repeat"] = Repeat.from_json(values["repeat"])
+        values["former"] = tuple(map(FormerLaunch.from_json, values["former"]))
         for name in _INSTANTS:
             values[name] = _instant(values[name])
         return cls(**values)

@@ -311,7 +311,11 @@ class Slot:
                         report = frame["report"]
                         self.result_writer.submit_nowait(
                             AttemptUpdate(
-                                order, report.tasks, report.end, is_unloaded=report.is_unloaded
+                                order,
+                                report.tasks,
+                                report.end,
+                                is_unloaded=report.is_unloaded,
+                                is_blocked=report.is_blocked,
                             )
                         )
                         if report.end is not None:
@@ -321,6 +325,10 @@ class Slot:
                         self._timers.follow(order, frame["start"], self.settings.timeout_grace)
                     case "waiting":
                         self._record_wait(order, frame["wait"])
+                    case "launch":
+                        self.result_writer.submit_nowait(
+                            AttemptUpdate(order, launches=(frame["launch"],))
+                        )
                     case "query":
                         worker.tasks.start_soon(self._answer, worker, order, frame)
                     case "spark":

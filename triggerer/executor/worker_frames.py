@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from triggerer.domain.attempts import Wait
+from triggerer.domain.launches import Launch
 from triggerer.processes.ipc import MalformedFrame
 from triggerer.worker.protocol import RunReport, TaskStart
 
@@ -52,6 +53,14 @@ class WaitingFrame(TypedDict):
     wait: Wait
 
 
+class LaunchFrame(TypedDict):
+    """The run has launched something outside its process, or knows more about it now."""
+
+    type: Literal["launch"]
+    run: int
+    launch: Launch
+
+
 class CalledFrame(TypedDict):
     """The callbacks of the order `callback` were called."""
 
@@ -83,6 +92,7 @@ Frame = (
     | WarmedFrame
     | StartedFrame
     | WaitingFrame
+    | LaunchFrame
     | ResultsFrame
     | CalledFrame
     | QueryFrame

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.dags import DAG
+from triggerer.domain.launches import Launch
 from triggerer.domain.runs import RunState
 from triggerer.errors import TriggererError
 from triggerer.plugins.dag_file import LoadedFile, load_dag_file
@@ -86,6 +87,7 @@ class WorkerContext:
     output: Output
     on_start: Callable[[int, TaskStart], None]
     on_wait: Callable[[int, Wait], None]
+    on_launch: Callable[[int, Launch], None]
     report: Callable[[int, RunReport], None]
 
 

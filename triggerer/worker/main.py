@@ -60,6 +60,7 @@ class Worker:
             output=output,
             on_start=self._reporter.started,
             on_wait=self._on_wait,
+            on_launch=self._reporter.launch,
             report=self._reporter.report,
         )
 

@@ -3,8 +3,9 @@
 To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `release` (give the session's executors to
 others), `callback` (a `CallbackOrder`), `reply` (to `query`).
 From the worker: `ready` (it accepts orders), `spark` (whether its session is open now), `started` (a `TaskStart`,
-unless the task ends at once), `waiting` (a `Wait`), `results` (a `RunReport`), `called` (after `callback`), `query`
-(for a page of events; `reply` has the query's number). Every message is an object with `type`. Instants are ISO 8601
+unless the task ends at once), `waiting` (a `Wait`), `launch` (a `Launch` has changed), `results` (a `RunReport`),
+`called` (after `callback`), `query` (for a page of events; `reply` has the query's number). The query `launch` stores
+an intent: the reply comes once the `Launch` is stored. Every message is an object with `type`. Instants are ISO 8601
 text.
 """
 
@@ -40,6 +41,8 @@ class RunReport:
     end: RunEnd | None
     is_unloaded: bool = False
     """True: the file does not load and its runs are held, so the run is queued again. `end` has the reason."""
+    is_blocked: bool = False
+    """True: nobody can tell whether a former attempt still works, so the run is queued again. `end` has the reason."""
     retire: bool = False
     """True: the worker exits now, because a part of it, such as its Spark session, must not be used again."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from triggerer.domain.launches import Launch
 from triggerer.processes.ipc import ChildChannel
 from triggerer.worker.protocol import RunReport, TaskStart, message
 
@@ -22,6 +23,9 @@ class Reporter:
 
     def started(self, run_pk: int, start: TaskStart) -> None:
         self.send(message("started", run=run_pk, start=start))
+
+    def launch(self, run_pk: int, launch: Launch) -> None:
+        self.send(message("launch", run=run_pk, launch=launch))
 
     def report(self, run_pk: int, report: RunReport) -> None:
         self.send(message("results", run=run_pk, report=report))

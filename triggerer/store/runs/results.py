@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
+from triggerer.domain.launches import Launch
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row
@@ -27,6 +28,10 @@ class AttemptUpdate:
     wait: Wait | None = None
     is_unloaded: bool = False
     """True if the run has not begun because its file does not load. It is held if possible; otherwise it ends."""
+    launches: tuple[Launch, ...] = ()
+    """What is new about launches, in order."""
+    is_blocked: bool = False
+    """True if the run has not begun because a former attempt may still work. It is held if possible."""
 
 
 @dataclass(frozen=True, slots=True)

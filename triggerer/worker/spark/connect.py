@@ -12,12 +12,14 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from triggerer.config import SparkSettings
+from triggerer.domain.launches import session_id_of
 from triggerer.errors import SubmitFailed
 from triggerer.worker.spark.reachability import (
     Endpoint,
     connect_endpoint,
     is_reachable,
     require_reachable,
+    with_session,
     without_parameters,
 )
 from triggerer.worker.spark.settings import reason_of
@@ -33,9 +35,12 @@ _endpoints: WeakKeyDictionary[SparkSession, Endpoint] = WeakKeyDictionary()
 _log = structlog.get_logger(__name__)
 
 
-def open_connect(settings: SparkSettings) -> SparkSession:
+def open_connect(settings: SparkSettings, *, tag: str | None = None) -> SparkSession:
     """Open a separate session on the server. The server decides the application's name.
 
+    Args:
+        tag: The session gets the id that belongs to this tag, and its operations carry the tag, so that another
+            process can find and end them.
     Raises:
         SubmitFailed: The client is not installed, or the server does not answer or refuses.
     """
@@ -53,13 +58,16 @@ def open_connect(settings: SparkSettings) -> SparkSession:
     endpoint = connect_endpoint(remote)
     require_reachable(f"The Spark Connect server {shown}", [endpoint])
     try:
-        session = SparkSession.builder.remote(remote).create()
+        address = remote if tag is None else with_session(remote, session_id_of(tag))
+        session = SparkSession.builder.remote(address).create()
         with _without_retries(session):
             # This call is the first to reach the server.
             session.version  # noqa: B018
     except Exception as error:
         os.environ.pop(_MODE_VARIABLE, None)
         raise SubmitFailed(f"{shown} gave no session: {reason_of(error)}") from error
+    if tag is not None:
+        session.addTag(tag)
     for key, value in settings.conf.items():
         _configure(session, key, value)
     _endpoints[session] = endpoint

@@ -66,6 +66,13 @@ def without_parameters(remote: str) -> str:
     return re.sub(r";.*", ";...", remote)
 
 
+def with_session(remote: str, session_id: str) -> str:
+    """Return the URL of the server, for the session with this id."""
+    address, _, parameters = remote.removeprefix("sc://").partition("/")
+    kept = [one for one in parameters.split(";") if one and not one.startswith("session_id=")]
+    return f"sc://{address}/;{';'.join([*kept, f'session_id={session_id}'])}"
+
+
 def is_reachable(endpoint: Endpoint) -> bool:
     """Return whether the address accepts a connection now."""
     return not _refusal(endpoint)

@@ -1,0 +1,98 @@
+"""What an attempt starts outside its own process, such as a session of Spark Connect, and how it is found again.
+
+A launch is found by its tag. The tag follows from the attempt, so it is known even if the attempt died before it could
+report anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+from triggerer.domain.attempt_states import AttemptState
+
+WORKER: Final = "worker"
+"""The launcher of an attempt whose work ends with its worker process."""
+CONNECT: Final = "connect"
+"""The launcher of a session on a Spark Connect server, which works on without its client."""
+
+_SESSIONS: Final = UUID("2f8c1a52-6f6e-4f0b-9a57-3f1f6f6d2b1e")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is known now about one launch of the present attempt."""
+
+    tag: str
+    """Unique: see `attempt_tag` and `task_tag`."""
+    launcher: str
+    """The name of its `triggerer.worker.launchers.Launcher`."""
+    state: AttemptState
+    at: datetime
+    """When this was seen."""
+    task_id: str | None = None
+    """The task that it works for. None: the whole attempt."""
+    place: str | None = None
+    """The address of the server or the cluster where it works, without secrets."""
+    external_id: str | None = None
+    """Its id in its place, such as the id of an application or a session."""
+    link: str | None = None
+    """The address of a page about it."""
+    reason: str | None = None
+    """Why it is in this state, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormerLaunch:
+    """A launch of a former attempt that may still work."""
+
+    tag: str
+    launcher: str
+    attempt: int
+    """The number of the former attempt."""
+    state: AttemptState
+    task_id: str | None = None
+    place: str | None = None
+    external_id: str | None = None
+    link: str | None = None
+    unknown_since: datetime | None = None
+    """Since when nobody can tell whether it works."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> FormerLaunch:
+        since = document["unknown_since"]
+        return cls(
+            **{
+                **document,
+                "state": AttemptState(document["state"]),
+                "unknown_since": None if since is None else datetime.fromisoformat(since),
+            }
+        )
+
+
+def attempt_tag(executor: str, run_pk: int, attempt: int, epoch: int) -> str:
+    """Return the tag of an attempt. No other attempt of any installation has it."""
+    return f"triggerer-{tag_of_instance(executor)}-{run_pk}-{attempt}-{epoch}"
+
+
+def task_tag(tag: str, task_id: str, try_number: int) -> str:
+    """Return the tag of something that a try of a task launches, from the tag of the attempt.
+
+    Task ids may have characters that no tag of YARN may have, so a digest stands for the id.
+    """
+    digest = hashlib.sha256(task_id.encode()).hexdigest()[:8]
+    return f"{tag}-{digest}-{try_number}"
+
+
+def tag_of_instance(executor: str) -> str:
+    """Return the part of an instance's id that no other instance has."""
+    return executor.rsplit(":", 1)[-1]
+
+
+def session_id_of(tag: str) -> str:
+    """Return the id of the Connect session that belongs to a tag."""
+    return str(uuid5(_SESSIONS, tag))

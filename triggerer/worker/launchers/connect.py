@@ -1,0 +1,140 @@
+"""Sessions on a Spark Connect server. The server works on for a client that is gone, until the session is released.
+
+A session's id follows from its tag, so another process can open the session of a dead client and release it. The server
+refuses a released id from then on. So a client that was cut off, and is alive, can begin nothing more.
+
+Source: tried with PySpark 4.1 and 4.3, see tests/worker/launchers/test_connect_fence.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.launches import CONNECT, session_id_of
+from triggerer.worker.launchers.protocol import (
+    Absent,
+    Ended,
+    Handle,
+    Intent,
+    Running,
+    Sighting,
+    Unknown,
+)
+from triggerer.worker.spark.reachability import (
+    connect_endpoint,
+    is_reachable,
+    with_session,
+    without_parameters,
+)
+from triggerer.worker.spark.settings import reason_of
+
+if TYPE_CHECKING:
+    from triggerer.config import SparkSettings
+
+_ANSWER_S: Final = 10.0
+"""A server that needs longer for one answer counts as silent."""
+_SESSION_CLOSED: Final = "INVALID_HANDLE.SESSION_CLOSED"
+_LOOK_EVERY_S: Final = 1.0
+
+
+class ConnectLauncher:
+    """Opens a session under the id that belongs to a tag, and closes sessions of others. See `Launcher`."""
+
+    name = CONNECT
+    can_reattach = False
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._remote = settings.remote or ""
+        self._shown = without_parameters(self._remote)
+
+    def launch(self, intent: Intent) -> Handle:
+        from triggerer.worker.spark.connect import open_connect
+
+        open_connect(self._settings, tag=intent.tag)
+        return self._handle(intent.tag)
+
+    def find(self, tag: str, external_id: str | None = None) -> Sighting:
+        """Look for the session. The server cannot be asked without opening it, so an open session counts as running."""
+
+        def answer(client: Any) -> Sighting:
+            client.get_configs("spark.app.name")
+            return Running(self._handle(tag))
+
+        return self._ask(tag, answer)
+
+    def stop(self, handle: Handle) -> Sighting:
+        """Interrupt all operations of the session, and release it."""
+
+        def answer(client: Any) -> Sighting:
+            interrupted = set(client.interrupt_tag(handle.tag)) | set(client.interrupt_all())
+            client.release_session()
+            if not interrupted:
+                return Ended(handle, AttemptState.LOST, "its session had nothing under way")
+            operations = "operation" if len(interrupted) == 1 else "operations"
+            return Ended(
+                handle,
+                AttemptState.KILLED,
+                f"{len(interrupted)} {operations} stopped on {self._shown}",
+            )
+
+        return self._ask(handle.tag, answer)
+
+    def watch(self, handle: Handle) -> Iterator[Sighting]:
+        last = None
+        while not isinstance(last, Ended | Absent):
+            sighting = self.find(handle.tag)
+            if sighting != last:
+                last = sighting
+                yield sighting
+            time.sleep(_LOOK_EVERY_S)
+
+    def _handle(self, tag: str) -> Handle:
+        return Handle(tag, session_id_of(tag))
+
+    def _ask(self, tag: str, answer: Callable[[Any], Sighting]) -> Sighting:
+        """Open the session of this tag and ask the server, within a limited time."""
+        if not is_reachable(connect_endpoint(self._remote)):
+            return Unknown(f"the Spark Connect server {self._shown} does not answer")
+        answers: list[Sighting] = []
+
+        def ask() -> None:
+            try:
+                answers.append(self._ask_now(tag, answer))
+            except Exception as error:  # noqa: BLE001 - whatever the client raises, nobody can tell
+                reason = reason_of(error)
+                answers.append(Unknown(f"the Spark Connect server {self._shown} said: {reason}"))
+
+        # A server that hangs accepts connections and never answers, and the client has no deadline of its own.
+        asking = threading.Thread(target=ask, name="connect-fence", daemon=True)
+        asking.start()
+        asking.join(_ANSWER_S)
+        if not answers:
+            return Unknown(
+                f"the Spark Connect server {self._shown} gave no answer within {_ANSWER_S:g} s"
+            )
+        return answers[0]
+
+    def _ask_now(self, tag: str, answer: Callable[[Any], Sighting]) -> Sighting:
+        client = _client(with_session(self._remote, session_id_of(tag)))
+        try:
+            return answer(client)
+        except Exception as error:
+            if _SESSION_CLOSED in str(error):
+                return Absent()
+            raise
+        finally:
+            client.close()
+
+
+def _client(remote: str) -> Any:
+    """Return a client without a session object, which would become this process's own session."""
+    from pyspark.sql.connect.client import SparkConnectClient
+
+    client: Any = SparkConnectClient(remote)
+    client.set_retry_policies([])
+    return client
