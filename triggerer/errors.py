@@ -105,6 +105,21 @@ class UnknownWatcher(UnknownName):
         self.watcher = watcher
 
 
+class UnknownMessage(TriggererError):
+    """No message with this id is parked: it was replayed, discarded, or never parked."""
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self.ids = sorted(ids)
+        numbers = ", ".join(map(str, self.ids))
+        one = len(self.ids) == 1
+        super().__init__(
+            f"no message {numbers} is parked"
+            if one
+            else f"no message with these numbers is parked: {numbers}",
+            hint="triggerer watchers parked list",
+        )
+
+
 class MoveRefused(TriggererError):
     """The state of a run, a backfill, a DAG or an asset does not allow the request. Nothing was changed."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from tests.actors import TESTER
 from tests.executor.conftest import House
 from triggerer.domain.runs import RunState
 from triggerer.errors import DagError, MoveRefused, UnknownRun
@@ -52,12 +53,12 @@ async def _failed(house: House) -> tuple[DagRun, Path]:
 
 async def _retry(house: House, run: DagRun) -> None:
     async with house.database.transaction() as session:
-        await retry_run(session, run.dag_id, run.run_id)
+        await retry_run(session, TESTER, run.dag_id, run.run_id)
 
 
 async def _clear(house: House, run: DagRun, *tasks: str) -> list[str]:
     async with house.database.transaction() as session:
-        return await clear_run(session, run.dag_id, run.run_id, tasks=tasks)
+        return await clear_run(session, TESTER, run.dag_id, run.run_id, tasks=tasks)
 
 
 def _executed(house: House, run: DagRun) -> list[str]:
@@ -152,7 +153,7 @@ async def test_a_run_that_has_not_ended_or_has_succeeded_is_not_retried(house: H
         await _clear(house, run, "nothing")
     with pytest.raises(UnknownRun):
         async with house.database.transaction() as session:
-            await retry_run(session, "d", "nobody")
+            await retry_run(session, TESTER, "d", "nobody")
     async with house.database.transaction() as session:
         await session.execute(update(Dag).values(is_stale=True))
     with pytest.raises(DagError, match="is gone from its file"):

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 from sqlalchemy import delete, select, update
 
+from tests.actors import TESTER
 from tests.properties.partition_model import ModelDag, ModelEvent, Spec
 from tests.properties.partition_plays import Drawn, Step, schedule_of
 from tests.properties.set_clocks import Clock, PostgresClock, SqliteClock
@@ -164,7 +165,7 @@ class Play:
                 is_old = row.queued_at < before and row.run_after < before
                 run.is_deleted = is_old and not dag.is_needed(run)
                 gone += run.is_deleted
-        cleaned = await clean(self.database, before, ack_timeout=timedelta(minutes=5))
+        cleaned = await clean(self.database, TESTER, before, ack_timeout=timedelta(minutes=5))
         assert cleaned.runs == gone, self.dags
         await self._compare()
 
@@ -184,7 +185,7 @@ class Play:
                     await return_to_queue(session, [dag_id])
                 case "delete":
                     dag.delete(more[0])
-                    await delete_queued_events(session, dag=dag_id, asset=more[0])
+                    await delete_queued_events(session, TESTER, dag=dag_id, asset=more[0])
                 case _:
                     raise AssertionError(f"the plays draw an unknown step: {what}")
 

@@ -15,6 +15,7 @@ import time_machine
 from hypothesis import HealthCheck, example, given, settings
 from sqlalchemy import Interval, String, cast, delete, literal, select, update
 
+from tests.actors import TESTER
 from tests.properties.scheduling_model import HOUR, DagSpec, ModelDag, Needs, names_in
 from tests.properties.three_assets import THREE, fresh_copy
 from tests.store.seeding import add_dag, emit, runs_of
@@ -180,7 +181,7 @@ class Play:
     async def clean(self, before: datetime) -> None:
         """Clean, and check that only ended runs without waiting events are deleted. Decisions may not change."""
         kept = {dag_id: await runs_of(self.database, dag_id) for dag_id in self.dags}
-        cleaned = await clean(self.database, before, ack_timeout=HOUR)
+        cleaned = await clean(self.database, TESTER, before, ack_timeout=HOUR)
         self.cleaned_before = max(self.cleaned_before, before)
         for dag_id, dag in self.dags.items():
             left = {run.id for run in await runs_of(self.database, dag_id)}

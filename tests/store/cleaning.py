@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import func, select, update
 
+from tests.actors import TESTER
 from tests.store.scheduling import now_of
 from tests.store.seeding import NOW, events_in
 from triggerer.domain.runs import RunState, RunType
@@ -33,7 +34,7 @@ async def age(database: Database) -> None:
 async def cleaned(database: Database, *, days: int = 30, **options: Any) -> Cleaned:
     """Delete data older than this number of days."""
     before = await now_of(database) - days * DAY
-    return await clean(database, before, ack_timeout=timedelta(seconds=300), **options)
+    return await clean(database, TESTER, before, ack_timeout=timedelta(seconds=300), **options)
 
 
 async def count(database: Database, table: type[Base]) -> int:

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tests.actors import TESTER
 from tests.store.seeding import add_asset, add_dag, asset_json, runs_of
 from triggerer.domain.backfills import MOST_INTERVALS, Reprocess, Step, runs_between, step_for
 from triggerer.domain.runs import RunState
@@ -51,7 +52,7 @@ def day(number: int) -> datetime:
 
 async def _start(database: Database, first: int, last: int, **options: Any) -> BackfillView:
     async with database.transaction() as session:
-        return await start_backfill(session, "d", day(first), day(last), **options)
+        return await start_backfill(session, TESTER, "d", day(first), day(last), **options)
 
 
 async def _plan(database: Database, first: int, last: int, **options: Any) -> list[PlannedInterval]:
@@ -211,7 +212,7 @@ async def test_a_cancelled_backfill_leaves_nothing_queued_neither_new_nor_cleare
             update(DagRun).where(DagRun.logical_date == day(3)).values(state="running")
         )
     async with daily.transaction() as session:
-        cancelled = await cancel_backfill(session, started.id)
+        cancelled = await cancel_backfill(session, TESTER, started.id)
     assert (cancelled.state, cancelled.intervals) == ("cancelled", {"started": 4, "cancelled": 5})
     assert cancelled.runs == {"cancelled": 3, "running": 1}
     await _end(daily, 3)
@@ -220,9 +221,9 @@ async def test_a_cancelled_backfill_leaves_nothing_queued_neither_new_nor_cleare
     assert len(await runs_of(daily, "d")) == 4
     async with daily.transaction() as session:
         with pytest.raises(MoveRefused, match="has ended: cancelled"):
-            await cancel_backfill(session, started.id)
+            await cancel_backfill(session, TESTER, started.id)
         with pytest.raises(MoveRefused, match="no backfill 99"):
-            await cancel_backfill(session, 99)
+            await cancel_backfill(session, TESTER, 99)
 
 
 async def test_backfills_are_listed_by_their_dag_its_assets_and_their_state(
@@ -232,12 +233,12 @@ async def test_backfills_are_listed_by_their_dag_its_assets_and_their_state(
     both = {"either": {**DAILY, "assets": asset_json("a")}}
     await add_dag(daily, "e", both, assets=[1], is_paused=True)
     async with daily.transaction() as session:
-        done = await start_backfill(session, "d", day(1), day(1))
-        of_e = await start_backfill(session, "e", day(1), day(2))
+        done = await start_backfill(session, TESTER, "d", day(1), day(1))
+        of_e = await start_backfill(session, TESTER, "e", day(1), day(2))
     await _end(daily, 1)
     running = await _start(daily, 3, 3)
     async with daily.transaction() as session:
-        await cancel_backfill(session, of_e.id)
+        await cancel_backfill(session, TESTER, of_e.id)
 
     async def listed(**filters: Any) -> list[int]:
         async with daily.reading() as session:
@@ -288,17 +289,21 @@ async def test_an_impossible_backfill_is_refused(daily: Database) -> None:
     await add_dag(daily, "by_hand", None)
     async with daily.transaction() as session:
         with pytest.raises(UnknownDag):
-            await start_backfill(session, "nobody", day(1), day(2))
+            await start_backfill(session, TESTER, "nobody", day(1), day(2))
         with pytest.raises(DagError, match="has no timetable"):
-            await start_backfill(session, "by_hand", day(1), day(2))
+            await start_backfill(session, TESTER, "by_hand", day(1), day(2))
         with pytest.raises(DagError, match="range is empty"):
-            await start_backfill(session, "d", day(2), day(1))
+            await start_backfill(session, TESTER, "d", day(2), day(1))
         with pytest.raises(DagError, match="no run that is due"):
             await start_backfill(
-                session, "d", datetime(2100, 1, 1, tzinfo=UTC), datetime(2100, 2, 1, tzinfo=UTC)
+                session,
+                TESTER,
+                "d",
+                datetime(2100, 1, 1, tzinfo=UTC),
+                datetime(2100, 2, 1, tzinfo=UTC),
             )
         with pytest.raises(DagError, match="at least 1"):
-            await start_backfill(session, "d", day(1), day(2), max_active=0)
+            await start_backfill(session, TESTER, "d", day(1), day(2), max_active=0)
         assert await session.scalar(select(func.count()).select_from(DagRun)) == 0
 
 

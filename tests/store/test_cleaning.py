@@ -9,6 +9,7 @@ import anyio
 import pytest
 from sqlalchemy import func, select, update
 
+from tests.actors import TESTER
 from tests.store.cleaning import AGES, DAY, age, by_hand, cleaned, count, events, run_once
 from tests.store.partitions import HOURS, daily, emit_keys
 from tests.store.scheduling import end, now_of, one_asset, renewed, set_columns, timed
@@ -234,7 +235,7 @@ async def test_a_run_that_is_repeated_at_this_moment_stays(
     async def and_repeat(session: Any, run_pks: Any) -> Any:
         counts = await count_events(session, run_pks)
         async with database.transaction() as writing:
-            await clear_run(writing, "report", first.run_id)
+            await clear_run(writing, TESTER, "report", first.run_id)
         return counts
 
     monkeypatch.setattr(cleaning, "count_events", and_repeat)
@@ -314,7 +315,7 @@ async def test_a_backfill_goes_with_its_last_run_once_it_is_done(database: Datab
     await timed(database, "d", OnTime(CronDataIntervalTimetable("@daily", timezone="UTC")))
     await run_once(database)
     async with database.transaction() as session:
-        await start_backfill(session, "d", start, start + 3 * DAY, max_active=2)
+        await start_backfill(session, TESTER, "d", start, start + 3 * DAY, max_active=2)
     await BackfillRunner(database).run_once()
     await age(database)
     async with database.transaction() as session:

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from sqlalchemy import insert, select, text, update
 
+from tests.actors import TESTER
 from tests.run_orders import order
 from tests.store.cleaning import AGES, age, cleaned, count, run_once
 from tests.store.explaining import working
@@ -110,7 +111,7 @@ async def test_a_run_with_the_id_of_one_that_is_gone_emits_its_events(database: 
 async def test_a_backfill_of_keys_goes_with_its_last_run(database: Database) -> None:
     await daily(database)
     async with database.transaction() as session:
-        await start_key_backfill(session, "daily", ["2026-03-10", "2026-03-11"])
+        await start_key_backfill(session, TESTER, "daily", ["2026-03-10", "2026-03-11"])
         await create_manual_run(session, "daily")
     await age(database)
     async with database.transaction() as session:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from tests.actors import TESTER
 from tests.store.cleaning import count
 from tests.store.partitions import asset as partitioned_asset
 from tests.store.partitions import emit_keys, partitioned
@@ -75,7 +76,7 @@ async def test_an_undeclared_asset_goes_with_its_events_and_nothing_else_does(
         session.add(Watcher(id=1, asset_id=1, name="w", trigger_id=None, path="d", updated_at=NOW))
     await emit(database, 1, 7)
     (kept,) = await emit(database, 2)
-    deleted = await delete_asset(database, "x-test://gone")
+    deleted = await delete_asset(database, TESTER, "x-test://gone")
     assert (deleted.asset_name, deleted.asset_events, deleted.queued_events) == ("gone", 7, 0)
     assert [row.id for row in await events_in(database)] == [kept]
     assert [row.name for row in await rows(database, Asset)] == ["stays"]
@@ -84,7 +85,7 @@ async def test_an_undeclared_asset_goes_with_its_events_and_nothing_else_does(
 
 async def test_an_asset_that_is_not_there_is_unknown(database: Database) -> None:
     with pytest.raises(UnknownAsset, match="no asset 'nope'"):
-        await delete_asset(database, "nope")
+        await delete_asset(database, TESTER, "nope")
 
 
 async def test_the_deletion_of_an_asset_in_use_is_refused_and_names_its_user(
@@ -95,7 +96,7 @@ async def test_the_deletion_of_an_asset_in_use_is_refused_and_names_its_user(
 
     async def refused() -> str:
         with pytest.raises(MoveRefused) as raised:
-            await delete_asset(database, "a", with_queued=True)
+            await delete_asset(database, TESTER, "a", with_queued=True)
         assert raised.value.hint
         assert await count_events(database) == 1
         return raised.value.message
@@ -138,10 +139,10 @@ async def test_queued_events_are_deleted_only_if_the_user_says_so(database: Data
     (kept,) = await emit(database, 2)
     await _stale(database, "d")
     with pytest.raises(MoveRefused, match="events of the asset 'a' wait for DAGs: 5 in") as raised:
-        await delete_asset(database, "a")
+        await delete_asset(database, TESTER, "a")
     assert "--with-queued" in str(raised.value.hint)
     assert await count_events(database) == 6
-    deleted = await delete_asset(database, "a", with_queued=True)
+    deleted = await delete_asset(database, TESTER, "a", with_queued=True)
     assert (deleted.asset_events, deleted.queued_events) == (5, 5)
     assert await queue_of(database, "d") == [(kept, None)]
 
@@ -154,9 +155,9 @@ async def test_an_event_in_a_run_that_has_not_ended_keeps_its_asset(database: Da
     await _stale(database, "d")
     (run,) = await runs_of(database, "d")
     with pytest.raises(MoveRefused, match=f"{run.run_id[:15]}.* has events of the asset 'a'"):
-        await delete_asset(database, "a", with_queued=True)
+        await delete_asset(database, TESTER, "a", with_queued=True)
     await end(database, run)
-    await delete_asset(database, "a")
+    await delete_asset(database, TESTER, "a")
     assert len(await runs_of(database, "d")) == 1
     assert await count(database, QueuedAssetEvent) == 0
 
@@ -169,8 +170,8 @@ async def test_events_that_wait_for_partition_keys_are_deleted_too(database: Dat
     await _stale(database, "d")
     assert await count(database, DagPartitionEvent) == 2
     with pytest.raises(MoveRefused, match="wait for DAGs: 2"):
-        await delete_asset(database, "a")
-    await delete_asset(database, "a", with_queued=True)
+        await delete_asset(database, TESTER, "a")
+    await delete_asset(database, TESTER, "a", with_queued=True)
     for table in (DagPartitionEvent, DagPartitionPart, QueuedAssetEvent):
         assert await count(database, table) == 0
 
@@ -210,7 +211,7 @@ async def test_a_stale_dag_goes_with_its_runs_and_its_tasks_events_stay(
         emitted = NewAssetEvent(1, {}, "gone/r/t/a", 0, None, "gone", "r", "t")
         await record_events(session, [emitted])
     await _stale(database, "gone")
-    deleted = await delete_dag(database, "gone")
+    deleted = await delete_dag(database, TESTER, "gone")
     assert (deleted.runs, deleted.logs, deleted.logs_elsewhere) == (5, 1, 1)
     assert not log.exists()
     assert [row.dag_id for row in await rows(database, Dag)] == ["stays"]
@@ -232,13 +233,13 @@ async def test_a_dag_that_is_not_stale_or_has_work_is_refused(database: Database
     await emit(database, 1)
     await Scheduler(database).run_once()
     with pytest.raises(MoveRefused, match=r"the DAG 'd' is not stale: d.py defines it"):
-        await delete_dag(database, "d")
+        await delete_dag(database, TESTER, "d")
     await _stale(database, "d")
     with pytest.raises(MoveRefused, match="of 'd' has not ended") as raised:
-        await delete_dag(database, "d")
+        await delete_dag(database, TESTER, "d")
     assert "runs cancel d asset_triggered__" in str(raised.value.hint)
     with pytest.raises(UnknownDag):
-        await delete_dag(database, "nope")
+        await delete_dag(database, TESTER, "nope")
     await end(database, *await runs_of(database, "d"))
-    await delete_dag(database, "d")
+    await delete_dag(database, TESTER, "d")
     assert await count(database, Dag) == 0

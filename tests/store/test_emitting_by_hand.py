@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.actors import TESTER
 from tests.store.seeding import events_in
 from tests.store.test_dag_sync import asset, file, sync
 from triggerer.errors import DagError, UnknownAsset
@@ -21,7 +22,7 @@ async def test_a_declared_asset_is_found_by_its_name_and_by_its_uri(
     declaring: Database, given: str
 ) -> None:
     async with declaring.transaction() as session:
-        event = await emit_event(session, given, {"n": 1})
+        event = await emit_event(session, TESTER, given, {"n": 1})
     assert (event["asset_name"], event["asset_uri"]) == ("orders", "s3://b/orders")
 
 
@@ -34,7 +35,7 @@ async def test_an_asset_that_nobody_declares_is_refused_with_the_nearest_declare
 ) -> None:
     with pytest.raises(UnknownAsset) as raised:
         async with declaring.transaction() as session:
-            await emit_event(session, given, {})
+            await emit_event(session, TESTER, given, {})
     said = f"no DAG file declares the asset {given!r}"
     assert raised.value.message == (said if meant is None else f"{said}; did you mean {meant}?")
     assert "--create" in str(raised.value.hint)
@@ -44,11 +45,11 @@ async def test_an_asset_that_nobody_declares_is_refused_with_the_nearest_declare
 async def test_an_asset_whose_file_has_gone_is_refused_too(declaring: Database) -> None:
     await sync(declaring, file("b.py", assets=(asset("weather", file="b.py"),)))
     async with declaring.transaction() as session:
-        await emit_event(session, "weather", {})
+        await emit_event(session, TESTER, "weather", {})
         with pytest.raises(UnknownAsset):
-            await emit_event(session, "orders", {})
+            await emit_event(session, TESTER, "orders", {})
         # It has a row, whose URI the event gets.
-        event = await emit_event(session, "orders", {}, create=True)
+        event = await emit_event(session, TESTER, "orders", {}, create=True)
     assert event["asset_uri"] == "s3://b/orders"
 
 
@@ -56,7 +57,7 @@ async def test_create_takes_an_asset_that_nobody_declares_but_no_invalid_uri(
     declaring: Database,
 ) -> None:
     async with declaring.transaction() as session:
-        event = await emit_event(session, "x-new:1", {}, create=True)
+        event = await emit_event(session, TESTER, "x-new:1", {}, create=True)
         with pytest.raises(DagError, match="ASCII"):
-            await emit_event(session, "sché", {}, create=True)
+            await emit_event(session, TESTER, "sché", {}, create=True)
     assert (event["asset_name"], event["asset_uri"]) == ("x-new:1", "x-new:1")

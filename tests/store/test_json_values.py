@@ -9,6 +9,7 @@ import orjson
 import pytest
 from sqlalchemy import inspect, select
 
+from tests.actors import TESTER
 from tests.store.seeding import FENCE, NOW, SOURCE, Event, add_asset, add_dag, record, recording
 from tests.store.test_dag_sync import asset, dag, file, rows, sync
 from triggerer.domain.watchers.stream_states import StateChange
@@ -23,11 +24,13 @@ from triggerer.store.runs.listing import list_runs
 from triggerer.store.schema.models import (
     Asset,
     AssetEvent,
+    Audit,
     Backfill,
     Base,
     Dag,
     DagFile,
     DagRun,
+    InstanceReport,
     Trigger,
     Watcher,
     WatcherPosition,
@@ -47,12 +50,20 @@ NUMBERS: dict[str, Any] = {
     "digits": 0.1 + 0.2,
     "keys": {"z": 1, "a": 2},
 }
+
+
+def _audit(**values: Any) -> Audit:
+    return Audit(at=NOW, actor="a", role="admin", via="cli", action="x.y", subject="s", **values)
+
+
 # A column's row, made of the value that it holds.
 COLUMNS: dict[str, Callable[[Any], Any]] = {
     "asset.extra": lambda value: Asset(id=5, name="a", uri="a", created_at=NOW, extra=value),
     "asset_event.extra": lambda value: AssetEvent(
         asset_id=1, extra=value, timestamp=NOW, idempotency_key="k"
     ),
+    "audit.before": lambda value: _audit(before=value),
+    "audit.after": lambda value: _audit(after=value),
     "backfill.params": lambda value: Backfill(
         dag_id="other",
         from_date=NOW,
@@ -71,6 +82,9 @@ COLUMNS: dict[str, Callable[[Any], Any]] = {
     ),
     "dag_file.warnings": lambda value: DagFile(
         path="d", parsed_at=NOW, parse_seconds=0.1, warnings=value
+    ),
+    "instance_report.report": lambda value: InstanceReport(
+        instance_id="h:1:a", version=1, report=value, reported_at=NOW
     ),
     "trigger.kwargs": lambda value: Trigger(
         id=5, digest="u", classpath="m.T", kwargs=value, stream_digest="stream"
@@ -153,7 +167,7 @@ async def test_the_state_of_a_stream_may_be_a_number(watched: Database, state: A
 async def test_a_run_has_the_numbers_that_it_was_triggered_with(database: Database) -> None:
     await add_dag(database, "d", None, params={"default": 1.0})
     async with database.transaction() as session:
-        await trigger_dag(session, "d", params=NUMBERS)
+        await trigger_dag(session, TESTER, "d", params=NUMBERS)
         (run,) = await list_runs(session, dag="d")
     assert repr(run.params) == repr({"default": 1.0} | NUMBERS)
 
@@ -172,7 +186,7 @@ async def test_params_that_the_store_would_not_give_back_are_refused(
     await add_dag(database, "d", None)
     with pytest.raises(RowRefused, match=said):
         async with database.transaction() as session:
-            await trigger_dag(session, "d", params=params)
+            await trigger_dag(session, TESTER, "d", params=params)
 
 
 async def test_a_value_that_an_orm_row_would_lose_is_refused_with_the_reason(
@@ -193,7 +207,7 @@ async def test_params_of_a_backfill_that_the_store_would_not_give_back_are_refus
     for value, said in (("x\0y", "NUL"), (2**64, "64 bits"), (float("inf"), "Infinity at p")):
         with pytest.raises(RowRefused, match=f"a param of the backfill has .*{said}"):
             async with database.transaction() as session:
-                await start_key_backfill(session, "d", ["k"], params={"p": value})
+                await start_key_backfill(session, TESTER, "d", ["k"], params={"p": value})
 
 
 async def test_an_event_has_the_numbers_that_it_was_emitted_with(database: Database) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text
 
+from tests.actors import TESTER
 from tests.store.explaining import working
 from tests.store.partitions import asset, daily, emit_keys, partitioned, waiting_shares
 from tests.store.scheduling import end
@@ -34,7 +35,7 @@ DAYS = ["2026-03-10", "2026-03-11", "2026-03-12"]
 
 async def _start(database: Database, keys: list[str], **options: Any) -> BackfillView:
     async with database.transaction() as session:
-        return await start_key_backfill(session, "daily", keys, **options)
+        return await start_key_backfill(session, TESTER, "daily", keys, **options)
 
 
 async def _keys(database: Database, start: datetime, end_: datetime) -> list[str]:
@@ -123,7 +124,7 @@ async def test_one_at_a_time_and_a_cancelled_one_begins_nothing_more(database: D
     with pytest.raises(MoveRefused, match="has not ended"):
         await _start(database, DAYS)
     async with database.transaction() as session:
-        cancelled = await cancel_backfill(session, found.id)
+        cancelled = await cancel_backfill(session, TESTER, found.id)
     assert cancelled.partition_keys == {"started": 1, "cancelled": 2}
     await BackfillRunner(database).run_once()
     assert await _states(database) == [(DAYS[0], "backfill", "cancelled")]
@@ -157,7 +158,7 @@ async def test_keys_that_are_no_periods_have_to_be_named(database: Database) -> 
             await _start(database, keys)
     async with database.transaction() as session:
         with pytest.raises(UnknownDag):
-            await start_key_backfill(session, "nobody", ["eu"])
+            await start_key_backfill(session, TESTER, "nobody", ["eu"])
 
 
 async def test_the_runs_of_a_key_are_looked_up_among_many(database: Database) -> None:

@@ -95,7 +95,7 @@ def test_only_discarded_messages_are_gone(shell: Shell) -> None:
         (["1", "--all"], 2, "--all"),
         (["1", "--watcher", "orders/first"], 2, "--all"),
         (["--watcher", "orders"], 2, "ASSET/NAME"),
-        (["1", "9"], 1, "no message with these numbers is parked: 9"),
+        (["1", "9"], 1, "no message 9 is parked"),
         (["--watcher", "orders/third"], 1, "has no watcher 'third'"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.actors import TESTER
 from tests.store.partitions import (
     DAY,
     HOURS,
@@ -299,7 +300,7 @@ async def test_deleted_events_no_longer_count_and_the_rest_still_waits(database:
     (left,) = await emit_keys(database, ["m"], asset_id=2)
     assert await scheduler.run_once() == 0
     async with database.transaction() as session:
-        assert await delete_queued_events(session, dag="join", asset="a") == 2
+        assert await delete_queued_events(session, TESTER, dag="join", asset="a") == 2
     last = await emit_keys(database, ["k"], asset_id=2)
     assert await scheduler.run_once() == 0
     fresh = await emit_keys(database, ["m"])
@@ -362,9 +363,9 @@ async def test_a_run_by_hand_has_its_key_and_takes_nothing(database: Database) -
     await emit_keys(database, HOURS[:2])
     await Scheduler(database).run_once()
     async with database.transaction() as session:
-        run_id = await trigger_dag(session, "daily", partition_key=DAY)
+        run_id = await trigger_dag(session, TESTER, "daily", partition_key=DAY)
         with pytest.raises(RowRefused, match="a partition key has"):
-            await trigger_dag(session, "daily", partition_key="")
+            await trigger_dag(session, TESTER, "daily", partition_key="")
     (run,) = await runs_of(database, "daily")
     assert (run.run_id, run.run_type, run.partition_key) == (run_id, "manual", DAY)
     assert len(await waiting_shares(database, "daily")) == 2

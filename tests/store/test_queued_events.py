@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.actors import TESTER
 from tests.store.seeding import add_asset, add_dag, asset_json, emit, queue_of, runs_of
 from triggerer.domain.timetables import CronDataIntervalTimetable, timetable_to_json
 from triggerer.errors import DagError, UnknownDag
@@ -58,8 +59,8 @@ async def test_an_event_that_a_run_took_does_not_wait(database: Database) -> Non
 async def test_deleted_events_are_in_no_run_and_the_others_are(database: Database) -> None:
     await _seed(database)
     async with database.transaction() as session:
-        assert await delete_queued_events(session, dag="both", asset="a") == 2
-        assert await delete_queued_events(session, dag="both") == 0
+        assert await delete_queued_events(session, TESTER, dag="both", asset="a") == 2
+        assert await delete_queued_events(session, TESTER, dag="both") == 0
     assert await _waiting(database) == [("paused", 1), ("paused", 2)]
     await emit(database, 2, 1)
     await Scheduler(database).run_once()
@@ -76,8 +77,8 @@ async def test_a_run_keeps_the_events_that_it_has(database: Database) -> None:
     await emit(database, 2, 1)
     await Scheduler(database).run_once()
     async with database.transaction() as session:
-        assert await delete_queued_events(session, dag="both") == 0
-        assert await delete_queued_events(session, asset="a") == 2
+        assert await delete_queued_events(session, TESTER, dag="both") == 0
+        assert await delete_queued_events(session, TESTER, asset="a") == 2
     assert len(await queue_of(database, "both")) == 3
     assert await queue_of(database, "paused") == []
 
@@ -86,19 +87,19 @@ async def test_deleting_asks_for_a_dag_or_an_asset_that_there_is(database: Datab
     await _seed(database)
     async with database.transaction() as session:
         with pytest.raises(UnknownDag):
-            await delete_queued_events(session, dag="nobody")
+            await delete_queued_events(session, TESTER, dag="nobody")
         with pytest.raises(DagError, match="no asset 'nothing'"):
-            await delete_queued_events(session, asset="nothing")
+            await delete_queued_events(session, TESTER, asset="nothing")
         with pytest.raises(DagError, match="neither a DAG nor an asset"):
-            await delete_queued_events(session)
+            await delete_queued_events(session, TESTER)
 
 
 async def test_a_manual_run_may_have_a_logical_date(database: Database) -> None:
     await add_dag(database, "d", None, params={"a": 1, "b": 1})
     at = datetime(2026, 1, 2, tzinfo=UTC)
     async with database.transaction() as session:
-        await trigger_dag(session, "d", params={"b": 2}, logical_date=at)
-        await trigger_dag(session, "d", run_id="plain")
+        await trigger_dag(session, TESTER, "d", params={"b": 2}, logical_date=at)
+        await trigger_dag(session, TESTER, "d", run_id="plain")
     dated, plain = await runs_of(database, "d")
     assert (dated.logical_date, dated.data_interval_start, dated.data_interval_end) == (at, at, at)
     assert dated.params == {"a": 1, "b": 2}
@@ -110,7 +111,7 @@ async def test_the_timetable_infers_the_data_interval_of_a_manual_run(database: 
     daily = timetable_to_json(CronDataIntervalTimetable("@daily", timezone="UTC"))
     await add_dag(database, "d", {"timetable": daily})
     async with database.transaction() as session:
-        await trigger_dag(session, "d", logical_date=datetime(2026, 1, 2, 7, tzinfo=UTC))
+        await trigger_dag(session, TESTER, "d", logical_date=datetime(2026, 1, 2, 7, tzinfo=UTC))
     (run,) = await runs_of(database, "d")
     assert run.logical_date == datetime(2026, 1, 2, 7, tzinfo=UTC)
     assert run.data_interval_start == datetime(2026, 1, 1, tzinfo=UTC)

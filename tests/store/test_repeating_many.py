@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from tests.actors import TESTER
 from tests.store.seeding import add_dag
+from triggerer.domain.actors import Actor
 from triggerer.domain.runs import RunState
 from triggerer.errors import StoreUnavailable, UnknownDag
 from triggerer.operations import many_runs
@@ -49,7 +51,9 @@ async def _queued(database: Database) -> list[str]:
 async def _repeat(database: Database, choice: EndedRuns, **options: Any) -> list[RepeatedRun]:
     async with database.reading() as session:
         chosen = await choose(session, choice)
-    return [run async for batch in repeat_runs(database, chosen, **options) for run in batch]
+    return [
+        run async for batch in repeat_runs(database, TESTER, chosen, **options) for run in batch
+    ]
 
 
 async def _plan(database: Database, choice: EndedRuns, **options: Any) -> list[RepeatedRun]:
@@ -125,7 +129,7 @@ async def test_a_run_that_changed_after_the_choice_or_was_made_then_is_passed_ov
         chosen = await choose(session, EndedRuns(UNSUCCESSFUL))
     assert (chosen.runs, chosen.dags) == (5, 2)
     await _add(runs, 8, "failed")
-    batches = repeat_runs(runs, chosen, clear=False)
+    batches = repeat_runs(runs, TESTER, chosen, clear=False)
     first = await anext(batches)
     # Somebody repeats one, and the first ends in the same state again.
     async with runs.transaction() as session:
@@ -141,10 +145,10 @@ async def test_runs_queued_before_a_failure_stay_and_a_repeat_does_the_rest(
 ) -> None:
     retry_run = many_runs.retry_run
 
-    async def fail(session: Any, dag_id: str, run_id: str) -> None:
+    async def fail(session: Any, actor: Actor, dag_id: str, run_id: str) -> None:
         if run_id == "r6":
             raise StoreUnavailable("gone")
-        await retry_run(session, dag_id, run_id)
+        await retry_run(session, actor, dag_id, run_id)
 
     with monkeypatch.context() as patch:
         patch.setattr(many_runs, "retry_run", fail)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from tests.actors import TESTER
 from tests.store.scheduling import set_columns
 from tests.store.seeding import add_asset, emit, runs_of
 from tests.store.test_timed import FLIGHTS, HOUR, now_of, timed
@@ -115,7 +116,7 @@ async def test_the_next_run_is_shown_with_its_key(database: Database) -> None:
 
 async def _trigger(database: Database, **options: Any) -> DagRun:
     async with database.transaction() as session:
-        run_id = await trigger_dag(session, "report", **options)
+        run_id = await trigger_dag(session, TESTER, "report", **options)
     (run,) = [run for run in await runs_of(database, "report") if run.run_id == run_id]
     return run
 
@@ -154,7 +155,7 @@ async def test_a_backfill_gives_its_runs_the_keys_of_their_data_intervals(
         planned = await plan_backfill(session, "report", DAY, end)
     assert [one.partition_key for one in planned] == [key(DAY + n * HOUR) for n in range(5)]
     async with database.transaction() as session:
-        await start_backfill(session, "report", DAY, end, max_active=3)
+        await start_backfill(session, TESTER, "report", DAY, end, max_active=3)
     # The DAG loses its schedule meanwhile.
     await set_columns(database, "report", schedule=None)
     await _end(database)
@@ -175,7 +176,7 @@ async def test_a_run_from_before_its_dag_had_keys_has_one_when_it_is_repeated(
     for schedule, expected in ((plain, None), (OnTime(HOURLY), key(DAY))):
         await set_columns(database, "report", schedule=schedule_to_json(schedule))
         async with database.transaction() as session:
-            await start_backfill(session, "report", DAY, DAY, reprocess=Reprocess.ALL)
+            await start_backfill(session, TESTER, "report", DAY, DAY, reprocess=Reprocess.ALL)
         assert await keyed(database) == [("backfill", expected)]
         await _end(database)
 
@@ -186,7 +187,7 @@ async def test_a_backfill_of_keys_runs_the_data_intervals_that_have_them(
     await paused(database)
     keys = [key(DAY + HOUR), key(DAY), key(DAY)]
     async with database.transaction() as session:
-        started = await start_key_backfill(session, "report", keys)
+        started = await start_key_backfill(session, TESTER, "report", keys)
         assert started.intervals == {"started": 2}
         assert (started.from_date, started.to_date) == (DAY, DAY + HOUR)
     runs = await runs_of(database, "report")
@@ -210,7 +211,7 @@ async def test_a_backfill_of_a_key_that_is_none_or_is_not_due_is_refused(
     for wrong, reason in ((ahead, "not due"), ("2026-01-10", "not of the format")):
         with pytest.raises(DagError, match=reason):
             async with database.transaction() as session:
-                await start_key_backfill(session, "report", [key(DAY), wrong])
+                await start_key_backfill(session, TESTER, "report", [key(DAY), wrong])
     async with database.reading() as session:
         assert await list_backfills(session) == []
 
@@ -222,7 +223,7 @@ async def test_a_partition_that_a_backfill_has_run_is_not_caught_up_with(
     bounds = {"start_date": start, "end_date": start + 5 * HOUR}
     await timed(database, "report", OnTime(HOURLY), **bounds, catchup=True, is_paused=True)
     async with database.transaction() as session:
-        await start_backfill(session, "report", start + HOUR, start + 2 * HOUR)
+        await start_backfill(session, TESTER, "report", start + HOUR, start + 2 * HOUR)
     await set_columns(database, "report", is_paused=False)
     await Scheduler(database).run_once()
     keys = [one for _, one in await keyed(database)]

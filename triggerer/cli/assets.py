@@ -10,7 +10,7 @@ from triggerer.cli import queued
 from triggerer.cli.deleting import delete_asset
 from triggerer.cli.terminal import completing, options
 from triggerer.cli.terminal.output import check_state, print_answer, text
-from triggerer.cli.terminal.session import read_list, write
+from triggerer.cli.terminal.session import read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
@@ -130,7 +130,9 @@ def emit(
     async def change(session: AsyncSession) -> dict[str, Any]:
         from triggerer.operations.emitting import emit_event
 
-        return await emit_event(session, asset, values, partition_key=partition_key, create=create)
+        return await emit_event(
+            session, this_user(), asset, values, partition_key=partition_key, create=create
+        )
 
     emitted = write(config, change)
     print_answer(emitted, f"{emitted['asset_name']}: emitted event {emitted['id']}", json=json)

@@ -8,7 +8,7 @@ import typer
 
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import counted, print_answer
-from triggerer.cli.terminal.session import settings_for, with_database
+from triggerer.cli.terminal.session import settings_for, this_user, with_database
 
 if TYPE_CHECKING:
     from triggerer.operations.cleaning import Cleaned
@@ -76,7 +76,9 @@ def clean(
     async def work(database: Database) -> Cleaned:
         from triggerer.operations.cleaning import clean as delete_old
 
-        return await delete_old(database, instant, ack_timeout=ack_timeout, dry_run=dry_run)
+        return await delete_old(
+            database, this_user(), instant, ack_timeout=ack_timeout, dry_run=dry_run
+        )
 
     cleaned = with_database(config, work)
     print_answer(cleaned, _summary(cleaned), json=json)

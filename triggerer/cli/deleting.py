@@ -9,7 +9,7 @@ import typer
 
 from triggerer.cli.terminal import completing, options
 from triggerer.cli.terminal.output import counted, print_answer
-from triggerer.cli.terminal.session import read, with_database
+from triggerer.cli.terminal.session import read, this_user, with_database
 from triggerer.errors import MoveRefused
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def delete_asset(
     async def change(database: Database) -> DeletedAsset:
         from triggerer.operations.deleting import delete_asset
 
-        return await delete_asset(database, asset, with_queued=with_queued)
+        return await delete_asset(database, this_user(), asset, with_queued=with_queued)
 
     deleted = with_database(config, change)
     events = counted(deleted.asset_events, "event")
@@ -78,7 +78,7 @@ def delete_dag(
     async def change(database: Database) -> DeletedDag:
         from triggerer.operations.deleting import delete_dag
 
-        return await delete_dag(database, dag_id)
+        return await delete_dag(database, this_user(), dag_id)
 
     deleted = with_database(config, change)
     logs = f", {counted(deleted.logs_elsewhere, 'log')} elsewhere" if deleted.logs_elsewhere else ""

@@ -8,7 +8,7 @@ import typer
 
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import check_state, counted, print_answer, wrong_use
-from triggerer.cli.terminal.session import read_list, write
+from triggerer.cli.terminal.session import read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def delete(
     async def change(session: AsyncSession) -> int:
         from triggerer.operations.queued_events import delete_queued_events
 
-        return await delete_queued_events(session, dag=dag, asset=asset)
+        return await delete_queued_events(session, this_user(), dag=dag, asset=asset)
 
     deleted = write(config, change)
     print_answer({"deleted": deleted}, f"{counted(deleted, 'queued event')} deleted", json=json)

@@ -9,10 +9,12 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.actors import Actor
 from triggerer.domain.backfills import Reprocess, Step, runs_between, step_for
 from triggerer.domain.schedules import partition_key_of, schedule_from_json, timetable_in
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, MoveRefused, UnknownDag
+from triggerer.operations.audit import Action, record
 from triggerer.store.backfills import creation, listing, progress
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.database.transactions import database_now
@@ -74,6 +76,7 @@ async def plan_backfill(
 
 async def start_backfill(
     session: AsyncSession,
+    actor: Actor,
     dag_id: str,
     from_date: datetime,
     to_date: datetime,
@@ -112,7 +115,7 @@ async def start_backfill(
         params=params,
     )
     await progress.advance(session, backfill_id)
-    return await find_backfill(session, backfill_id)
+    return await record_start(session, actor, backfill_id)
 
 
 async def list_backfills(
@@ -132,7 +135,7 @@ async def list_backfills(
     return await listing.list_backfills(session, limit=limit, dag=dag, asset=asset, state=state)
 
 
-async def cancel_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:
+async def cancel_backfill(session: AsyncSession, actor: Actor, backfill_id: int) -> BackfillView:
     """Cancel a backfill's pending intervals and queued runs. Running runs run to their end.
 
     Raises:
@@ -145,7 +148,37 @@ async def cancel_backfill(session: AsyncSession, backfill_id: int) -> BackfillVi
         )
     if found[0].state != "running" or await progress.cancel(session, backfill_id) is None:
         raise MoveRefused(f"the backfill {backfill_id} has ended: {found[0].state}")
-    return await find_backfill(session, backfill_id)
+    cancelled = await find_backfill(session, backfill_id)
+    await record(
+        session,
+        actor,
+        Action.BACKFILL_CANCEL,
+        f"{cancelled.dag_id} {backfill_id}",
+        before={"state": found[0].state},
+        after={"state": cancelled.state},
+    )
+    return cancelled
+
+
+async def record_start(session: AsyncSession, actor: Actor, backfill_id: int) -> BackfillView:
+    """Record the start of a backfill in the audit, and return the backfill."""
+    begun = await find_backfill(session, backfill_id)
+    await record(
+        session,
+        actor,
+        Action.BACKFILL_START,
+        f"{begun.dag_id} {backfill_id}",
+        after={
+            "from": None if begun.from_date is None else begun.from_date.isoformat(),
+            "to": None if begun.to_date is None else begun.to_date.isoformat(),
+            "reprocess": begun.reprocess,
+            "max_active": begun.max_active,
+            "params": begun.params,
+            "intervals": sum(begun.intervals.values()),
+            "partition_keys": sum(begun.partition_keys.values()),
+        },
+    )
+    return begun
 
 
 async def refuse_second(session: AsyncSession, dag_id: str) -> None:

@@ -18,9 +18,11 @@ from typing import Final
 import anyio
 from anyio import to_thread
 
+from triggerer.domain.actors import Actor
 from triggerer.domain.instants import readable
 from triggerer.domain.run_logs import log_path
 from triggerer.errors import TriggererError
+from triggerer.operations.audit import Action, record
 from triggerer.store.backfills.cleaning import delete_backfill, old_backfills
 from triggerer.store.database.script import perform
 from triggerer.store.database.transactions import Database, database_now
@@ -81,7 +83,12 @@ class Cleaned:
 
 
 async def clean(
-    database: Database, before: datetime, *, ack_timeout: timedelta, dry_run: bool = False
+    database: Database,
+    actor: Actor,
+    before: datetime,
+    *,
+    ack_timeout: timedelta,
+    dry_run: bool = False,
 ) -> Cleaned:
     """Delete runs that ended before an instant, their data, and older events that nothing needs.
 
@@ -100,6 +107,11 @@ async def clean(
     if before > now:
         raise TriggererError(f"{readable(before)} is still to come: it is {readable(now)} now")
     cleaned = Cleaned(before, dry_run)
+    if not dry_run:
+        # Before the first step, because each step deletes for good.
+        async with database.transaction() as session:
+            after = {"before": before.isoformat()}
+            await record(session, actor, Action.DATABASE_CLEAN, "database", after=after)
     removed = await _clean_runs(database, cleaned)
     quiet_since = now - max(QUIET, 2 * ack_timeout)
     await _clean_events(database, cleaned, removed, now=now, quiet_since=quiet_since)

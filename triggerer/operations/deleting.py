@@ -12,8 +12,10 @@ from typing import Final
 from anyio import to_thread
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.actors import Actor
 from triggerer.domain.run_logs import log_path
 from triggerer.errors import MoveRefused, UnknownAsset, UnknownDag
+from triggerer.operations.audit import Action, record
 from triggerer.operations.cleaning import delete_logs
 from triggerer.store.dags import deletion as dags
 from triggerer.store.dags.deletion import DagUse
@@ -52,7 +54,7 @@ class DeletedDag:
 
 
 async def delete_asset(
-    database: Database, asset: str, *, with_queued: bool = False
+    database: Database, actor: Actor, asset: str, *, with_queued: bool = False
 ) -> DeletedAsset:
     """Delete an asset that no DAG file declares, with its events.
 
@@ -67,6 +69,7 @@ async def delete_asset(
     """
     async with database.reading() as session:
         asset_id, deleted = await _find_asset(session, asset)
+    is_first = True
     while True:
         async with database.transaction() as session:
             await lock_folder(session)
@@ -74,11 +77,16 @@ async def delete_asset(
             if use is None:
                 return deleted
             _refuse_used(deleted, use, with_queued=with_queued)
+            if is_first:
+                # With the first step, because each step deletes for good.
+                before = {"uri": deleted.asset_uri, "queued_events": use.queued}
+                await record(session, actor, Action.ASSET_DELETE, deleted.asset_name, before=before)
             if use.queued:
                 deleted.queued_events += await empty_queues(session, assets=[asset_id])
             count = await assets.delete_some_events(session, asset_id, limit=_EVENTS)
             if count < _EVENTS:
                 await assets.delete_asset_row(session, asset_id)
+        is_first = False
         deleted.asset_events += count
 
 
@@ -148,7 +156,7 @@ async def look_at_dag(session: AsyncSession, dag_id: str) -> DagUse:
     return use
 
 
-async def delete_dag(database: Database, dag_id: str) -> DeletedDag:
+async def delete_dag(database: Database, actor: Actor, dag_id: str) -> DeletedDag:
     """Delete a stale DAG, with its runs, their logs, its queue and its backfills. The events of its tasks stay.
 
     Raises:
@@ -158,10 +166,15 @@ async def delete_dag(database: Database, dag_id: str) -> DeletedDag:
     """
     deleted = DeletedDag(dag_id)
     after: int | None = 0
+    is_first = True
     while True:
         async with database.transaction() as session:
             await lock_folder(session)
-            await look_at_dag(session, dag_id)
+            use = await look_at_dag(session, dag_id)
+            if is_first:
+                before = {"path": use.path, "runs": use.runs}
+                await record(session, actor, Action.DAG_DELETE, dag_id, before=before)
+                is_first = False
             if after is not None:
                 after = await dags.release_some_keys(session, dag_id, after=after, limit=_EVENTS)
                 continue

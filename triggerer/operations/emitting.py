@@ -7,9 +7,11 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.actors import Actor
 from triggerer.domain.assets import Asset
 from triggerer.errors import UnknownAsset
 from triggerer.nearest import ending
+from triggerer.operations.audit import Action, record
 from triggerer.store.dags.listing import list_assets
 from triggerer.store.events.emit import NewAssetEvent, record_events
 from triggerer.store.events.listing import list_asset_events
@@ -18,6 +20,7 @@ from triggerer.store.events.undeclared_assets import ensure_asset
 
 async def emit_event(
     session: AsyncSession,
+    actor: Actor,
     asset: str,
     extra: dict[str, Any],
     *,
@@ -45,6 +48,9 @@ async def emit_event(
         session, [NewAssetEvent(stored.id, extra, partition_key=partition_key)]
     )
     (event,) = await list_asset_events(session, event_id=event_id)
+    # The event itself has the extra, which is users' data.
+    after = {"event": event_id, "partition_key": partition_key}
+    await record(session, actor, Action.ASSET_EMIT, stored.name, after=after)
     return asdict(event)
 
 

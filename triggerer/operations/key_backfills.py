@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.actors import Actor
 from triggerer.domain.backfills import Reprocess, Step, step_for
 from triggerer.domain.conditions import aliases_of, assets_of
 from triggerer.domain.partitions import mapper_from_json
@@ -18,7 +19,7 @@ from triggerer.domain.schedules import OnPartitions, Schedule, run_of_key, sched
 from triggerer.domain.storable import check_partition_key
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
-from triggerer.operations.backfills import find_backfill, refuse_second
+from triggerer.operations.backfills import record_start, refuse_second
 from triggerer.store.backfills import creation, listing, progress
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.database.transactions import database_now
@@ -87,6 +88,7 @@ async def plan_keys(
 
 async def start_key_backfill(
     session: AsyncSession,
+    actor: Actor,
     dag_id: str,
     keys: Sequence[str],
     *,
@@ -131,7 +133,7 @@ async def start_key_backfill(
             session, dag_id, checked, reprocess=reprocess, max_active=max_active, params=params
         )
     await progress.advance(session, backfill_id)
-    return await find_backfill(session, backfill_id)
+    return await record_start(session, actor, backfill_id)
 
 
 async def _checked(

@@ -9,6 +9,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.actors import Actor
 from triggerer.errors import DagError, MoveRefused, UnknownDag
 from triggerer.operations.runs import check_tasks, clear_run, refuse_gone, retry_run
 from triggerer.store.dags.listing import list_dags
@@ -60,7 +61,7 @@ async def choose(session: AsyncSession, choice: EndedRuns) -> Chosen:
 
 
 async def repeat_runs(
-    database: Database, chosen: Chosen, *, clear: bool, tasks: Collection[str] = ()
+    database: Database, actor: Actor, chosen: Chosen, *, clear: bool, tasks: Collection[str] = ()
 ) -> AsyncIterator[Sequence[RepeatedRun]]:
     """Queue the chosen runs again, oldest first; yield the outcomes of each batch once it is committed.
 
@@ -75,9 +76,9 @@ async def repeat_runs(
 
     async def repeat(session: AsyncSession, run: EndedRun) -> None:
         if clear:
-            await clear_run(session, run.dag_id, run.run_id, tasks=tasks)
+            await clear_run(session, actor, run.dag_id, run.run_id, tasks=tasks)
         else:
-            await retry_run(session, run.dag_id, run.run_id)
+            await retry_run(session, actor, run.dag_id, run.run_id)
 
     after = 0
     while True:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.actors import Actor
 from triggerer.errors import DagError, UnknownAsset, UnknownDag
+from triggerer.operations.audit import Action, record
 from triggerer.store.dags.listing import list_assets, list_dags
 from triggerer.store.events import queued as queries
 from triggerer.store.listing.views import QueuedEventView
@@ -29,7 +31,7 @@ async def list_queued_events(
 
 
 async def delete_queued_events(
-    session: AsyncSession, *, dag: str | None = None, asset: str | None = None
+    session: AsyncSession, actor: Actor, *, dag: str | None = None, asset: str | None = None
 ) -> int:
     """Delete the entries of a DAG, of an asset, or of an asset in one DAG's queue; return their number.
 
@@ -46,4 +48,9 @@ async def delete_queued_events(
         raise UnknownDag(dag)
     if asset is not None and not await list_assets(session, asset=asset, limit=1):
         raise UnknownAsset(asset)
-    return await queries.delete_queued_events(session, dag=dag, asset=asset)
+    deleted = await queries.delete_queued_events(session, dag=dag, asset=asset)
+    if deleted:
+        named = {"dag": dag, "asset": asset, "entries": deleted}
+        subject = dag or asset or ""
+        await record(session, actor, Action.QUEUE_DELETE, subject, before=named)
+    return deleted

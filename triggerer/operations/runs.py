@@ -7,10 +7,12 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.actors import Actor
 from triggerer.domain.attempts import Repeat
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import DagError, MoveRefused, TriggererError, UnknownDag, UnknownRun
 from triggerer.nearest import hint
+from triggerer.operations.audit import Action, record
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.runs.listing import find_run, newest_run_id
@@ -35,7 +37,7 @@ async def newest_run(session: AsyncSession, dag_id: str) -> str:
     return run_id
 
 
-async def cancel_run(session: AsyncSession, dag_id: str, run_id: str) -> RunState:
+async def cancel_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: str) -> RunState:
     """Cancel a queued run at once, or make the executor of a running run stop it.
 
     Returns:
@@ -54,10 +56,12 @@ async def cancel_run(session: AsyncSession, dag_id: str, run_id: str) -> RunStat
         announce(session, Signal.RUNS_CANCELLED, str(run_pk))
     else:
         raise MoveRefused(f"the run {run_id!r} has ended already: {state}")
+    after = {"state": state.value, "cancel_requested": True}
+    await record(session, actor, Action.RUN_CANCEL, f"{dag_id} {run_id}", after=after)
     return state
 
 
-async def retry_run(session: AsyncSession, dag_id: str, run_id: str) -> None:
+async def retry_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: str) -> None:
     """Queue a failed or cancelled run for another attempt, even if its DAG is paused.
 
     Tasks that succeeded or were skipped are not executed again, unless another task needs their result. No event is
@@ -76,10 +80,16 @@ async def retry_run(session: AsyncSession, dag_id: str, run_id: str) -> None:
     done = (TaskState.SUCCESS, TaskState.SKIPPED)
     kept = {task_id: state for task_id, state in run.tasks.items() if state in done}
     await _queue(session, dag_id, run, Repeat(kept, run.repeat.cleared, run.attempt))
+    await _record(session, actor, Action.RUN_RETRY, f"{dag_id} {run_id}", run)
 
 
 async def clear_run(
-    session: AsyncSession, dag_id: str, run_id: str, *, tasks: Collection[str] = ()
+    session: AsyncSession,
+    actor: Actor,
+    dag_id: str,
+    run_id: str,
+    *,
+    tasks: Collection[str] = (),
 ) -> list[str]:
     """Queue an ended run for another attempt, as if these tasks had not been executed.
 
@@ -108,7 +118,9 @@ async def clear_run(
     for task_id in cleared | gone:
         counts[task_id] = counts.get(task_id, 0) + 1
     await _queue(session, dag_id, run, Repeat(kept, counts, run.attempt))
-    return [task_id for task_id in names if task_id in cleared]
+    ordered = [task_id for task_id in names if task_id in cleared]
+    await _record(session, actor, Action.RUN_CLEAR, f"{dag_id} {run_id}", run, tasks=ordered)
+    return ordered
 
 
 def refuse_gone(dag_id: str, *, is_stale: bool, path: str) -> None:
@@ -152,6 +164,14 @@ async def _queue(session: AsyncSession, dag_id: str, run: LockedRun, repeat: Rep
     assert run.state.may_become(RunState.QUEUED)
     await queue_again(session, run.pk, repeat)
     announce(session, Signal.RUNS_QUEUED, dag_id)
+
+
+async def _record(
+    session: AsyncSession, actor: Actor, action: Action, subject: str, run: LockedRun, **more: Any
+) -> None:
+    before = {"state": run.state.value, "attempt": run.attempt}
+    after = {"state": RunState.QUEUED.value, **more}
+    await record(session, actor, action, subject, before=before, after=after)
 
 
 def _with_downstream(definition: Sequence[Mapping[str, Any]], tasks: Collection[str]) -> set[str]:

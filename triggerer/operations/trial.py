@@ -13,6 +13,7 @@ import anyio
 from anyio import to_thread
 
 from triggerer.dag_processing import ParsedFolder, parse_once
+from triggerer.domain.actors import CLI, Actor, Role
 from triggerer.domain.run_logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.errors import ConfigurationError, DagFileError, UnknownDag
@@ -31,6 +32,8 @@ from triggerer.store.runs.triggering_events import assign_events
 from triggerer.store.schema.migrate import upgrade
 
 _LOOK_EVERY: Final = timedelta(milliseconds=50)
+_TRIAL: Final = Actor("test", Role.ADMIN, CLI)
+"""Recorded in the store that is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +127,14 @@ async def _prepare(trial: Trial, database: Database) -> str:
         await sync_folder(session, parsed.folder, files, now=await database_now(session))
         key = trial.partition_key
         events = [
-            await emit_event(session, one.asset, dict(one.extra), partition_key=key, create=True)
+            await emit_event(
+                session, _TRIAL, one.asset, dict(one.extra), partition_key=key, create=True
+            )
             for one in trial.events
         ]
         run_id = await trigger_dag(
             session,
+            _TRIAL,
             trial.dag_id,
             params=trial.params,
             logical_date=trial.logical_date,

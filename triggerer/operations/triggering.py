@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.actors import Actor
 from triggerer.domain.schedules import (
     Schedule,
     partition_key_of,
@@ -16,6 +17,7 @@ from triggerer.domain.schedules import (
     timetable_in,
 )
 from triggerer.domain.timetables import DataInterval
+from triggerer.operations.audit import Action, record
 from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.runs.logical_dates import set_logical_date
@@ -23,6 +25,7 @@ from triggerer.store.runs.logical_dates import set_logical_date
 
 async def trigger_dag(
     session: AsyncSession,
+    actor: Actor,
     dag_id: str,
     *,
     run_id: str | None = None,
@@ -55,6 +58,12 @@ async def trigger_dag(
         interval = _interval(schedule, logical_date, partition_key)
         key = partition_key or partition_key_of(schedule, interval)
         await set_logical_date(session, created.pk, logical_date, interval, partition_key=key)
+    after = {
+        "params": None if params is None else dict(params),
+        "logical_date": None if logical_date is None else logical_date.isoformat(),
+        "partition_key": partition_key,
+    }
+    await record(session, actor, Action.DAG_TRIGGER, f"{dag_id} {created.run_id}", after=after)
     return created.run_id
 
 

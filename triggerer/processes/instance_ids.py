@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import cache
 from uuid import uuid4
 
 
 def new_instance_id() -> str:
     """Return `<host>:<pid>:<random>`, a new id at every call."""
     return f"{_host()}:{os.getpid()}:{uuid4().hex[:8]}"
+
+
+def host_and_pid(instance_id: str) -> tuple[str, int | None]:
+    """Return the host and the process of the instance with this id."""
+    host, _, pid = instance_id.rpartition(":")[0].rpartition(":")
+    return host, int(pid) if pid.isdecimal() else None
+
+
+@cache
+def release() -> str:
+    """Return the release of this code, such as `0.1.0`."""
+    from importlib.metadata import version
+
+    return version("triggerer")
 
 
 def is_on_this_host(instance_id: str) -> bool:

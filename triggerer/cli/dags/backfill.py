@@ -11,7 +11,7 @@ import typer
 from triggerer.cli.dags.key_backfill import keys_in_range, show_plan, start_keys
 from triggerer.cli.terminal import completing, options
 from triggerer.cli.terminal.output import check_state, counted, print_json, text, wrong_use
-from triggerer.cli.terminal.session import read, read_list, write
+from triggerer.cli.terminal.session import read, read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
 from triggerer.nearest import ending
 
@@ -157,6 +157,7 @@ def _start(
 
         return await start_backfill(
             session,
+            this_user(),
             dag_id,
             start,
             end,
@@ -172,7 +173,7 @@ def _cancel(config: Path | None, backfill_id: int) -> BackfillView:
     async def change(session: AsyncSession) -> BackfillView:
         from triggerer.operations.backfills import cancel_backfill
 
-        return await cancel_backfill(session, backfill_id)
+        return await cancel_backfill(session, this_user(), backfill_id)
 
     return write(config, change)
 

@@ -19,7 +19,7 @@ from triggerer.cli.terminal.output import (
     print_json,
     print_note,
 )
-from triggerer.cli.terminal.session import read, write
+from triggerer.cli.terminal.session import read, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
 from triggerer.errors import UnknownDag
 
@@ -239,6 +239,7 @@ def trigger(
 
         return await trigger_dag(
             session,
+            this_user(),
             dag_id,
             run_id=run_id,
             params=values,
@@ -325,10 +326,9 @@ def _readable_task(task: dict[str, Any]) -> str:
 
 def _set_paused(config: Path | None, dag_id: str, paused: bool, *, json: bool) -> None:
     async def change(session: AsyncSession) -> None:
-        from triggerer.store.dags.pausing import set_paused
+        from triggerer.operations.pausing import pause_dag, unpause_dag
 
-        if not await set_paused(session, dag_id, paused=paused):
-            raise UnknownDag(dag_id)
+        await (pause_dag if paused else unpause_dag)(session, this_user(), dag_id)
 
     write(config, change)
     print_answer(

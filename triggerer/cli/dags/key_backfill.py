@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triggerer.cli.terminal.session import read, write
+from triggerer.cli.terminal.session import read, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def start_keys(
 
         return await start_key_backfill(
             session,
+            this_user(),
             dag_id,
             keys,
             reprocess=Reprocess(reprocess),

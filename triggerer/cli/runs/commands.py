@@ -12,7 +12,7 @@ from triggerer.cli.runs.repeat import clear, retry
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import check_state, elapsed, print_fields, print_json, text
-from triggerer.cli.terminal.session import read, read_list, write
+from triggerer.cli.terminal.session import read, read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list, print_table
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def cancel(
         from triggerer.operations.runs import cancel_run
 
         chosen = await chosen_run(session, dag_id, run_id)
-        return chosen, str(await cancel_run(session, dag_id, chosen))
+        return chosen, str(await cancel_run(session, this_user(), dag_id, chosen))
 
     chosen, state = write(config, change)
     if json:

@@ -12,7 +12,7 @@ from triggerer.cli.runs.choice import Last, RunId, check_choice, chosen_run
 from triggerer.cli.runs.repeat_many import ManyRuns, repeat_many
 from triggerer.cli.terminal import completing, options
 from triggerer.cli.terminal.output import print_answer, wrong_use
-from triggerer.cli.terminal.session import write
+from triggerer.cli.terminal.session import this_user, write
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -140,7 +140,7 @@ def _retry_one(config: Path | None, dag_id: str, run_id: str | None, last: bool)
         from triggerer.operations.runs import retry_run
 
         chosen = await chosen_run(session, dag_id, run_id)
-        await retry_run(session, dag_id, chosen)
+        await retry_run(session, this_user(), dag_id, chosen)
         return chosen
 
     return write(config, change)
@@ -155,6 +155,6 @@ def _clear_one(
         from triggerer.operations.runs import clear_run
 
         chosen = await chosen_run(session, dag_id, run_id)
-        return chosen, await clear_run(session, dag_id, chosen, tasks=tasks)
+        return chosen, await clear_run(session, this_user(), dag_id, chosen, tasks=tasks)
 
     return write(config, change)

@@ -13,7 +13,7 @@ import typer
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import counted, print_json, print_note, wrong_use
-from triggerer.cli.terminal.session import read, with_database
+from triggerer.cli.terminal.session import read, this_user, with_database
 from triggerer.cli.terminal.tables import Column, Kind, print_table
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def repeat_many(
         batches = (
             plan_repeats(database, chosen, tasks=tasks)
             if many.dry_run
-            else repeat_runs(database, chosen, clear=clear, tasks=tasks)
+            else repeat_runs(database, this_user(), chosen, clear=clear, tasks=tasks)
         )
         async for batch in batches:
             printer.show(batch)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from triggerer.cli.terminal.gc_pause import gc_paused
+from triggerer.domain.actors import CLI, Actor, Role
 from triggerer.errors import UnknownName
 
 # Imports are most of a command's time. The settings and the database are imported inside the functions that use
@@ -89,6 +92,16 @@ def read_list(
         return found
 
     return read(config, asking)
+
+
+def this_user() -> Actor:
+    """Return the user who runs the command, for the audit."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        # The process runs under a number that has no name on this machine.
+        name = str(os.getuid())
+    return Actor(name, Role.ADMIN, CLI)
 
 
 def write(config: Path | None, change: Callable[[AsyncSession], Awaitable[_T]]) -> _T:

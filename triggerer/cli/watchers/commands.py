@@ -9,7 +9,7 @@ import typer
 from triggerer.cli.terminal import completing, options
 from triggerer.cli.terminal.one_line import one_line
 from triggerer.cli.terminal.output import check_state, print_fields, print_json, readable_lane, text
-from triggerer.cli.terminal.session import read, read_list, write
+from triggerer.cli.terminal.session import read, read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_table
 from triggerer.cli.watchers import parked
 from triggerer.cli.watchers.consumer_lag import fields_of, measure, print_notes, shown_lag, with_lag
@@ -202,9 +202,9 @@ def replay(
     )
 
     async def change(session: AsyncSession) -> ReplayView:
-        from triggerer.store.watchers.replays import ask_for_replay
+        from triggerer.operations.replaying import replay_watcher
 
-        return await ask_for_replay(session, asset, name, start=instant, reemit=again)
+        return await replay_watcher(session, this_user(), asset, name, start=instant, again=again)
 
     asked = write(config, change)
     if json:

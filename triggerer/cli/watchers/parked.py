@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -19,9 +17,8 @@ from triggerer.cli.terminal.output import (
     readable_lane,
     wrong_use,
 )
-from triggerer.cli.terminal.session import read, read_list, write
+from triggerer.cli.terminal.session import read, read_list, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_list
-from triggerer.errors import TriggererError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -114,16 +111,12 @@ def show(
 ) -> None:
     """Show one parked message: its content, and the error of its watcher."""
 
-    async def ask(session: AsyncSession) -> ParkedMessageView | None:
-        from triggerer.store.watchers.parked_listing import find_parked
+    async def ask(session: AsyncSession) -> ParkedMessageView:
+        from triggerer.operations.parked import show_parked
 
-        return await find_parked(session, number)
+        return await show_parked(session, number)
 
     row = read(config, ask)
-    if row is None:
-        raise TriggererError(
-            f"no message {number} is parked", hint="triggerer watchers parked list"
-        )
     if json:
         print_json(row)
         return
@@ -154,13 +147,14 @@ def replay(
     config: options.Config = None,
 ) -> None:
     """Deliver parked messages to their watchers again. A message that fails again is parked again."""
+    chosen = _chosen(ids, watcher, all_)
 
-    async def change(session: AsyncSession, chosen: list[int]) -> int:
-        from triggerer.store.watchers.parked_listing import replay_parked
+    async def change(session: AsyncSession) -> int:
+        from triggerer.operations.parked import replay_messages
 
-        return await replay_parked(session, chosen)
+        return await replay_messages(session, this_user(), **chosen)
 
-    number = _change(config, ids, watcher, all_, change)
+    number = write(config, change)
     print_answer(
         {"replayed": number},
         f"replayed: {counted(number, 'message')}",
@@ -177,13 +171,14 @@ def discard(
     config: options.Config = None,
 ) -> None:
     """Delete messages for good, parked messages and messages stored for a watcher that catches up."""
+    chosen = _chosen(ids, watcher, all_)
 
-    async def change(session: AsyncSession, chosen: list[int]) -> int:
-        from triggerer.store.watchers.parked_listing import discard_parked
+    async def change(session: AsyncSession) -> int:
+        from triggerer.operations.parked import discard_messages
 
-        return await discard_parked(session, chosen)
+        return await discard_messages(session, this_user(), **chosen)
 
-    number = _change(config, ids, watcher, all_, change)
+    number = write(config, change)
     print_answer({"discarded": number}, f"discarded: {counted(number, 'message')}", json=json)
 
 
@@ -199,21 +194,16 @@ def split_watcher(text: str) -> tuple[str, str]:
     return asset, name
 
 
-def _change(
-    config: Path | None,
-    ids: list[int] | None,
-    watcher: str | None,
-    is_all: bool,
-    change: Callable[[AsyncSession, list[int]], Awaitable[int]],
-) -> int:
+class _Chosen(TypedDict):
+    """The messages that the options choose."""
+
+    ids: list[int]
+    asset: str | None
+    watcher: str | None
+
+
+def _chosen(ids: list[int] | None, watcher: str | None, is_all: bool) -> _Chosen:
     if sum((bool(ids), watcher is not None, is_all)) != 1:
         raise typer.BadParameter("give the ids of messages, or --watcher, or --all")
     asset, name = (None, None) if watcher is None else split_watcher(watcher)
-
-    async def choose_and_change(session: AsyncSession) -> int:
-        from triggerer.store.watchers.parked_listing import choose_parked
-
-        chosen = await choose_parked(session, ids=ids or (), asset=asset, watcher=name)
-        return await change(session, chosen) if chosen else 0
-
-    return write(config, choose_and_change)
+    return {"ids": ids or [], "asset": asset, "watcher": name}

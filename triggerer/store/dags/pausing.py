@@ -9,14 +9,17 @@ from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.schema.models import Dag
 
 
-async def set_paused(session: AsyncSession, dag_id: str, *, paused: bool) -> bool:
-    """Pause or unpause a DAG; return False if there is no such DAG. The commit wakes the scheduler."""
+async def set_paused(session: AsyncSession, dag_id: str, *, paused: bool) -> bool | None:
+    """Pause or unpause a DAG; return whether it was paused, or None if there is no such DAG.
+
+    The commit wakes the scheduler.
+    """
     dag = await session.get(Dag, dag_id, with_for_update=True)
     if dag is None:
-        return False
+        return None
     was_paused, dag.is_paused = dag.is_paused, paused
     if was_paused and not paused:
         # The timetable decides which of the runs missed during the pause are due.
         await renew_due_moments(session, [dag])
     announce(session, Signal.DAGS_CHANGED, dag_id)
-    return True
+    return was_paused

@@ -237,6 +237,24 @@ class ParkedMessageView(ParkedView):
 
 
 @dataclass(frozen=True, slots=True)
+class AuditView:
+    """A change that a person or a program asked for."""
+
+    id: int
+    at: datetime
+    actor: str
+    role: str
+    via: str
+    """`cli`, `token:<id>` or `session:<id>`."""
+    action: str
+    """Such as `run.cancel`: the kind of the subject, and what was done."""
+    subject: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class AilingWatcherView:
     """A watcher that is not running, so that events of its asset may be missing."""
 

@@ -14,8 +14,9 @@ from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
+from triggerer.processes.instance_ids import release
 from triggerer.store.database.transactions import database_now, insert_into
-from triggerer.store.schema.models import Instance, Stream
+from triggerer.store.schema.models import Instance, InstanceReport, Stream
 
 LEASE_EXPIRY: Final = timedelta(seconds=15)
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
@@ -31,13 +32,18 @@ async def register_instance(
 
     Args:
         instance_id: `<host>:<pid>:<random>`, new at every start.
-        kind: `triggerer` or `executor`.
+        kind: See `Instance.kind`.
     """
     now = await database_now(session)
     await session.execute(
         insert_into(session, Instance)
         .values(
-            id=instance_id, kind=kind, started_at=now, expires_at=now + expiry, heartbeat_at=now
+            id=instance_id,
+            kind=kind,
+            started_at=now,
+            expires_at=now + expiry,
+            heartbeat_at=now,
+            release=release(),
         )
         .on_conflict_do_update(
             index_elements=[Instance.id], set_={"expires_at": now + expiry, "heartbeat_at": now}
@@ -48,6 +54,8 @@ async def register_instance(
     await session.execute(
         delete(Instance).where(Instance.id.in_(dead.with_for_update(skip_locked=True)))
     )
+    known = select(Instance.id)
+    await session.execute(delete(InstanceReport).where(InstanceReport.instance_id.not_in(known)))
 
 
 async def deregister_instance(session: AsyncSession, instance_id: str) -> None:
@@ -55,6 +63,7 @@ async def deregister_instance(session: AsyncSession, instance_id: str) -> None:
     await session.execute(
         update(Stream).where(Stream.owner == instance_id).values(owner=None, expires_at=None)
     )
+    await session.execute(delete(InstanceReport).where(InstanceReport.instance_id == instance_id))
     await session.execute(delete(Instance).where(Instance.id == instance_id))
 
 
@@ -72,6 +81,7 @@ async def forget_instances(session: AsyncSession) -> None:
     not wait for the leases of a killed one.
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
+    await session.execute(delete(InstanceReport))
     await session.execute(delete(Instance))
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.watchers.parked import ParkedState
-from triggerer.errors import TriggererError, UnknownWatcher
+from triggerer.errors import TriggererError, UnknownMessage, UnknownWatcher
 from triggerer.observability.redaction import redact_text
 from triggerer.store.database.script import perform
 from triggerer.store.database.wakeups.signals import Signal, announce
@@ -86,7 +86,8 @@ async def choose_parked(
     """Return the ids of these messages, of all messages for a watcher, or of all messages.
 
     Raises:
-        TriggererError: Some of `ids` do not exist, or the watcher never existed.
+        UnknownMessage: Some of `ids` do not exist.
+        UnknownWatcher: The watcher never existed.
     """
     query = _of_watchers(select(ParkedMessage.id)).order_by(ParkedMessage.id)
     if asset is not None:
@@ -99,11 +100,7 @@ async def choose_parked(
         if await session.scalar(known.where(is_asset(asset), Watcher.name == watcher)) is None:
             raise UnknownWatcher(asset, watcher or "")
     if missing := sorted(set(ids).difference(found)):
-        numbers = ", ".join(map(str, missing))
-        raise TriggererError(
-            f"no message with these numbers is parked: {numbers}",
-            hint="triggerer watchers parked list",
-        )
+        raise UnknownMessage(missing)
     return found
 
 

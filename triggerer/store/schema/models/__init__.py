@@ -8,6 +8,7 @@ from triggerer.store.schema.models.assets import (
     FormerIdentity,
     QueuedAssetEvent,
 )
+from triggerer.store.schema.models.audit import Audit
 from triggerer.store.schema.models.backfills import Backfill, BackfillInterval, BackfillKey
 from triggerer.store.schema.models.base import Base
 from triggerer.store.schema.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
@@ -20,13 +21,20 @@ from triggerer.store.schema.models.partitions import (
 from triggerer.store.schema.models.positions import WatcherPosition, WatcherReplay
 from triggerer.store.schema.models.runs import DagRun, TaskRun
 from triggerer.store.schema.models.stream_states import StreamState
-from triggerer.store.schema.models.triggers import Instance, Stream, Trigger, Watcher
+from triggerer.store.schema.models.triggers import (
+    Instance,
+    InstanceReport,
+    Stream,
+    Trigger,
+    Watcher,
+)
 
 __all__ = [
     "Asset",
     "AssetAlias",
     "AssetAliasMember",
     "AssetEvent",
+    "Audit",
     "Backfill",
     "BackfillInterval",
     "BackfillKey",
@@ -41,6 +49,7 @@ __all__ = [
     "DagScheduleAsset",
     "FormerIdentity",
     "Instance",
+    "InstanceReport",
     "ParkedBody",
     "ParkedMessage",
     "QueuedAssetEvent",

@@ -84,15 +84,34 @@ class Stream(Base):
 
 
 class Instance(Base):
-    """A process that hosts streams or executes runs. It is dead once this row is gone or has expired."""
+    """A part of the service in a process. It is dead once this row is gone or has expired."""
 
     __tablename__ = "instance"
 
     id: Mapped[str] = mapped_column(String(80), primary_key=True)
     """`<host>:<pid>:<random>`, new at every start."""
     kind: Mapped[str] = mapped_column(String(20))
-    """triggerer or executor. Other processes own nothing that others must take over."""
+    """triggerer, executor, scheduler, dag-processor or api. Only the first two own what others must take over."""
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     heartbeat_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """Its last heartbeat."""
+    release: Mapped[str] = mapped_column(String(40), server_default="", default="")
+    """The release of its code."""
+
+
+class InstanceReport(Base):
+    """The live state of an instance, which is in its memory and nowhere else. Written outside every other transaction.
+
+    The rows are best effort: an instance that cannot write keeps its old report, and readers show the report's age.
+    """
+
+    __tablename__ = "instance_report"
+
+    instance_id: Mapped[str] = mapped_column(String(80), primary_key=True)
+    version: Mapped[int] = mapped_column(BigId)
+    """Grows with every report of this instance."""
+    report: Mapped[dict[str, Any]] = mapped_column(Json)
+    reported_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    looked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When somebody last read it. The instance reports more often for a while after that."""

@@ -18,7 +18,7 @@ BY_BYTES = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 GROWING = ("asset_event", "queued_asset_event", "dag_run")
 """Tables that take most of the inserts. PostgreSQL's defaults wait for a fifth of a table to change, which is
 millions of rows here: until then the planner counts on old figures, and dead rows stay."""
-HOT = ("stream", "instance", "watcher_position")
+HOT = ("stream", "instance", "instance_report", "watcher_position")
 """Small tables whose rows change several times a second. With room left in a page, an update stays in its page and
 touches no index (HOT update)."""
 
@@ -170,8 +170,34 @@ def upgrade() -> None:
         sa.Column("started_at", INSTANT, nullable=False),
         sa.Column("expires_at", INSTANT, nullable=False),
         sa.Column("heartbeat_at", INSTANT, nullable=True),
+        sa.Column("release", sa.String(length=40), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_instance")),
     )
+    op.create_table(
+        "instance_report",
+        sa.Column("instance_id", sa.String(length=80), nullable=False),
+        sa.Column("version", BIG_ID, nullable=False),
+        sa.Column("report", sa.JSON(), nullable=False),
+        sa.Column("reported_at", INSTANT, nullable=False),
+        sa.Column("looked_at", INSTANT, nullable=True),
+        sa.PrimaryKeyConstraint("instance_id", name=op.f("pk_instance_report")),
+    )
+    op.create_table(
+        "audit",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("at", INSTANT, nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("role", sa.String(length=20), nullable=False),
+        sa.Column("via", sa.String(length=80), nullable=False),
+        sa.Column("action", sa.String(length=40), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("before", sa.JSON(), nullable=True),
+        sa.Column("after", sa.JSON(), nullable=True),
+        sa.Column("request_id", sa.String(length=80), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_audit")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(op.f("ix_audit_at"), "audit", ["at"], unique=False)
     op.create_table(
         "parked_body",
         sa.Column("id", BIG_ID, autoincrement=True, nullable=False),

@@ -1,0 +1,52 @@
+"""The audit: a row for each change that somebody asked for, written in the transaction of the change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.actors import Actor
+from triggerer.store.audit.recording import insert_audit
+
+
+class Action(StrEnum):
+    """All actions that the audit can show. The part before the dot is the kind of the subject."""
+
+    DAG_PAUSE = "dag.pause"
+    DAG_UNPAUSE = "dag.unpause"
+    DAG_TRIGGER = "dag.trigger"
+    DAG_DELETE = "dag.delete"
+    BACKFILL_START = "backfill.start"
+    BACKFILL_CANCEL = "backfill.cancel"
+    RUN_CANCEL = "run.cancel"
+    RUN_RETRY = "run.retry"
+    RUN_CLEAR = "run.clear"
+    RUN_RESOLVE = "run.resolve"
+    ASSET_EMIT = "asset.emit"
+    ASSET_DELETE = "asset.delete"
+    QUEUE_DELETE = "queue.delete"
+    WATCHER_REPLAY = "watcher.replay"
+    PARKED_REPLAY = "parked.replay"
+    PARKED_DISCARD = "parked.discard"
+    DATABASE_CLEAN = "database.clean"
+
+
+async def record(
+    session: AsyncSession,
+    actor: Actor,
+    action: Action,
+    subject: str,
+    *,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> None:
+    """Record a change in the caller's transaction. Secrets in `before` and `after` are hidden.
+
+    Args:
+        subject: What was changed, as commands print it, such as a DAG id, or a DAG id, a space and a run id.
+        before, after: JSON of the changed values. None: there are none.
+    """
+    await insert_audit(session, actor, action.value, subject, before=before, after=after)

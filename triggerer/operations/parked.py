@@ -1,0 +1,98 @@
+"""Replays and discards parked messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.actors import Actor
+from triggerer.errors import UnknownMessage
+from triggerer.operations.audit import Action, record
+from triggerer.store.listing.views import ParkedMessageView
+from triggerer.store.watchers.parked_listing import (
+    choose_parked,
+    discard_parked,
+    find_parked,
+    replay_parked,
+)
+
+_MOST_NAMED: Final = 1_000
+"""The ids that one row of the audit names at most; it has their number as well."""
+
+
+async def show_parked(session: AsyncSession, message_id: int) -> ParkedMessageView:
+    """Return a message with its traceback and content.
+
+    Raises:
+        UnknownMessage: No message with this id is parked.
+    """
+    found = await find_parked(session, message_id)
+    if found is None:
+        raise UnknownMessage([message_id])
+    return found
+
+
+async def replay_messages(
+    session: AsyncSession,
+    actor: Actor,
+    *,
+    ids: Collection[int] = (),
+    asset: str | None = None,
+    watcher: str | None = None,
+) -> int:
+    """Deliver these parked messages to their watchers again; return the number of messages that were parked.
+
+    Args:
+        ids: Empty: all messages, or all messages of the watcher `watcher` of `asset`.
+    Raises:
+        UnknownMessage: Some of `ids` are not parked.
+        UnknownWatcher: The watcher never existed.
+        TriggererError: No file declares the watcher of a message any longer.
+    """
+    chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)
+    subject = _subject(asset, watcher, chosen)
+    return await _change(session, actor, Action.PARKED_REPLAY, subject, chosen, replay_parked)
+
+
+async def discard_messages(
+    session: AsyncSession,
+    actor: Actor,
+    *,
+    ids: Collection[int] = (),
+    asset: str | None = None,
+    watcher: str | None = None,
+) -> int:
+    """Delete these messages for good, parked ones and ones that are stored for a watcher; return their number.
+
+    Args:
+        ids: Empty: all messages, or all messages of the watcher `watcher` of `asset`.
+    Raises:
+        UnknownMessage: Some of `ids` are not parked.
+        UnknownWatcher: The watcher never existed.
+    """
+    chosen = await choose_parked(session, ids=ids, asset=asset, watcher=watcher)
+    subject = _subject(asset, watcher, chosen)
+    return await _change(session, actor, Action.PARKED_DISCARD, subject, chosen, discard_parked)
+
+
+async def _change(
+    session: AsyncSession,
+    actor: Actor,
+    action: Action,
+    subject: str,
+    chosen: Sequence[int],
+    change: Callable[[AsyncSession, Sequence[int]], Awaitable[int]],
+) -> int:
+    number = await change(session, chosen) if chosen else 0
+    if number:
+        after = {"messages": number, "ids": list(chosen[:_MOST_NAMED])}
+        await record(session, actor, action, subject, after=after)
+    return number
+
+
+def _subject(asset: str | None, watcher: str | None, chosen: Sequence[int]) -> str:
+    if asset is not None:
+        return f"{asset}/{watcher}"
+    return str(chosen[0]) if len(chosen) == 1 else f"{len(chosen)} messages"

@@ -1,0 +1,45 @@
+"""Pauses and unpauses DAGs."""
+
+from __future__ import annotations
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.actors import Actor
+from triggerer.errors import UnknownDag
+from triggerer.operations.audit import Action, record
+from triggerer.store.dags.pausing import set_paused
+
+
+async def pause_dag(session: AsyncSession, actor: Actor, dag_id: str) -> bool:
+    """Pause a DAG: no new run starts, and asset events wait in its queue. Return False if it was paused already.
+
+    Raises:
+        UnknownDag: There is no such DAG.
+    """
+    return await _set(session, actor, dag_id, paused=True)
+
+
+async def unpause_dag(session: AsyncSession, actor: Actor, dag_id: str) -> bool:
+    """Unpause a DAG: new runs start, with the events that queued meanwhile. Return False if it was not paused.
+
+    Raises:
+        UnknownDag: There is no such DAG.
+    """
+    return await _set(session, actor, dag_id, paused=False)
+
+
+async def _set(session: AsyncSession, actor: Actor, dag_id: str, *, paused: bool) -> bool:
+    was_paused = await set_paused(session, dag_id, paused=paused)
+    if was_paused is None:
+        raise UnknownDag(dag_id)
+    if was_paused is paused:
+        return False
+    await record(
+        session,
+        actor,
+        Action.DAG_PAUSE if paused else Action.DAG_UNPAUSE,
+        dag_id,
+        before={"is_paused": was_paused},
+        after={"is_paused": paused},
+    )
+    return True

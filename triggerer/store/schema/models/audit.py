@@ -1,0 +1,35 @@
+"""The audit of changes that people and programs asked for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, BigId, Json, UtcDateTime
+
+
+class Audit(Base):
+    """One change, written in the transaction of the change."""
+
+    __tablename__ = "audit"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    actor: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(String(20))
+    """viewer, operator or admin."""
+    via: Mapped[str] = mapped_column(String(80))
+    """`cli`, `token:<id>` or `session:<id>`."""
+    action: Mapped[str] = mapped_column(String(40))
+    """A value of `triggerer.operations.audit.Action`."""
+    subject: Mapped[str] = mapped_column(Text)
+    """What was changed, as commands print it: a DAG id, a DAG id and a run id, an asset, ASSET/NAME, or an id."""
+    before: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """The changed values before the change. None: they are new, or unknown."""
+    after: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """The changed values after the change. None: they are gone."""
+    request_id: Mapped[str | None] = mapped_column(String(80))
