@@ -87,7 +87,6 @@ async def test_secrets_in_parameters_are_hidden(database: Database) -> None:
 async def test_the_list_filters_by_actor_action_and_subject(database: Database) -> None:
     await add_dag(database, "d", None)
     await add_dag(database, "d_2", None)
-    await add_asset(database, 1, "orders")
 
     async def all_kinds(session: AsyncSession) -> None:
         await trigger_dag(session, ANNE, "d", run_id="r")

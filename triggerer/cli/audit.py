@@ -1,4 +1,4 @@
-"""`triggerer audit`: who changed what, and when."""
+"""`triggerer audit`: lists changes with their actors."""
 
 from __future__ import annotations
 
