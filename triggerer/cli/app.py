@@ -71,7 +71,10 @@ COMMANDS: Final = {
         "triggerer.cli.plan:plan",
         "Show what other DAG files would change: DAGs, watchers, assets that nothing updates, and runs.",
     ),
-    "audit": ("triggerer.cli.audit:audit", "List the changes that people and programs asked for, newest first."),
+    "audit": (
+        "triggerer.cli.audit:audit",
+        "List the changes that people and programs asked for, newest first.",
+    ),
     "db": ("triggerer.cli.database:app", "The database: migrate, check, clean."),
     "config": ("triggerer.cli.config:app", "The configuration: show every setting and its origin."),
     "completion": (
