@@ -146,7 +146,7 @@ class KafkaEventTrigger(MessageTrigger):
                 "topic": topic,
                 "partition": partition,
                 "offset": message.offset,
-                "timestamp": message.record.timestamp,
+                "timestamp": message.timestamp,
             }
         return {
             "value": value,

@@ -58,26 +58,28 @@ def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPositio
 class KafkaMessage(BrokerMessage):
     """One record of a topic. It is decoded once, at the first request, for all subscribers of the stream.
 
-    Fields that few readers need are read from the client's record on demand. Kafka counts deliveries only for a
+    The message does not hold the client's record, which is several times its size. Kafka counts deliveries only for a
     partition's oldest message, so `deliveries` is None.
     """
 
-    __slots__ = ("delivery", "lane", "offset", "record")
+    __slots__ = ("delivery", "headers", "lane", "offset", "timestamp")
 
-    record: Record
     lane: LaneInFlight
     delivery: int
     offset: int
+    timestamp: int
+    """Milliseconds since the epoch, as the record carries them."""
+    headers: Sequence[tuple[str, bytes]]
 
     def __init__(self, record: Record, lane: LaneInFlight, delivery: int) -> None:
-        store = object.__setattr__
-        store(self, "record", record)
-        store(self, "lane", lane)
-        store(self, "delivery", delivery)
-        store(self, "offset", record.offset)
-        store(self, "key", record.key)
+        _set_lane(self, lane)
+        _set_delivery(self, delivery)
+        _set_offset(self, record.offset)
+        _set_timestamp(self, record.timestamp)
+        _set_headers(self, record.headers)
+        _set_key(self, record.key)
         # None: a tombstone.
-        store(self, "value", record.value)
+        _set_value(self, record.value)
         self.forget_decoded()
 
     # The base class compares its fields, which this class does not store.
@@ -95,14 +97,9 @@ class KafkaMessage(BrokerMessage):
         return number
 
     @property
-    def timestamp(self) -> int:
-        """Milliseconds since the epoch, as the record carries them."""
-        return self.record.timestamp
-
-    @property
     def attributes(self) -> Mapping[str, bytes]:
         """The headers; the last of several with the same name. One may be without content (None)."""
-        return dict(self.record.headers)
+        return dict(self.headers)
 
     @property
     def position(self) -> Mapping[str, Any]:
@@ -111,7 +108,7 @@ class KafkaMessage(BrokerMessage):
 
     @property
     def published_at(self) -> datetime | None:
-        timestamp = self.record.timestamp
+        timestamp = self.timestamp
         # Some writers send a timestamp that is not in milliseconds.
         is_time = 0 <= timestamp < _END_OF_TIME_MS
         return _EPOCH + timedelta(milliseconds=timestamp) if is_time else None
@@ -120,21 +117,16 @@ class KafkaMessage(BrokerMessage):
     def deliveries(self) -> None:
         return None
 
-    @property
-    def headers(self) -> tuple[tuple[str, bytes], ...]:
-        return tuple(self.record.headers)
-
     def dump(self) -> bytes:
         """Return the message with the parts of its idempotency key: a line of JSON with sizes, then the contents."""
-        record = self.record
-        contents = [self.key, self.value, *(content for _, content in record.headers)]
+        contents = [self.key, self.value, *(content for _, content in self.headers)]
         head = {
             "v": _DUMP_VERSION,
             "topic": self.topic,
             "partition": self.partition,
             "offset": self.offset,
-            "timestamp": record.timestamp,
-            "headers": [name for name, _ in record.headers],
+            "timestamp": self.timestamp,
+            "headers": [name for name, _ in self.headers],
             "sizes": [None if content is None else len(content) for content in contents],
             # A later commit forgets the cuts that it has passed. The dump keeps them, so that the message keeps its
             # key.
@@ -173,11 +165,22 @@ class KafkaMessage(BrokerMessage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the message for a filter in another process, without the parts that only the producer uses."""
-        content = (self.offset, self.record.timestamp, self.key, self.value, self.headers)
+        content = (self.offset, self.timestamp, self.key, self.value, tuple(self.headers))
         return _from_another_process, (self.lane.partition, content, self.delivery)
 
     def __repr__(self) -> str:
         return f"<KafkaMessage {self.topic}[{self.partition}]@{self.offset}>"
+
+
+# Messages are frozen, and their constructor runs for each message. A slot's own setter takes half the time of
+# `object.__setattr__`.
+_set_lane: Final = vars(KafkaMessage)["lane"].__set__
+_set_delivery: Final = vars(KafkaMessage)["delivery"].__set__
+_set_offset: Final = vars(KafkaMessage)["offset"].__set__
+_set_timestamp: Final = vars(KafkaMessage)["timestamp"].__set__
+_set_headers: Final = vars(KafkaMessage)["headers"].__set__
+_set_key: Final = vars(BrokerMessage)["key"].__set__
+_set_value: Final = vars(BrokerMessage)["value"].__set__
 
 
 def _from_another_process(

@@ -263,7 +263,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         size = 0 if value is None else len(value)
         if key is not None:
             size += len(key)
-        if headers := broker_payload.record.headers:
+        if headers := broker_payload.headers:
             # A header may have no value.
             size += sum(len(name) + len(content or b"") for name, content in headers)
         return size

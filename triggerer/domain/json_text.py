@@ -47,7 +47,13 @@ def dump_json(
             f"{what} is not JSON: {error}",
             hint="use strings, numbers, lists and mappings",
         ) from error
-    refuse_unkept(value, text, what)
+    nulls = text.count(_NULL)
+    # Most values have no null, or only such as None at the top, for instance a missing key. They need no search.
+    if nulls and nulls != _nones_of(value):
+        _refuse_non_finite(value, what)
+    # Searching for one byte is ten times as fast as for six. An escaped backslash before `u0000` only costs a check.
+    if _ESCAPE in text and _NUL in text:
+        _refuse_nul(text, what)
     return text
 
 
@@ -56,27 +62,34 @@ def load_json(text: bytes | str) -> Any:
     return orjson.loads(text)
 
 
-def refuse_unkept(value: Any, text: bytes, what: str) -> None:
-    """Refuse a value that its JSON text does not represent, or that PostgreSQL cannot store.
-
-    orjson silently writes null for NaN and for the infinities.
-
-    Raises:
-        RowRefused: The value has a number that is not finite, or the text has a NUL character.
-    """
-    if _NULL in text and (found := _find_non_finite(value, "")) is not None:
+def _refuse_non_finite(value: Any, what: str) -> None:
+    """Refuse NaN and the infinities, for which orjson silently writes null."""
+    if (found := _find_non_finite(value, "")) is not None:
         place, number = found
         raise RowRefused(
             f"{what} has {_spelled(number)}{f' at {place}' if place else ''}, which JSON does not have",
             hint="leave the value out, or use None",
         )
-    # Searching for one byte is ten times as fast as for six. An escaped backslash before `u0000` only costs a check.
-    if _ESCAPE in text and _NUL in text:
-        for string in strings_with_nul(orjson.loads(text)):
-            raise RowRefused(
-                f"{what} has a NUL character in the string {string[:_SHOWN]!r}",
-                hint="remove the NUL character",
-            )
+
+
+def _refuse_nul(text: bytes, what: str) -> None:
+    """Refuse a string with a NUL character, which PostgreSQL cannot store."""
+    for string in strings_with_nul(orjson.loads(text)):
+        raise RowRefused(
+            f"{what} has a NUL character in the string {string[:_SHOWN]!r}",
+            hint="remove the NUL character",
+        )
+
+
+def _nones_of(value: Any) -> int:
+    """Return how many values of a dict are None. Each is one `null` of the text."""
+    if type(value) is not dict:
+        return 0
+    count = 0
+    for item in value.values():
+        if item is None:
+            count += 1
+    return count
 
 
 def _spelled(number: float) -> str:
