@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
@@ -169,12 +169,24 @@ class ExecutorSettings:
 class SparkSettings:
     """`[spark]`: how to get a Spark session. `triggerer.worker.spark` checks that the values fit together."""
 
-    mode: str = "local"
+    mode: str | None = None
+    """`local`, `classic`, `connect` or `submit`; None: see `triggerer.worker.spark.settings.mode_of`."""
     master: str | None = None
     remote: str | None = None
     conf: Pairs = field(default_factory=dict)
+    cluster_patience: SecondsOrZero = timedelta(seconds=60)
+    """How long a run waits for a master or a Spark Connect server that does not answer."""
     archive_classes: bool = True
     """Whether to build an archive of Spark's classes, once and in the background, so that sessions start faster."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings for a worker's channel."""
+        return {**asdict(self), "cluster_patience": self.cluster_patience.total_seconds()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> SparkSettings:
+        patience = timedelta(seconds=values.get("cluster_patience", 60.0))
+        return cls(**{**values, "cluster_patience": patience})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
@@ -223,7 +222,7 @@ async def _start_executor(
         dags_folder=settings.core.dags_folder,
         workers=settings.executor.workers,
         pools=settings.pools,
-        spark=asdict(settings.spark),
+        spark=settings.spark.to_json(),
         file_patience=settings.dag_processor.removal_grace,
         holds_broken=settings.executor.broken_file == "hold",
         prewarm=settings.executor.prewarm,

@@ -232,7 +232,8 @@ class _Attempt:
         return outcomes.unreported, outcomes.failures
 
     def _open_spark(self, modules: tuple[ModuleType, ...]) -> Any:
-        """Return the session, and show the run as waiting while the session opens."""
+        """Return the session, and show the run as waiting while its cluster is away or the session opens."""
+        self._worker.spark.await_cluster(self._tell_absence)
         if self._worker.spark.is_open:
             return self._worker.spark.get(modules)
         on_wait = functools.partial(self._worker.on_wait, self._order.run_pk)
@@ -241,6 +242,13 @@ class _Attempt:
             return self._worker.spark.get(modules)
         finally:
             on_wait(Wait(None, datetime.now(UTC)))
+
+    def _tell_absence(self, reason: str | None) -> None:
+        if reason is None:
+            logger.info("the wait is over")
+        else:
+            logger.warning("the run waits for %s", reason)
+        self._worker.on_wait(self._order.run_pk, Wait(reason, datetime.now(UTC)))
 
     def _abandon(self) -> None:
         if self._worker.spark.is_open:

@@ -69,6 +69,16 @@ class SparkHolder:
         session = self._session
         return None if session is None else why_waiting(session)
 
+    def await_cluster(self, tell: Callable[[str | None], None]) -> None:
+        """Return once the master or the Spark Connect server accepts connections. See `spark.patience`.
+
+        Raises:
+            SubmitFailed: It did not answer in time.
+        """
+        from triggerer.worker.spark import await_cluster
+
+        await_cluster(self._settings, tell)
+
     def release_executors(self) -> None:
         """Give the session's executors back to the cluster until the session has work again."""
         from triggerer.worker.spark import release_executors
@@ -80,7 +90,7 @@ class SparkHolder:
     def _settings(self) -> SparkSettings:
         from triggerer.worker.spark import SparkSettings
 
-        return SparkSettings(**self._values)
+        return SparkSettings.from_json(self._values)
 
     def get(self, modules: Sequence[ModuleType] = ()) -> Any:
         """Return a live session.

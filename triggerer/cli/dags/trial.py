@@ -74,7 +74,7 @@ def try_(
         params=values,
         logical_date=date,
         partition_key=partition_key,
-        spark=asdict(settings.spark),
+        spark=settings.spark.to_json(),
         allowed_modules=settings.core.allowed_trigger_modules,
         parse_timeout=settings.dag_processor.parse_timeout,
         pools=settings.pools,

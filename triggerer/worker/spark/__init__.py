@@ -6,12 +6,14 @@ Nothing here imports PySpark before a session is opened.
 from triggerer.config import SparkSettings
 from triggerer.worker.spark.cluster import needs_cluster, release_executors, why_waiting
 from triggerer.worker.spark.dataframe import EVENT_COLUMNS, to_dataframe
+from triggerer.worker.spark.patience import await_cluster
 from triggerer.worker.spark.session import close_session, how_it_ended, is_alive, open_session
 from triggerer.worker.spark.warmup import warm_up
 
 __all__ = [
     "EVENT_COLUMNS",
     "SparkSettings",
+    "await_cluster",
     "close_session",
     "how_it_ended",
     "is_alive",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from triggerer.config import SparkSettings
 from triggerer.worker.spark.connect import is_connect
 from triggerer.worker.spark.reachability import master_endpoints
-from triggerer.worker.spark.settings import CLASSIC, is_local, master_of, mode_of
+from triggerer.worker.spark.settings import CONNECT, is_local, master_of, mode_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ def needs_cluster(settings: SparkSettings) -> bool:
     Raises:
         ConfigurationError: See `mode_of`.
     """
-    return mode_of(settings) == CLASSIC and not is_local(master_of(settings))
+    return mode_of(settings) != CONNECT and not is_local(master_of(settings))
 
 
 def why_waiting(session: SparkSession) -> str | None:

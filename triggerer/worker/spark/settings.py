@@ -12,10 +12,15 @@ from typing import Final
 from triggerer.config import SparkSettings
 from triggerer.errors import ConfigurationError
 
+LOCAL: Final = "local"
+"""Driver and executors share one JVM on this machine."""
 CLASSIC: Final = "classic"
+"""The driver is a JVM on this machine, and the executors belong to a cluster."""
 CONNECT: Final = "connect"
-_MODES: Final = {"classic": CLASSIC, "local": CLASSIC, "connect": CONNECT}
-"""`local` equals the default of `classic`, which runs on this machine."""
+"""The driver is a Spark Connect server."""
+SUBMIT: Final = "submit"
+"""Each run is an application of its own, which `spark-submit` starts and which ends with the run."""
+_MODES: Final = (LOCAL, CLASSIC, CONNECT, SUBMIT)
 LOCAL_MASTER: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -35,32 +40,61 @@ _OWN_ALLOCATION: Final = frozenset({"spark.dynamicAllocation.enabled", "spark.ex
 
 
 def mode_of(settings: SparkSettings) -> str:
-    """Return `classic` or `connect`.
+    """Return `local`, `classic`, `connect` or `submit`. A mode that is not set follows from `remote` and `master`.
 
     Raises:
         ConfigurationError: The mode is unknown, or contradicts the master or the remote.
     """
-    mode = _MODES.get(settings.mode)
+    mode, master, remote = settings.mode, settings.master, settings.remote
     if mode is None:
+        mode = CONNECT if remote else LOCAL if is_local(master_of(settings)) else CLASSIC
+    if mode not in _MODES:
         raise ConfigurationError(
-            f"[spark] mode is {settings.mode!r}", hint="it is one of: local, classic, connect"
+            f"[spark] mode is {mode!r}", hint=f"it is one of: {', '.join(_MODES)}"
         )
-    if mode == CONNECT and not (settings.remote or "").startswith("sc://"):
+    if mode == CONNECT:
+        if not (remote or "").startswith("sc://"):
+            raise ConfigurationError(
+                f"[spark] mode is connect and remote is {remote or 'not set'}",
+                hint='it has the form remote = "sc://host:15002"',
+            )
+        if master:
+            raise ConfigurationError(
+                "[spark] master and remote are both set",
+                hint="a Spark Connect server has its own master: take master out, or take remote out",
+            )
+        return mode
+    if remote:
         raise ConfigurationError(
-            f"[spark] mode is connect and remote is {settings.remote or 'not set'}",
-            hint='it has the form remote = "sc://host:15002"',
-        )
-    if mode == CLASSIC and settings.remote:
-        raise ConfigurationError(
-            "[spark] remote is set and mode is not connect",
+            f"[spark] remote is set and mode is {mode}",
             hint='set mode = "connect", or take remote out',
         )
-    if mode == CLASSIC and (settings.master or "").startswith("sc://"):
+    _check_master(settings, mode)
+    return mode
+
+
+def _check_master(settings: SparkSettings, mode: str) -> None:
+    master, in_conf = settings.master, settings.conf.get("spark.master")
+    if (master or in_conf or "").startswith("sc://"):
         raise ConfigurationError(
-            f"[spark] master is {settings.master!r}",
+            f"[spark] master is {master or in_conf!r}",
             hint='a Spark Connect server goes into remote, with mode = "connect"',
         )
-    return mode
+    if master and in_conf and master != in_conf:
+        raise ConfigurationError(
+            f"[spark] master is {master!r}, and conf has spark.master = {in_conf!r}",
+            hint="take one of the two out",
+        )
+    if mode == LOCAL and not is_local(master_of(settings)):
+        raise ConfigurationError(
+            f"[spark] mode is local and master is {master_of(settings)!r}",
+            hint='set mode = "classic" for this cluster, or take master out',
+        )
+    if mode == CLASSIC and not (master or in_conf):
+        raise ConfigurationError(
+            "[spark] mode is classic and master is not set",
+            hint='set master = "spark://host:7077", or mode = "local" for this machine',
+        )
 
 
 def master_of(settings: SparkSettings) -> str:

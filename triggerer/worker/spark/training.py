@@ -103,7 +103,7 @@ def _record(installation: Installation, draft: Path) -> None:
         options.append(f"-XX:SharedArchiveFile={archive.base_path}")
     # The installation's settings do not matter, because the archive contains only classes.
     session = classic.open_classic(
-        SparkSettings(mode="classic", master="local[2]"),
+        SparkSettings(master="local[2]"),
         installation,
         app_name="triggerer-training",
         extra_java_options=options,

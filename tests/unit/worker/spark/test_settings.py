@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -33,27 +34,41 @@ def conf(
 @pytest.mark.parametrize(
     ("settings", "mode"),
     [
-        (SparkSettings(), "classic"),
+        (SparkSettings(), "local"),
+        (SparkSettings(master="local[3]"), "local"),
+        (SparkSettings(master="spark://h:7077"), "classic"),
+        (SparkSettings(conf={"spark.master": "yarn"}), "classic"),
+        (SparkSettings(remote="sc://h"), "connect"),
+        (SparkSettings(mode="local"), "local"),
         (SparkSettings(mode="classic", master="spark://h:7077"), "classic"),
         (SparkSettings(mode="connect", remote="sc://h"), "connect"),
+        (SparkSettings(mode="submit"), "submit"),
+        (SparkSettings(mode="submit", master="yarn"), "submit"),
     ],
 )
-def test_a_mode_and_its_address_go_together(settings: SparkSettings, mode: str) -> None:
+def test_a_mode_follows_from_the_address_or_goes_together_with_it(
+    settings: SparkSettings, mode: str
+) -> None:
     assert mode_of(settings) == mode
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "said"),
     [
-        SparkSettings(mode="conect"),
-        SparkSettings(mode="connect"),
-        SparkSettings(mode="connect", remote="spark://h"),
-        SparkSettings(mode="classic", remote="sc://h"),
-        SparkSettings(mode="classic", master="sc://h"),
+        (SparkSettings(mode="conect"), "mode is 'conect'"),
+        (SparkSettings(mode="connect"), "mode is connect and remote is not set"),
+        (SparkSettings(mode="connect", remote="spark://h"), "remote is spark://h"),
+        (SparkSettings(mode="classic", remote="sc://h"), "remote is set and mode is classic"),
+        (SparkSettings(mode="submit", remote="sc://h"), "remote is set and mode is submit"),
+        (SparkSettings(mode="classic", master="sc://h"), "master is 'sc://h'"),
+        (SparkSettings(mode="classic"), "mode is classic and master is not set"),
+        (SparkSettings(mode="local", master="yarn"), "mode is local and master is 'yarn'"),
+        (SparkSettings(master="yarn", remote="sc://h"), "master and remote are both set"),
+        (SparkSettings(master="yarn", conf={"spark.master": "local"}), "conf has spark.master"),
     ],
 )
-def test_a_contradiction_is_an_error_with_a_way_out(settings: SparkSettings) -> None:
-    with pytest.raises(ConfigurationError) as caught:
+def test_a_contradiction_is_an_error_with_a_way_out(settings: SparkSettings, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as caught:
         mode_of(settings)
     assert caught.value.hint
 
