@@ -47,19 +47,25 @@ class TriggerEvent:
     Args:
         payload: JSON-like. A mapping becomes the asset event's `extra`, anything else `{"payload": ...}`.
         partition_key: The partition that the asset event is about; None: no partition.
+        key: The idempotency key of the asset event, unique for the watcher. Only `run_from` may give one: in a shared
+            stream the producer knows the keys.
     """
 
-    __slots__ = ("partition_key", "payload")
+    __slots__ = ("key", "partition_key", "payload")
 
-    def __init__(self, payload: Any, *, partition_key: str | None = None) -> None:
+    def __init__(
+        self, payload: Any, *, partition_key: str | None = None, key: str | None = None
+    ) -> None:
         self.payload = payload
         self.partition_key = partition_key
+        self.key = key
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, TriggerEvent)
             and bool(other.payload == self.payload)
             and other.partition_key == self.partition_key
+            and other.key == self.key
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -395,7 +401,7 @@ class BaseTrigger(ABC):
 class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     """A trigger that reports occurrences rather than a condition, and so may drive an `AssetWatcher`.
 
-    A subclass need not call `super().__init__()`. It implements `run`, or `shared_stream_key` and
+    A subclass need not call `super().__init__()`. It implements `run`, or `run_from`, or `shared_stream_key` and
     `filter_shared_stream` with either `open_shared_stream` (fast path: nothing is acknowledged) or
     `create_shared_stream_producer` (ack mode).
     """
@@ -408,6 +414,21 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         raise NotImplementedError(
             f"{type(self).__qualname__} implements neither run() nor a shared stream"
         )
+
+    def run_from(self, bookmark: Any) -> AsyncIterator[tuple[Sequence[TriggerEvent], Any]]:
+        """Yield events together with the bookmark that is stored with them, in one transaction.
+
+        An async generator, in place of `run`, for a trigger without a stream key that reads a source by position. It is
+        resumed once the events and the bookmark are durable. If they cannot be stored, it is closed, and later started
+        again from the last durable bookmark. So each occurrence makes exactly one event.
+
+        Each watcher has a trigger and a bookmark of its own. The bookmark survives changed arguments, another owner,
+        and a watcher that is removed and declared again.
+
+        Args:
+            bookmark: The JSON value that this watcher stored last with a trigger of this class path; None: none yet.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} has no bookmark")
 
     def shared_stream_key(self) -> Hashable | None:
         """Return the stream key, once at the start: equal keys share a poll. None (the default): no shared stream."""
@@ -501,10 +522,21 @@ def is_acknowledged(cls: type[BaseEventTrigger]) -> bool:
     return getattr(ours, "__func__", ours) is not getattr(default, "__func__", None)
 
 
+def has_bookmark(cls: type[BaseEventTrigger]) -> bool:
+    """Whether the class overrides `run_from`."""
+    return cls.run_from is not BaseEventTrigger.run_from
+
+
 async def _describe_delivery(trigger: BaseEventTrigger) -> DeliveryFacts:
     """Return the delivery that follows from the methods that a trigger and its producer override."""
     cls = type(trigger)
     if trigger.shared_stream_key() is None:
+        if has_bookmark(cls):
+            return DeliveryFacts(
+                is_acknowledged=True,
+                because="its position is stored in the transaction of the events",
+                key="the stored position",
+            )
         return DeliveryFacts(
             is_acknowledged=False,
             because="it runs without a shared stream, and an event that was not stored is not delivered again",

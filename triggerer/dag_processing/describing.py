@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from triggerer.abc import BaseEventTrigger
+from triggerer.abc import BaseEventTrigger, has_bookmark
 from triggerer.dag_processing.mistakes import refuse_unknown_pools, uncalled_functions
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef, AssetWatcher
 from triggerer.domain.conditions import condition_to_json
@@ -289,6 +289,13 @@ def _watcher(
     key = again.shared_stream_key()
     name = classpath if key is None else stream_name(again.describe_stream(), key)
     digest = trigger_digest(classpath, kwargs, watcher.guarantee)
+    identity = None
+    if key is None and has_bookmark(kind):
+        # Each watcher has a bookmark of its own, so two watchers share no trigger. The stream is the watcher's:
+        # changed arguments keep its owner.
+        name = again.describe_stream() or classpath
+        identity = stream_digest(("watcher", asset.name, asset.uri, watcher.name))
+        digest = trigger_digest(classpath, kwargs, watcher.guarantee, watcher=identity)
     return ParsedWatcher(
         asset_name=asset.name,
         asset_uri=asset.uri,
@@ -297,10 +304,22 @@ def _watcher(
         classpath=classpath,
         kwargs=kwargs,
         trigger_digest=digest,
-        stream_digest=f"trigger-{digest}" if key is None else stream_digest(key),
+        stream_digest=_stream_of(key, digest, identity),
         stream_key=name,
         guarantee=watcher.guarantee,
     )
+
+
+def _stream_of(key: Hashable | None, digest: str, identity: str | None) -> str:
+    """Return the digest of a watcher's stream.
+
+    Args:
+        digest: The trigger's digest.
+        identity: The watcher's digest, if its trigger has a bookmark.
+    """
+    if identity is not None:
+        return f"watcher-{identity}"
+    return f"trigger-{digest}" if key is None else stream_digest(key)
 
 
 def _kept(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,13 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent, is_acknowledged
+from triggerer.abc import (
+    BaseEventTrigger,
+    SharedStreamProducer,
+    TriggerEvent,
+    has_bookmark,
+    is_acknowledged,
+)
 from triggerer.config import CoreSettings
 from triggerer.errors import PluginError
 from triggerer.isolation.messages import GeneratorMethod, Setup
@@ -95,6 +101,11 @@ class Isolation:
             classpath: The path by which a process loads the class.
             name: The trigger's name, for logs and errors; unique among the running triggers.
         """
+        if has_bookmark(cls):
+            raise PluginError(
+                f"{classpath} has a bookmark and cannot be isolated",
+                hint="remove it from [triggerer] isolation",
+            )
         parts = {
             "__doc__": cls.__doc__,
             "__module__": cls.__module__,

@@ -34,17 +34,25 @@ def canonical_kwargs(kwargs: Mapping[str, Any]) -> str:
         ) from error
 
 
-def trigger_digest(classpath: str, kwargs: Mapping[str, Any], guarantee: str | None = None) -> str:
+def trigger_digest(
+    classpath: str,
+    kwargs: Mapping[str, Any],
+    guarantee: str | None = None,
+    *,
+    watcher: str | None = None,
+) -> str:
     """Return the SHA-256 of the class path and the canonical JSON of the arguments.
 
     Args:
         guarantee: The guarantee that the watchers ask for. Watchers with different ones do not share a trigger, because
             the start may refuse only one of them.
+        watcher: The digest of the only watcher that the trigger serves, because it has a bookmark.
     Raises:
         PluginError: JSON cannot represent the arguments.
     """
     asked = "" if guarantee is None else f"!{guarantee}"
-    return _sha256(f"{len(classpath)}:{classpath}{canonical_kwargs(kwargs)}{asked}".encode())
+    of = "" if watcher is None else f"@{watcher}"
+    return _sha256(f"{len(classpath)}:{classpath}{canonical_kwargs(kwargs)}{asked}{of}".encode())
 
 
 def stream_digest(key: Hashable) -> str:

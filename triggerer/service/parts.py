@@ -64,6 +64,7 @@ async def _start_triggerer(
     from triggerer.processes.own_lease import OwnLease
     from triggerer.store.events.recorder import EventRecorder
     from triggerer.store.streams.state_writer import StateWriter
+    from triggerer.store.watchers.bookmark_writer import BookmarkWriter
     from triggerer.store.watchers.parked_writer import ParkedWriter
     from triggerer.store.watchers.position_writer import PositionWriter
     from triggerer.streams import RuntimeContext
@@ -80,6 +81,7 @@ async def _start_triggerer(
     positions = PositionWriter(database, on_fenced=mark_fenced)
     parked = ParkedWriter(database, on_fenced=mark_fenced, bounds=_parked_bounds(chosen))
     states = StateWriter(database, on_fenced=mark_fenced)
+    bookmarks = BookmarkWriter(database, on_fenced=mark_fenced)
     lease = (
         OwnLease.unlimited()
         if is_alone
@@ -95,12 +97,13 @@ async def _start_triggerer(
             parked,
             states,
             recorder,
+            bookmarks,
             parked_at_bound=chosen.parked_at_bound,
             falls_behind=chosen.on_failure == "catch_up",
             settings=_runtime_settings(chosen),
             lease=lease,
         ),
-        writers=(positions, parked, states),
+        writers=(positions, parked, states, bookmarks),
         settings=_host_settings(settings),
         takes_over_at_once=is_alone,
     )
@@ -108,6 +111,7 @@ async def _start_triggerer(
     background.start_soon(unless_it_returns, "positions", without_status(positions.run))
     background.start_soon(unless_it_returns, "parked", without_status(parked.run))
     background.start_soon(unless_it_returns, "states", without_status(states.run))
+    background.start_soon(unless_it_returns, "bookmarks", without_status(bookmarks.run))
     await workers.start(unless_it_returns, "triggerer", host.run)
 
 

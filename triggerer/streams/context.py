@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSink
+from triggerer.domain.watchers.bookmarks import BookmarkStore
 from triggerer.domain.watchers.lane_positions import PositionSink
 from triggerer.domain.watchers.parked import ParkedStore
 from triggerer.domain.watchers.stream_states import EventsWithState, StateStore
@@ -41,6 +42,8 @@ class RuntimeContext:
     """Stores the states of producers without a broker. None: such producers cannot be opened."""
     with_state: EventsWithState | None = None
     """Stores events together with the state that covers them: another side of `sink`. None: the state follows."""
+    bookmarks: BookmarkStore | None = None
+    """Stores the bookmarks of triggers without a stream. None: such triggers cannot be run."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
     """The fate of a message that cannot be parked at a bound: its lane waits, or the producer dead-letters it."""
     falls_behind: bool = True

@@ -14,8 +14,10 @@ import orjson
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
+from triggerer.domain.watchers.bookmarks import Bookmark, BookmarkChange
 from triggerer.domain.watchers.lane_positions import PositionChange, ReplayEnd, ReplayRequest
 from triggerer.domain.watchers.stream_states import StateChange
+from triggerer.errors import StoreError
 from triggerer.streams import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.streams.cancellation import plugin_code
 from triggerer.streams.supervision.member import Member
@@ -176,6 +178,38 @@ class _States:
         change.on_done(None)
 
 
+class _Bookmarks:
+    """Stores bookmarks in memory, by watcher; the events before them become events of the view."""
+
+    def __init__(self, views: dict[int, HostedView], *, is_automatic: bool) -> None:
+        self._views = views
+        self._is_automatic = is_automatic
+        self._waiting: deque[BookmarkChange] = deque()
+        self.values: dict[int, Any] = {}
+
+    async def load(self, fence: Fence, watcher_id: int, classpath: str) -> Bookmark:
+        return Bookmark(None, self.values.get(watcher_id))
+
+    def submit_nowait(self, change: BookmarkChange) -> None:
+        for event in change.events:
+            self._views[change.watcher.watcher_id].mark_submitted(cast(TriggerEvent, event))
+        self._waiting.append(change)
+        if self._is_automatic:
+            self.persist()
+
+    def persist(self) -> None:
+        while self._waiting:
+            change = self._waiting.popleft()
+            for event in change.events:
+                self._views[change.watcher.watcher_id].mark_persisted(cast(TriggerEvent, event))
+            self.values[change.watcher.watcher_id] = orjson.loads(change.value)
+            change.on_done(None)
+
+    def refuse(self) -> None:
+        while self._waiting:
+            self._waiting.popleft().on_done(StoreError("the test refused the bookmark"))
+
+
 _FENCE = Fence("harness", "harness", 1)
 
 
@@ -206,6 +240,7 @@ class StreamHarness:
         self._threads: ThreadWatch | None = None
         self._replays = 0
         self._states = _States()
+        self._bookmarks = _Bookmarks(self._views, is_automatic=persistence == "auto")
         self._parked = InMemoryParked()
         settings = RuntimeSettings(
             ack_timeout=ack_timeout,
@@ -218,6 +253,7 @@ class StreamHarness:
                 positions=_Positions() if catch_up else None,
                 parked=self._parked if catch_up else None,
                 states=self._states,
+                bookmarks=self._bookmarks,
                 clock=self._clock,
                 settings=settings,
                 restarts=False,
@@ -277,6 +313,14 @@ class StreamHarness:
         """The states that producers stored, by stream key. A test may put in a predecessor's state before `add`."""
         return self._states.values
 
+    @property
+    def bookmarks(self) -> dict[int, Any]:
+        """The bookmarks by the number of the view, from 1 in the order of `add`.
+
+        A test may put in a bookmark before `add`.
+        """
+        return self._bookmarks.values
+
     def _behind(self, member: Member, number: int) -> dict[Hashable, list[Any]]:
         stream = self._manager.streams.get(member.stream_key)
         backlogs = () if stream is None else stream.behind.backlogs.behind(number)
@@ -319,13 +363,17 @@ class StreamHarness:
         self._manager.remove(view.member, on_purpose=True)
 
     async def persist(self, n: int | None = None) -> None:
-        """Confirm the oldest `n` unconfirmed events; all by default."""
+        """Confirm the oldest `n` unconfirmed events; all by default, with the bookmarks after them."""
         for waiting in self._sink.take(n):
             waiting.persist()
+        if n is None:
+            self._bookmarks.persist()
 
     async def refuse(self, n: int | None = None) -> None:
         """Act as a store that failed: never confirm the oldest `n` unconfirmed events, all by default."""
         self._sink.take(n)
+        if n is None:
+            self._bookmarks.refuse()
 
     async def quiesce(self) -> None:
         """Wait until nothing can move unless time passes or the test acts.

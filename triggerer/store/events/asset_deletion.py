@@ -22,6 +22,7 @@ from triggerer.store.schema.models import (
     ParkedMessage,
     QueuedAssetEvent,
     Watcher,
+    WatcherBookmark,
     WatcherPosition,
     WatcherReplay,
 )
@@ -136,7 +137,7 @@ async def delete_some_events(session: AsyncSession, asset_id: int, *, limit: int
 async def delete_asset_row(session: AsyncSession, asset_id: int) -> None:
     """Delete an asset without events, with its watchers and with every row of aliases and stale DAGs that names it."""
     watchers = select(Watcher.id).where(Watcher.asset_id == asset_id)
-    for of_watcher in (WatcherPosition, WatcherReplay):
+    for of_watcher in (WatcherBookmark, WatcherPosition, WatcherReplay):
         await session.execute(delete(of_watcher).where(of_watcher.watcher_id.in_(watchers)))
     for of_asset in (
         Watcher,

@@ -11,7 +11,7 @@ import anyio
 import structlog
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from triggerer.abc import BaseEventTrigger
+from triggerer.abc import BaseEventTrigger, has_bookmark
 from triggerer.domain.events import EventSource
 from triggerer.domain.watchers.lane_positions import LanePosition, ReplayRequest
 from triggerer.domain.watchers.parked import StoredBacklog
@@ -23,6 +23,7 @@ from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.streams.delivery.subscriber import Subscriber
 from triggerer.streams.supervision.blocked_loop import named_task
+from triggerer.streams.supervision.bookmark_runner import run_from_bookmark
 from triggerer.streams.supervision.refused_events import RefusedEvents
 from triggerer.streams.supervision.runner import Runner
 
@@ -409,10 +410,23 @@ class Member:
         self.error = None
         self._enter(MemberState.RUNNING)
         try:
-            with plugin_code(f"run() of {self.name}"):
-                await self._runner.run(trigger)
+            if has_bookmark(type(trigger)):
+                with plugin_code(f"run_from() of {self.name}"):
+                    await self._run_from_bookmark(trigger)
+            else:
+                with plugin_code(f"run() of {self.name}"):
+                    await self._runner.run(trigger)
         except Exception as error:
             _log.warning("trigger failed", trigger=self.name, error=repr(error))
             self.record_failure(error)
             return
         self._enter(MemberState.WAITING if self._context.restarts else MemberState.ENDED)
+
+    async def _run_from_bookmark(self, trigger: BaseEventTrigger) -> None:
+        await run_from_bookmark(
+            trigger,
+            name=self.name,
+            source=self.source,
+            store=self._context.bookmarks,
+            pending=self.pending,
+        )

@@ -11,6 +11,7 @@ from triggerer.store.schema.models.assets import (
 from triggerer.store.schema.models.audit import Audit
 from triggerer.store.schema.models.backfills import Backfill, BackfillInterval, BackfillKey
 from triggerer.store.schema.models.base import Base
+from triggerer.store.schema.models.bookmarks import WatcherBookmark
 from triggerer.store.schema.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
 from triggerer.store.schema.models.parked import ParkedBody, ParkedMessage
 from triggerer.store.schema.models.partitions import (
@@ -58,6 +59,7 @@ __all__ = [
     "TaskRun",
     "Trigger",
     "Watcher",
+    "WatcherBookmark",
     "WatcherPosition",
     "WatcherReplay",
 ]

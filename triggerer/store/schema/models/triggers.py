@@ -21,7 +21,7 @@ class Trigger(Base):
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)
-    """SHA-256 of the class path and the canonical JSON of the arguments."""
+    """SHA-256 of the class path, the canonical JSON of the arguments, and the watcher if it has a bookmark."""
     classpath: Mapped[str] = mapped_column(Text)
     kwargs: Mapped[dict[str, Any]] = mapped_column(Json)
     stream_digest: Mapped[str] = mapped_column(ForeignKey("stream.digest"), index=True)
@@ -69,7 +69,7 @@ class Stream(Base):
     digest: Mapped[str] = mapped_column(String(80), primary_key=True)
     """SHA-256 of the canonical stream key.
 
-    For a standalone trigger: "trigger-" and the trigger's digest.
+    For a standalone trigger: "trigger-" and the trigger's digest. With a bookmark: "watcher-" and the watcher's.
     """
     key: Mapped[str] = mapped_column(Text)
     """The key in readable form: `describe_stream()`, or the parts of the key."""

@@ -571,6 +571,17 @@ def upgrade() -> None:
         **_where(sa.text("state = 'kept'")),
     )
     op.create_table(
+        "watcher_bookmark",
+        sa.Column("watcher_id", BIG_ID, autoincrement=False, nullable=False),
+        sa.Column("classpath", sa.Text(), nullable=False),
+        sa.Column("change", sa.String(length=32), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["watcher_id"], ["watcher.id"], name=op.f("fk_watcher_bookmark_watcher_id_watcher")
+        ),
+        sa.PrimaryKeyConstraint("watcher_id", name=op.f("pk_watcher_bookmark")),
+    )
+    op.create_table(
         "watcher_position",
         sa.Column("watcher_id", BIG_ID, nullable=False),
         sa.Column("lane", sa.Text(), nullable=False),

@@ -1,0 +1,68 @@
+"""The bookmark of a watcher whose trigger has no shared stream: one JSON value, stored with the events before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from triggerer.domain.events import Fence, WatcherRef
+
+MAX_BOOKMARK_BYTES: Final = 1024 * 1024
+"""The largest bookmark, as JSON. Each change writes the whole bookmark."""
+MAX_EVENTS: Final = 1_000
+"""The most events that are stored with one bookmark, because they share a transaction."""
+
+
+class KeyedEvent(Protocol):
+    """A trigger event, as far as the store reads it."""
+
+    @property
+    def payload(self) -> Any: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def partition_key(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BookmarkChange:
+    """A new bookmark of a watcher and the events before it, under the lease of the watcher's stream."""
+
+    fence: Fence
+    watcher: WatcherRef
+    classpath: str
+    """The class path of the trigger. A trigger of another class does not read the bookmark."""
+    previous: str | None
+    """The id of the change that this one follows. None: the watcher has no bookmark yet."""
+    change: str
+    """The id of this change, unique."""
+    value: bytes
+    """JSON."""
+    events: Sequence[KeyedEvent]
+    on_done: Callable[[Exception | None], None]
+    """Called once, on the event loop: None when bookmark and events are durable. Must not raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """The last bookmark of a watcher."""
+
+    change: str | None
+    """The id of the last change, also if a trigger of another class stored it. The next change follows it."""
+    value: Any
+    """None: no trigger of this class path has stored a bookmark for the watcher."""
+
+
+class BookmarkStore(Protocol):
+    """The store, as far as the streams see it: they load and store bookmarks."""
+
+    async def load(self, fence: Fence, watcher_id: int, classpath: str) -> Bookmark:
+        """Return the last bookmark of a watcher.
+
+        Raises:
+            StoreError: It cannot be read now.
+        """
+
+    def submit_nowait(self, change: BookmarkChange) -> None:
+        """Add a change to the next transaction. Changes of one watcher are stored in order."""

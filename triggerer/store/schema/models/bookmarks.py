@@ -1,0 +1,27 @@
+"""The bookmarks of watchers whose triggers have no shared stream."""
+
+from __future__ import annotations
+
+from sqlalchemy import ForeignKey, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, BigId
+
+
+class WatcherBookmark(Base):
+    """The last bookmark of a watcher, written in the transaction of the events before it.
+
+    The row stays as long as the watcher's row. A watcher that is declared again continues from its bookmark.
+    """
+
+    __tablename__ = "watcher_bookmark"
+
+    watcher_id: Mapped[int] = mapped_column(
+        BigId, ForeignKey("watcher.id"), primary_key=True, autoincrement=False
+    )
+    classpath: Mapped[str] = mapped_column(Text)
+    """The class path of the trigger that stored it."""
+    change: Mapped[str] = mapped_column(String(32))
+    """The id of the last change. The next change names it, so that no change can be stored after another one."""
+    value: Mapped[str] = mapped_column(Text)
+    """JSON text. It may be a single number, which a `Json` column must not contain."""

@@ -1,0 +1,114 @@
+"""Commits the bookmarks of watchers, each with the events before it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from triggerer.domain.events import Fence
+from triggerer.domain.storable import check_partition_key
+from triggerer.domain.watchers.bookmarks import Bookmark, BookmarkChange
+from triggerer.errors import RowRefused
+from triggerer.store.database.clock import Now, TurnClock
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.events.encoding import check_identity, encode_extra
+from triggerer.store.events.event_rows import EventRows, SharedFields
+from triggerer.store.events.recorder import MAX_EVENT_BYTES
+from triggerer.store.streams.fenced_writer import FencedWriter
+from triggerer.store.watchers.bookmarks import load_bookmark, write_bookmarks
+
+_MOST_CHANGES: Final = 50
+_MOST_EVENTS: Final = 2_000
+
+
+class BookmarkWriter(FencedWriter[BookmarkChange]):
+    """The runtime's `BookmarkStore`. A trigger submits one change at a time."""
+
+    what = "bookmarks of watchers"
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        on_fenced: Callable[[Fence], None],
+        now: Now | None = None,
+        random: Random | None = None,
+    ) -> None:
+        super().__init__(database, on_fenced=on_fenced, random=random)
+        self._now = now or TurnClock().now
+        self._waiting: deque[BookmarkChange] = deque()
+        self._rows: dict[str, EventRows] = {}
+        """The events of the submitted changes, by change id. A repeat writes identical rows."""
+
+    async def load(self, fence: Fence, watcher_id: int, classpath: str) -> Bookmark:
+        # A former trigger of the watcher may have submitted a change before it was replaced.
+        await self.wait_until_written([fence.stream_digest])
+        async with self._database.reading() as session:
+            return await load_bookmark(session, watcher_id, classpath)
+
+    def submit_nowait(self, change: BookmarkChange) -> None:
+        self._mark_submitted(change)
+        try:
+            if change.events:
+                self._rows[change.change] = self._encode(change)
+        except RowRefused as error:
+            self._answer(change, error)
+            return
+        self._waiting.append(change)
+        if self._is_idle:
+            self._wake()
+
+    def _encode(self, change: BookmarkChange) -> EventRows:
+        """Raises: RowRefused: An event cannot be stored."""
+        extras, keys, partition_keys = [], [], []
+        for number, event in enumerate(change.events):
+            extras.append(encode_extra(event.payload, max_bytes=MAX_EVENT_BYTES))
+            key = event.key if event.key is not None else f"~{change.change}.{number}"
+            check_identity(key, 0)
+            keys.append(key)
+            if event.partition_key is not None:
+                check_partition_key(event.partition_key)
+            partition_keys.append(event.partition_key)
+        watcher = change.watcher
+        shared = SharedFields(watcher.asset_id, self._now(), watcher.watcher_id, 0, 1)
+        return EventRows(
+            extras,
+            keys,
+            [0] * len(keys),
+            [shared],
+            partition_keys if any(key is not None for key in partition_keys) else None,
+        )
+
+    def _take(self) -> list[BookmarkChange] | None:
+        group: list[BookmarkChange] = []
+        watchers: set[int] = set()
+        events = 0
+        while self._waiting and len(group) < _MOST_CHANGES:
+            change = self._waiting[0]
+            events += len(change.events)
+            # One change of each watcher, because each one follows another.
+            if group and (events > _MOST_EVENTS or change.watcher.watcher_id in watchers):
+                break
+            group.append(self._waiting.popleft())
+            watchers.add(change.watcher.watcher_id)
+        return group or None
+
+    async def _write(self, group: list[BookmarkChange]) -> None:
+        sender = self._database.transport.sender
+        rows = {one.change: self._rows[one.change] for one in group if one.change in self._rows}
+        written = await self._database.perform(write_bookmarks(group, rows, sender))
+        if written.dag_ids:
+            await self._database.announce_here({Signal.EVENTS_QUEUED: set(written.dag_ids)})
+        if written.has_repeats:
+            self._database.wakeups.publish(Signal.EVENTS_QUEUED)
+        for fence in written.lost:
+            self._on_fenced(fence)
+        for change in group:
+            self._answer(change, written.errors.get(change.change))
+
+    def _answer(self, change: BookmarkChange, error: Exception | None) -> None:
+        self._rows.pop(change.change, None)
+        super()._answer(change, error)
