@@ -1,21 +1,33 @@
-"""Asset events from the messages of Kafka topics."""
+"""Asset events from the messages of Kafka topics, or from ranges of their offsets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer, check_topics
 from producers.kafka.connection.topics import is_pattern
 from producers.kafka.positions.start import Start
-from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
+from producers.kafka.ranges.arguments import (
+    interval_argument,
+    max_offsets_argument,
+    refuse_others,
+)
+from triggerer.abc import (
+    BaseEventTrigger,
+    BrokerMessage,
+    DeliveryFacts,
+    SourceLag,
+    TriggerEvent,
+)
 from triggerer.errors import DagError
 from triggerer.pluginkit.arguments import (
     default_group,
     describe_source,
     optional_text_argument,
+    text_argument,
     texts_argument,
 )
 from triggerer.pluginkit.decoding import text_of
@@ -84,10 +96,7 @@ class KafkaEventTrigger(MessageTrigger):
     ) -> None:
         self.topics = _topics(topics)
         self.group_id = optional_text_argument(group_id, "group_id")
-        try:
-            self.start = Start.parse(start).to_json()
-        except ValueError as error:
-            raise DagError(f"start is {start!r}: {error}") from error
+        self.start = _start(start)
         super().__init__(
             connection=connection,
             match=match,
@@ -130,10 +139,7 @@ class KafkaEventTrigger(MessageTrigger):
         )
 
     def _settings(self) -> KafkaSettings:
-        # Imported here: parsing a DAG file needs no settings, and no pydantic.
-        from producers.kafka.settings import KafkaSettings
-
-        return KafkaSettings.load(self.connection)
+        return _settings(self.connection)
 
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         if isinstance(message, KafkaMessage):
@@ -154,6 +160,95 @@ class KafkaEventTrigger(MessageTrigger):
             **message.position,
             "timestamp": _timestamp(message),
         }
+
+
+class KafkaRangeTrigger(BaseEventTrigger):
+    """Fires for ranges of new offsets: one event for each partition with new messages, every `interval`.
+
+    No message is read. An event's `extra` has `topic`, `topic_id`, `partition`, `from` and `to` (exclusive), for
+    `triggerer.kafka_ranges`. Each offset is in exactly one event of a watcher. The watcher's position is stored with
+    the events, and survives changed arguments. It has no consumer group.
+
+    If retention has deleted offsets before they were in an event, the next event has `deleted`, their number. If a log
+    was cut, the next event has `rewound_from`: the lost messages' offsets up to there are used again.
+
+    Args:
+        topics: As for `KafkaEventTrigger`.
+        interval: The seconds between two looks at the ends of the partitions.
+        max_offsets: The most offsets of one event. A larger backlog makes several events. None: no limit.
+        connection: The section `[connections.<connection>]` of the configuration. With its `isolation_level`
+            "read_committed" (the default), a range ends before the first open transaction.
+        start: As for `KafkaEventTrigger`. It applies to topics without a position of the watcher.
+    Raises:
+        DagError: An argument is not as described, or needs messages, such as `match`.
+    """
+
+    def __init__(
+        self,
+        topics: str | Iterable[str],
+        *,
+        interval: float = 10.0,
+        max_offsets: int | None = None,
+        connection: str = "kafka",
+        start: str | datetime | Mapping[str, Any] = "earliest",
+        **others: Any,
+    ) -> None:
+        refuse_others("KafkaRangeTrigger", others)
+        self.topics = _topics(topics)
+        self.connection = text_argument(connection, "connection")
+        self.interval = interval_argument(interval)
+        self.max_offsets = max_offsets_argument(max_offsets)
+        self.start = _start(start)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        cls = type(self)
+        return f"{cls.__module__}.{cls.__qualname__}", {
+            "topics": self.topics,
+            "interval": self.interval,
+            "max_offsets": self.max_offsets,
+            "connection": self.connection,
+            "start": self.start,
+        }
+
+    def describe_stream(self) -> str:
+        return describe_source(
+            "kafka", ", ".join(self.topics), "ranges", connection=self.connection
+        )
+
+    async def check_source(self) -> None:
+        await check_topics(_settings(self.connection), self.topics)
+
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        # Imported here: the service does not need it.
+        from producers.kafka.ranges.guarantees import describe_delivery
+
+        return await describe_delivery(_settings(self.connection), self.topics, ask=ask)
+
+    async def run_from(self, bookmark: Any) -> AsyncIterator[tuple[list[TriggerEvent], Any]]:
+        # Imported here: parsing a DAG file needs no Kafka client.
+        from producers.kafka.ranges.log_ends import open_log_ends
+        from producers.kafka.ranges.watching import new_ranges
+
+        settings = _settings(self.connection)
+        async with open_log_ends(settings, self.topics, self.start) as ends:
+            async for ranges, after in new_ranges(
+                ends, bookmark, interval_s=self.interval, max_offsets=self.max_offsets
+            ):
+                yield [TriggerEvent(one.extra, key=one.key) for one in ranges], after
+
+
+def _start(start: Any) -> Any:
+    try:
+        return Start.parse(start).to_json()
+    except ValueError as error:
+        raise DagError(f"start is {start!r}: {error}") from error
+
+
+def _settings(connection: str) -> KafkaSettings:
+    # Imported here: parsing a DAG file needs no settings, and no pydantic.
+    from producers.kafka.settings import KafkaSettings
+
+    return KafkaSettings.load(connection)
 
 
 def _topics(value: Any) -> list[str]:

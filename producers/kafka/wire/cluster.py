@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from producers.kafka.errors import guarded
 from producers.kafka.missing_topics import find_missing
 from producers.kafka.positions.position import CommittedPosition
+from producers.kafka.wire.epoch_request import EpochEndsRequest
 from producers.kafka.wire.internals import (
     client_of,
     coordinator_of,
@@ -53,6 +54,8 @@ class TopicDescription:
     partitions: int
     raw_id: bytes | None = None
     """`topic_id` in the form of Kafka's protocol."""
+    epochs: tuple[int, ...] = ()
+    """The epoch of each partition's leader, by partition; empty if the brokers do not tell."""
 
 
 class Cluster:
@@ -126,7 +129,8 @@ class Cluster:
             partitions = rest[2] if self._knows_ids else rest[-1]
             # As Kafka's own tools print it.
             topic_id = base64.urlsafe_b64encode(raw_id).decode().rstrip("=") if raw_id else None
-            found[name] = TopicDescription(name, topic_id, len(partitions), raw_id)
+            epochs = _epochs(partitions) if self._knows_ids else ()
+            found[name] = TopicDescription(name, topic_id, len(partitions), raw_id, epochs)
         return found
 
     async def find_missing(self, topics: Collection[str]) -> frozenset[str]:
@@ -162,6 +166,40 @@ class Cluster:
         client = client_of(self._consumer)
         what = f"look-up of the leaders of {', '.join(sorted(topics))} {self._where}"
         await guarded(client.set_topics(topics), what)
+
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return for each partition where the log of an epoch ends, as far as the brokers know.
+
+        If the log was cut, it ends before the last message of the epoch's leader. The client must know the leaders.
+
+        Raises:
+            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+        """
+        client = client_of(self._consumer)
+        what = f"look-up of leader epochs {self._where}"
+        by_node: defaultdict[int, defaultdict[str, dict[int, int]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
+        for place, epoch in epochs.items():
+            node = client.cluster.leader_for_partition(place)
+            if node is None or node < 0:
+                raise BrokerUnavailable(f"{what}: {place.topic}[{place.partition}] has no leader")
+            by_node[node][place.topic][place.partition] = epoch
+        found: dict[TopicPartition, int] = {}
+        for node, asked in by_node.items():
+            try:
+                response: Any = await guarded(client.send(node, EpochEndsRequest(asked)), what)
+            except NotImplementedError:
+                # The broker does not know this version of the request.
+                continue
+            for topic, partitions in response.topics:
+                for error_code, number, _, end in partitions:
+                    error = sdk.for_code(error_code)
+                    if error is not sdk.NoError:
+                        raise BrokerUnavailable(f"{what}: {topic}[{number}]: {error.__name__}")
+                    if end >= 0:
+                        found[TopicPartition(topic, number)] = end
+        return found
 
     def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
         """Return a node and a connection to it, if possible one without a fetch, which would have to end first.
@@ -218,6 +256,11 @@ class Cluster:
         if any(issubclass(error, _COORDINATOR_MOVED) for error in refused.values()):
             self._coordinator.coordinator_dead()
         return refused
+
+
+def _epochs(partitions: Sequence[Any]) -> tuple[int, ...]:
+    by_number = {number: epoch for _, number, _, epoch, *_ in partitions}
+    return tuple(by_number.get(number, -1) for number in range(len(partitions)))
 
 
 def raise_for_topic(error: type[Exception], name: str, where: str) -> None:

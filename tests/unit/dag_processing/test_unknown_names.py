@@ -197,7 +197,7 @@ def test_an_import_of_airflow_names_the_one_that_is_meant(
             "from triggerer import CronTriggerTimetable",
             "(write `from triggerer.timetables import CronTriggerTimetable`)",
         ),
-        ("from watchers.kafka import KafkaTrigger", "(did you mean 'KafkaEventTrigger'?)"),
+        ("from watchers.kafka import KafkaEventsTrigger", "(did you mean 'KafkaEventTrigger'?)"),
     ],
 )
 def test_an_import_of_ours_that_is_not_there_names_the_one_that_is_meant(

@@ -1,0 +1,28 @@
+"""States what a watcher of ranges guarantees; for `triggerer check` and watchers with a guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from producers.kafka.guarantees import describe_delivery as describe_messages
+from triggerer.abc import DeliveryFacts
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
+
+
+async def describe_delivery(
+    settings: KafkaSettings, topics: Collection[str], *, ask: bool
+) -> DeliveryFacts:
+    """Return the delivery facts of ranges. A range has no failed deliveries and no dead letters."""
+    facts = await describe_messages(
+        replace(settings, max_deliveries=0), topics, "of no group", ask=ask
+    )
+    return replace(
+        facts,
+        because="the position is stored in the transaction of the events",
+        key="the topic's id, partition and first offset",
+        source=None,
+    )

@@ -1,0 +1,185 @@
+"""Looks up the ends of partitions, without reading a message and without a consumer group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from producers.kafka.connection.connecting import connect, stop_consumer
+from producers.kafka.connection.topics import Topics
+from producers.kafka.errors import guarded
+from producers.kafka.positions.start import Start
+from producers.kafka.ranges.bookmark import RangeBookmark
+from producers.kafka.ranges.planning import PartitionView
+from producers.kafka.wire.cluster import Cluster, TopicDescription
+from triggerer.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+
+class LogEnds:
+    """Looks at the partitions of some topics over one client.
+
+    A look is one metadata request, and two requests to each broker that leads a partition: for the ends and for the
+    oldest offsets. A leader election costs one request more.
+
+    Args:
+        start: Where a watcher begins that has no place.
+    """
+
+    def __init__(
+        self, consumer: AIOKafkaConsumer, topics: Topics, settings: KafkaSettings, start: Start
+    ) -> None:
+        self._consumer = consumer
+        self._topics = topics
+        self._settings = settings
+        self._start = start
+        self._what = f"look-up of the ends of {topics} at {settings.bootstrap_servers}"
+        self._cluster = Cluster(
+            consumer,
+            "",
+            settings.bootstrap_servers,
+            fetch_max_wait_ms=settings.fetch_max_wait_ms,
+        )
+        self._described: Mapping[str, TopicDescription] = {}
+        """As of the last look."""
+
+    async def look(self, bookmark: RangeBookmark) -> list[PartitionView]:
+        """Return the partitions as they are now, by topic and partition.
+
+        A topic that was created again during the look, and a partition whose leader changed, are left out until the
+        next look: their offsets may belong to another log.
+
+        Raises:
+            BrokerUnavailable: The cluster does not answer in time.
+            BrokerRefused: A topic does not exist, or this user may not read it.
+        """
+        try:
+            with anyio.fail_after(self._settings.request_timeout_ms / 1000):
+                return await self._look(bookmark)
+        except TimeoutError:
+            raise BrokerUnavailable(f"{self._what}: no answer in time") from None
+
+    async def _look(self, bookmark: RangeBookmark) -> list[PartitionView]:
+        before = self._described or await self._describe()
+        if not before:
+            return []
+        await self._cluster.know_leaders(list(before))
+        places = [
+            TopicPartition(topic.name, number)
+            for topic in before.values()
+            for number in range(topic.partitions)
+        ]
+        firsts: Any = await guarded(self._consumer.beginning_offsets(places), self._what)
+        ends: Any = await guarded(self._consumer.end_offsets(places), self._what)
+        starts = await self._find_starts(bookmark, places)
+        after = self._described = await self._describe()
+        steady = [one for one in places if _is_steady(one, before, after)]
+        kept = await self._find_cuts(bookmark, steady, ends, after)
+        return [
+            PartitionView(
+                one.topic,
+                after[one.topic].topic_id,
+                one.partition,
+                firsts[one],
+                ends[one],
+                _epoch(one, after),
+                starts.get(one, firsts[one]),
+                kept.get(one),
+            )
+            for one in steady
+        ]
+
+    async def _describe(self) -> Mapping[str, TopicDescription]:
+        names = await self._topics.find(self._consumer, self._what)
+        if not names:
+            return {}
+        return await self._cluster.describe(names, may_be_gone=self._topics.pattern is not None)
+
+    async def _find_starts(
+        self, bookmark: RangeBookmark, places: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where topics without a place begin. A topic that a pattern finds later begins at its beginning."""
+        is_later = self._topics.pattern is not None and bool(bookmark.topics)
+        new = [one for one in places if not (is_later or bookmark.knows(one.topic))]
+        return await self._start.find(self._consumer, new, self._what)
+
+    async def _find_cuts(
+        self,
+        bookmark: RangeBookmark,
+        places: Sequence[TopicPartition],
+        ends: Mapping[TopicPartition, int],
+        described: Mapping[str, TopicDescription],
+    ) -> Mapping[TopicPartition, int]:
+        """Return where logs were cut before the place of the bookmark.
+
+        Another leader may have another log. The brokers know where the part that both have in common ends.
+        """
+        cut: dict[TopicPartition, int] = {}
+        asked: dict[TopicPartition, int] = {}
+        for one in places:
+            topic_id = described[one.topic].topic_id
+            place = bookmark.place(one.topic, topic_id, one.partition)
+            if place is None:
+                continue
+            if place.epoch is not None and (
+                place.epoch != _epoch(one, described) or ends[one] < place.to
+            ):
+                asked[one] = place.epoch
+            elif ends[one] < place.to:
+                cut[one] = ends[one]
+        found = await self._cluster.epoch_ends(asked) if asked else {}
+        for one in asked:
+            place = bookmark.place(one.topic, described[one.topic].topic_id, one.partition)
+            assert place is not None
+            # The end for readers may lie before an open transaction; the end of the epoch's log does not.
+            end = found.get(one, ends[one])
+            if end < place.to:
+                cut[one] = end
+        return cut
+
+
+def _epoch(place: TopicPartition, described: Mapping[str, TopicDescription]) -> int | None:
+    epochs = described[place.topic].epochs
+    epoch = epochs[place.partition] if place.partition < len(epochs) else -1
+    return epoch if epoch >= 0 else None
+
+
+def _is_steady(
+    place: TopicPartition,
+    before: Mapping[str, TopicDescription],
+    after: Mapping[str, TopicDescription],
+) -> bool:
+    return (
+        place.topic in after
+        and before[place.topic].topic_id == after[place.topic].topic_id
+        and _epoch(place, before) == _epoch(place, after)
+    )
+
+
+@asynccontextmanager
+async def open_log_ends(
+    settings: KafkaSettings, topics: Sequence[str], start: Any
+) -> AsyncIterator[LogEnds]:
+    """Connect, and close the client at the end.
+
+    Raises:
+        BrokerUnavailable: No broker answers.
+        BrokerRefused: One answers, and refuses the credentials or the protocol.
+    """
+    found = Topics.parse(topics, settings)
+    what = f"look-up of the ends of {found} at {settings.bootstrap_servers}"
+    consumer = AIOKafkaConsumer(**settings.reading_arguments())
+    try:
+        await connect(consumer, settings, what)
+        yield LogEnds(consumer, found, settings, Start.parse(start))
+    finally:
+        await stop_consumer(consumer, what)

@@ -1,0 +1,192 @@
+"""Decides which ranges are new. Synchronous, without I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from producers.kafka.ranges.bookmark import Cut, Place, RangeBookmark, is_same
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition's log as the brokers show it.
+
+    Attributes:
+        first: The oldest offset that is left.
+        end: The offset after the last one that a reader gets, by the connection's isolation level.
+        epoch: The epoch of the leader that told this. None: unknown.
+        start: Where the watcher begins if it knows neither the partition nor its topic.
+        kept_until: If the place of the bookmark may be in a part of the log that was lost: the end of the part that is
+            left of the log as the bookmark knew it. None: nothing was lost.
+    """
+
+    topic: str
+    topic_id: str | None
+    partition: int
+    first: int
+    end: int
+    epoch: int | None = None
+    start: int = 0
+    kept_until: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """New offsets of one partition: from `start` up to, and without, `end`.
+
+    Attributes:
+        deleted: How many offsets before `start` retention has deleted before they were in an event.
+        rewound_from: The log was cut at `start`. Earlier events reach up to this offset, for messages that are lost.
+        cut: How many times the partition's log was cut, if earlier events may have these offsets; else 0.
+    """
+
+    topic: str
+    topic_id: str | None
+    partition: int
+    start: int
+    end: int
+    deleted: int = 0
+    rewound_from: int | None = None
+    cut: int = 0
+
+    @property
+    def key(self) -> str:
+        """The idempotency key: the topic's id, the partition, the first offset, and the number of the cut if needed."""
+        key = f"{self.topic_id or self.topic}/{self.partition}/{self.start}"
+        return f"{key}#{self.cut}" if self.cut else key
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The `extra` of the asset event."""
+        extra: dict[str, Any] = {
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "partition": self.partition,
+            "from": self.start,
+            "to": self.end,
+        }
+        if self.deleted:
+            extra["deleted"] = self.deleted
+        if self.rewound_from is not None:
+            extra["rewound_from"] = self.rewound_from
+        return extra
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next ranges, and the bookmark after them.
+
+    Attributes:
+        is_complete: Whether the ranges reach the end of every partition.
+        warnings: Sentences for operators, without the full stop.
+    """
+
+    ranges: Sequence[OffsetRange]
+    bookmark: RangeBookmark
+    is_complete: bool
+    warnings: Sequence[str]
+
+
+def plan(
+    bookmark: RangeBookmark,
+    views: Sequence[PartitionView],
+    *,
+    max_offsets: int | None = None,
+    most_ranges: int = 500,
+) -> Plan:
+    """Return the ranges that follow the bookmark.
+
+    Args:
+        max_offsets: The most offsets of one range. None: a range reaches to the end.
+        most_ranges: The most ranges of one plan. The partitions take turns.
+    """
+    warnings: list[str] = []
+    after = bookmark
+    waiting: deque[Iterator[tuple[OffsetRange, Place, PartitionView]]] = deque()
+    for view in views:
+        place, deleted = _place(bookmark, view, warnings)
+        if place != bookmark.place(view.topic, view.topic_id, view.partition):
+            # Also without a new range: a cut, a new partition or another leader must not be forgotten.
+            after = after.moved(view.topic, view.topic_id, view.partition, place)
+        waiting.append(_ranges(view, place, deleted, max_offsets))
+    ranges: list[OffsetRange] = []
+    while waiting and len(ranges) < most_ranges:
+        following = waiting.popleft()
+        if (found := next(following, None)) is not None:
+            made, place, view = found
+            ranges.append(made)
+            after = after.moved(view.topic, view.topic_id, view.partition, place)
+            waiting.append(following)
+    is_complete = all(next(rest, None) is None for rest in waiting)
+    return Plan(ranges, after, is_complete, warnings)
+
+
+def _place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]) -> tuple[Place, int]:
+    """Return where a partition continues, and how many offsets retention has deleted before that."""
+    place = bookmark.place(view.topic, view.topic_id, view.partition)
+    if place is None:
+        return _new_place(bookmark, view, warnings), 0
+    if view.kept_until is not None and view.kept_until < place.to:
+        warnings.append(
+            f"{view.name}: the log was cut at {view.kept_until} (an unclean leader election?): the messages of"
+            f" {place.to - view.kept_until} offsets before {place.to} are lost, and the offsets are used again"
+        )
+        before = place.cut
+        cut = Cut(
+            1 if before is None else before.number + 1,
+            place.to if before is None else max(place.to, before.below),
+            False,
+        )
+        place = Place(view.kept_until, view.epoch, cut)
+    elif view.epoch is not None:
+        place = replace(place, epoch=view.epoch)
+    deleted = max(view.first - place.to, 0)
+    if deleted and view.end > view.first:
+        warnings.append(
+            f"{view.name}: retention has deleted the {deleted} offsets {place.to} to {view.first - 1} before they were"
+            " in an event; the next range begins at the oldest message that is left"
+        )
+    return place, deleted
+
+
+def _new_place(bookmark: RangeBookmark, view: PartitionView, warnings: list[str]) -> Place:
+    if not bookmark.knows(view.topic):
+        return Place(view.start, view.epoch)
+    found = bookmark.topics[view.topic]
+    if not is_same(found.topic_id, view.topic_id) and view.partition == 0:
+        warnings.append(
+            f"topic {view.topic} was deleted and created again: the new topic is read from its beginning"
+        )
+    # The partition, or the topic, is newer than the bookmark. `start` would lose what was written before this look.
+    return Place(view.first, view.epoch)
+
+
+def _ranges(
+    view: PartitionView, place: Place, deleted: int, max_offsets: int | None
+) -> Iterator[tuple[OffsetRange, Place, PartitionView]]:
+    """Yield the ranges of one partition up to its end, each with the place after it."""
+    at, cut = max(place.to, view.first), place.cut
+    while at < view.end:
+        end = view.end if max_offsets is None else min(at + max_offsets, view.end)
+        is_used_again = cut is not None and at < cut.below
+        untold = cut if cut is not None and not cut.is_told else None
+        made = OffsetRange(
+            view.topic,
+            view.topic_id,
+            view.partition,
+            at,
+            end,
+            deleted,
+            None if untold is None else untold.below,
+            cut.number if cut is not None and is_used_again else 0,
+        )
+        cut = None if cut is None else cut._replace(is_told=True)
+        yield made, Place(end, place.epoch, cut), view
+        at, deleted = end, 0

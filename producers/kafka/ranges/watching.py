@@ -1,0 +1,55 @@
+"""Looks at the ends of partitions again and again, and yields what is new."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import anyio
+
+from producers.kafka.ranges.bookmark import RangeBookmark
+from producers.kafka.ranges.planning import OffsetRange, PartitionView, plan
+
+logger = logging.getLogger(__name__)
+
+
+class LooksAtEnds(Protocol):
+    """Looks at the partitions; `LogEnds`, or a test's double."""
+
+    async def look(self, bookmark: RangeBookmark) -> list[PartitionView]:
+        """Return the partitions as they are now."""
+
+
+async def new_ranges(
+    ends: LooksAtEnds, stored: Any, *, interval_s: float, max_offsets: int | None
+) -> AsyncIterator[tuple[Sequence[OffsetRange], Any]]:
+    """Yield ranges with the bookmark after them (JSON), without an end; nothing while nothing is new.
+
+    Args:
+        stored: The bookmark as it was stored last; None: there is none.
+    """
+    bookmark = RangeBookmark.parse(stored)
+    warned: set[str] = set()
+    while True:
+        views = await ends.look(bookmark)
+        is_complete = False
+        while not is_complete:
+            found = plan(bookmark, views, max_offsets=max_offsets)
+            is_complete = found.is_complete
+            for warning in found.warnings:
+                if warning not in warned:
+                    logger.warning("%s", warning)
+            warned = set(found.warnings)
+            if found.bookmark == bookmark:
+                continue
+            bookmark = found.bookmark
+            yield found.ranges, bookmark.to_json()
+            # They told of the way to the old bookmark.
+            views = [_without_cut(view) for view in views]
+        await anyio.sleep(interval_s)
+
+
+def _without_cut(view: PartitionView) -> PartitionView:
+    return replace(view, kept_until=None)
