@@ -105,6 +105,13 @@ class UnknownWatcher(UnknownName):
         self.watcher = watcher
 
 
+class CursorRefused(TriggererError):
+    """The cursor of a page is malformed, or belongs to another list or to other filters. Begin again without it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="begin again without a cursor")
+
+
 class UnknownMessage(TriggererError):
     """No message with this id is parked: it was replayed, discarded, or never parked."""
 

@@ -16,6 +16,7 @@ async def list_queued_events(
     session: AsyncSession,
     *,
     limit: int = 100,
+    after: tuple[str, int, str] | None = None,
     dag: str | None = None,
     asset: str | None = None,
     state: str | None = None,
@@ -24,10 +25,13 @@ async def list_queued_events(
 
     Args:
         limit: The most events to return; 0 means all.
+        after: Only entries after this DAG id, event id and partition key (empty: in the queue itself).
         asset: The asset's name or URI.
         state: The state of the DAG: `active`, `paused` or `stale`.
     """
-    return await queries.list_queued_events(session, limit=limit, dag=dag, asset=asset, state=state)
+    return await queries.list_queued_events(
+        session, limit=limit, after=after, dag=dag, asset=asset, state=state
+    )
 
 
 async def delete_queued_events(

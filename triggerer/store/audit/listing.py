@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.listing.filters import limited
+from triggerer.store.listing.paging import Count, count_rows
 from triggerer.store.listing.views import AuditView, view_of
 from triggerer.store.schema.models import Audit
 
@@ -14,6 +15,7 @@ async def list_audit(
     session: AsyncSession,
     *,
     limit: int = 100,
+    after: int | None = None,
     actor: str | None = None,
     action: str | None = None,
     subject: str | None = None,
@@ -21,16 +23,35 @@ async def list_audit(
     """Return changes, newest first.
 
     Args:
+        after: Only changes with lower ids than this.
         action: An action such as `run.cancel`, or the kind before its dot.
         subject: The subject, or its first word, such as a DAG id.
     """
-    query = select(Audit).order_by(Audit.id.desc())
+    query = select(Audit).where(*_audit(actor, action, subject)).order_by(Audit.id.desc())
+    if after is not None:
+        query = query.where(Audit.id < after)
+    return [view_of(row, AuditView) for row in await session.scalars(limited(query, limit))]
+
+
+async def count_audit(
+    session: AsyncSession,
+    *,
+    actor: str | None = None,
+    action: str | None = None,
+    subject: str | None = None,
+) -> Count:
+    """Count the changes that `list_audit` returns with these filters."""
+    return await count_rows(session, select(Audit.id).where(*_audit(actor, action, subject)))
+
+
+def _audit(actor: str | None, action: str | None, subject: str | None) -> list[ColumnElement[bool]]:
+    wanted: list[ColumnElement[bool]] = []
     if actor is not None:
-        query = query.where(Audit.actor == actor)
+        wanted.append(Audit.actor == actor)
     if action is not None:
         is_kind = Audit.action.startswith(f"{action}.", autoescape=True)
-        query = query.where(is_kind | (Audit.action == action))
+        wanted.append(is_kind | (Audit.action == action))
     if subject is not None:
         begins = Audit.subject.startswith(f"{subject} ", autoescape=True)
-        query = query.where(begins | (Audit.subject == subject))
-    return [view_of(row, AuditView) for row in await session.scalars(limited(query, limit))]
+        wanted.append(begins | (Audit.subject == subject))
+    return wanted

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.runs import ACTIVE_STATES, RunState
 from triggerer.store.backfills.states import PENDING, STARTED
 from triggerer.store.listing.filters import limited, waits_for
+from triggerer.store.listing.paging import MOST_COUNTED, Count, counted
 from triggerer.store.listing.views import BackfillView
 from triggerer.store.schema.models import Backfill, BackfillInterval, BackfillKey, DagRun
 
@@ -21,6 +22,7 @@ async def list_backfills(
     session: AsyncSession,
     *,
     limit: int = 100,
+    after: int | None = None,
     dag: str | None = None,
     asset: str | None = None,
     state: str | None = None,
@@ -29,6 +31,7 @@ async def list_backfills(
     """Return backfills, newest first, with their progress.
 
     Args:
+        after: Only backfills with lower ids than this.
         asset: Only backfills of DAGs that wait for this asset.
         state: A state of `BackfillView`.
     """
@@ -39,6 +42,8 @@ async def list_backfills(
         query = query.where(waits_for(Backfill.dag_id, asset))
     if backfill_id is not None:
         query = query.where(Backfill.id == backfill_id)
+    if after is not None:
+        query = query.where(Backfill.id < after)
     if state is None:
         query = limited(query, limit)
     views: list[BackfillView] = []
@@ -70,6 +75,11 @@ async def list_backfills(
         if len(views) == limit:
             break
     return views
+
+
+async def count_backfills(session: AsyncSession, **filters: str) -> Count:
+    """Count the backfills that `list_backfills` returns with these filters."""
+    return counted(len(await list_backfills(session, limit=MOST_COUNTED + 1, **filters)))
 
 
 async def existing_runs(

@@ -22,6 +22,7 @@ from triggerer.store.listing.filters import (
     limited,
     waits_for,
 )
+from triggerer.store.listing.paging import MOST_COUNTED, Count, count_rows
 from triggerer.store.listing.views import (
     AssetView,
     DagFileView,
@@ -41,13 +42,12 @@ from triggerer.store.schema.models import (
 )
 from triggerer.store.schema.models.dags import NEVER
 
-MOST_COUNTED: Final = 1_000
-
 
 async def list_assets(
     session: AsyncSession,
     *,
     limit: int = 100,
+    after: str | None = None,
     asset: str | None = None,
     dag: str | None = None,
     state: str | None = None,
@@ -55,6 +55,7 @@ async def list_assets(
     """Return assets by name.
 
     Args:
+        after: Only assets after this name.
         dag: Only assets that the DAG waits for.
         state: A key of `ASSET_STATES`: a file declares the asset, or only events have named it.
     """
@@ -77,22 +78,40 @@ async def list_assets(
         .outerjoin(AssetEvent, AssetEvent.id == newest)
         .order_by(Asset.name)
     )
-    if asset is not None:
-        query = query.where(is_asset(asset))
-    if dag is not None:
-        query = query.where(is_waited_for(Asset.id, dag))
-    if state is not None:
-        query = query.where(ASSET_STATES[state])
+    query = query.where(*_assets(asset, dag, state))
+    if after is not None:
+        query = query.where(Asset.name > after)
     return [
         view_of(row, AssetView, last_event_timestamp=timestamp)
         for row, timestamp in await session.execute(limited(query, limit))
     ]
 
 
+async def count_assets(
+    session: AsyncSession,
+    *,
+    asset: str | None = None,
+    dag: str | None = None,
+    state: str | None = None,
+) -> Count:
+    """Count the assets that `list_assets` returns with these filters."""
+    return await count_rows(session, select(Asset.id).where(*_assets(asset, dag, state)))
+
+
+def _assets(asset: str | None, dag: str | None, state: str | None) -> list[ColumnElement[bool]]:
+    wanted = [] if asset is None else [is_asset(asset)]
+    if dag is not None:
+        wanted.append(is_waited_for(Asset.id, dag))
+    if state is not None:
+        wanted.append(ASSET_STATES[state])
+    return wanted
+
+
 async def list_dags(
     session: AsyncSession,
     *,
     limit: int = 100,
+    after: str | None = None,
     dag: str | None = None,
     asset: str | None = None,
     state: str | None = None,
@@ -100,6 +119,7 @@ async def list_dags(
     """Return DAGs by id. Counting of their waiting events stops at `MOST_COUNTED`.
 
     Args:
+        after: Only DAGs after this id.
         asset: Only DAGs that wait for this asset.
         state: `active`, `paused` or `stale`. A stale DAG is neither active nor paused.
     """
@@ -117,12 +137,9 @@ async def list_dags(
         .outerjoin(DagFile, DagFile.path == Dag.path)
         .order_by(Dag.dag_id)
     )
-    if dag is not None:
-        query = query.where(Dag.dag_id == dag)
-    if asset is not None:
-        query = query.where(waits_for(Dag.dag_id, asset))
-    if state is not None:
-        query = query.where(DAG_STATES[state])
+    query = query.where(*_dags(dag, asset, state))
+    if after is not None:
+        query = query.where(Dag.dag_id > after)
     found = (await session.execute(limited(query, limit))).all()
     ids = [row.dag_id for row, *_ in found]
     waiting = await perform(session, count_waiting(ids, bound=MOST_COUNTED))
@@ -146,6 +163,26 @@ async def list_dags(
         # The DAG may have been deleted since the first query.
         if row.dag_id in waiting
     ]
+
+
+async def count_dags(
+    session: AsyncSession,
+    *,
+    dag: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
+) -> Count:
+    """Count the DAGs that `list_dags` returns with these filters."""
+    return await count_rows(session, select(Dag.dag_id).where(*_dags(dag, asset, state)))
+
+
+def _dags(dag: str | None, asset: str | None, state: str | None) -> list[ColumnElement[bool]]:
+    wanted = [] if dag is None else [Dag.dag_id == dag]
+    if asset is not None:
+        wanted.append(waits_for(Dag.dag_id, asset))
+    if state is not None:
+        wanted.append(DAG_STATES[state])
+    return wanted
 
 
 async def paths_of_dags(

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.events.identities import NAME, URI, in_spans, spans_of, with_identity
 from triggerer.store.listing.filters import limited
+from triggerer.store.listing.paging import MOST_COUNTED, Count, count_rows, counted
 from triggerer.store.listing.views import AssetEventView, view_of
 from triggerer.store.schema.models import (
     AssetEvent,
@@ -35,6 +36,7 @@ async def list_asset_events(
     session: AsyncSession,
     *,
     limit: int = 100,
+    after: int | None = None,
     asset: str | None = None,
     dag: str | None = None,
     event_id: int | None = None,
@@ -46,11 +48,42 @@ async def list_asset_events(
     that nobody waited for, because every insert would have to maintain it.
 
     Args:
+        after: Only events with lower ids than this.
         asset: Only events that were recorded under this name or this URI.
         dag: Only events that the DAG's runs emitted.
         state: `queued`: a DAG still waits to take it into a run. `consumed`: all DAGs that waited have taken it.
             `unused`: no DAG waited. The first two take longer with more other events in the queue.
     """
+    wanted = await _wanted(session, asset=asset, dag=dag, event_id=event_id, state=state)
+    if after is not None:
+        wanted.append(AssetEvent.id < after)
+    query = _SELECTED.where(*wanted).order_by(AssetEvent.id.desc())
+    if state in ("consumed", "unused"):
+        rows = await _walk(session, query, wanted, limit, after, are_consumed=state == "consumed")
+    else:
+        rows = list(await session.execute(limited(query, limit)))
+    return [_view(*row) for row in rows]
+
+
+async def count_asset_events(session: AsyncSession, **filters: Any) -> Count:
+    """Count the events that `list_asset_events` returns with these filters."""
+    if filters.get("state") in ("consumed", "unused"):
+        found = await list_asset_events(session, limit=MOST_COUNTED + 1, **filters)
+        return counted(len(found))
+    return await count_rows(
+        session, select(AssetEvent.id).where(*await _wanted(session, **filters))
+    )
+
+
+async def _wanted(
+    session: AsyncSession,
+    *,
+    asset: str | None = None,
+    dag: str | None = None,
+    event_id: int | None = None,
+    state: str | None = None,
+) -> list[ColumnElement[bool]]:
+    """Return the conditions of a list, except for the states that `_walk` looks for."""
     wanted: list[ColumnElement[bool]] = []
     if asset is not None:
         wanted.append(in_spans(await spans_of(session, uri=asset, name=asset)))
@@ -61,12 +94,7 @@ async def list_asset_events(
     if state == "queued":
         waiting = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_(None))
         wanted.append(AssetEvent.id.in_(union_all(waiting, _FOR_KEYS)))
-    query = _SELECTED.where(*wanted).order_by(AssetEvent.id.desc())
-    if state in ("consumed", "unused"):
-        rows = await _walk(session, query, wanted, limit, are_consumed=state == "consumed")
-    else:
-        rows = list(await session.execute(limited(query, limit)))
-    return [_view(*row) for row in rows]
+    return wanted
 
 
 def _view(
@@ -81,6 +109,25 @@ def _view(
         source_watcher=watcher,
         idempotency_key=None if key.startswith("~") else key,
     )
+
+
+async def events_after(
+    session: AsyncSession,
+    event_id: int,
+    *,
+    limit: int,
+    asset: str | None = None,
+    dag: str | None = None,
+) -> list[AssetEventView]:
+    """Return events with higher ids, lowest first. Ids do not follow commits: see `triggerer.store.events.following`.
+
+    Args:
+        asset: Only events that were recorded under this name or this URI.
+        dag: Only events that the DAG's runs emitted.
+    """
+    wanted = await _wanted(session, asset=asset, dag=dag)
+    query = _SELECTED.where(*wanted, AssetEvent.id > event_id).order_by(AssetEvent.id)
+    return [_view(*row) for row in await session.execute(query.limit(limit))]
 
 
 async def list_events_by_id(
@@ -100,12 +147,14 @@ async def _walk(
     query: Select[*tuple[Any, ...]],
     wanted: Sequence[ColumnElement[bool]],
     limit: int,
+    after: int | None,
     *,
     are_consumed: bool,
 ) -> list[Any]:
     """Return rows of a query for `wanted` events. Read window after window, newest first, up to `limit` rows."""
     found: list[Any] = []
-    upper = await session.scalar(select(func.max(AssetEvent.id))) or 0
+    newest = await session.scalar(select(func.max(AssetEvent.id))) or 0
+    upper = newest if after is None else min(newest, after - 1)
     width = 1_000
     while not limit or len(found) < limit:
         if are_consumed:

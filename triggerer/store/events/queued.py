@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Text,
+    delete,
+    literal_column,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.dags.listing import DAG_STATES
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.listing.filters import asset_ids, limited
+from triggerer.store.listing.paging import MOST_COUNTED, Count, count_rows
 from triggerer.store.listing.views import QueuedEventView
 from triggerer.store.partitions.remapping import return_to_queue
 from triggerer.store.schema.models import (
@@ -20,11 +31,19 @@ from triggerer.store.schema.models import (
     QueuedAssetEvent,
 )
 
+_ENTRIES: Final = (
+    # An event is once in the queue of a DAG, so the key tells nothing about its place.
+    (QueuedAssetEvent, AssetEvent.partition_key, literal_column("''", Text)),
+    (DagPartitionEvent, DagPartitionEvent.partition_key, DagPartitionEvent.partition_key),
+)
+"""The tables of waiting events, each with the column of its partition key, and the part of the key in the order."""
+
 
 async def list_queued_events(
     session: AsyncSession,
     *,
     limit: int = 100,
+    after: tuple[str, int, str] | None = None,
     dag: str | None = None,
     asset: str | None = None,
     state: str | None = None,
@@ -34,28 +53,57 @@ async def list_queued_events(
     An event that waits for a partitioned DAG has the key of its run once it is divided. It is listed once for each key.
 
     Args:
+        after: Only entries after this DAG id, event id and partition key (empty: in the queue itself).
         state: The state of the DAG: `active`, `paused` or `stale`.
     """
     of_asset = None if asset is None else await asset_ids(session, asset)
-    found: list[QueuedEventView] = []
-    for entry, key in (
-        (QueuedAssetEvent, AssetEvent.partition_key),
-        (DagPartitionEvent, DagPartitionEvent.partition_key),
-    ):
+    parts = []
+    for entry, key, key_place in _ENTRIES:
+        place = (entry.dag_id, entry.asset_event_id, key_place)
         query = (
             select(
-                entry.dag_id, Asset.name, Asset.uri, entry.asset_event_id, AssetEvent.timestamp, key
+                entry.dag_id.label("dag_id"),
+                Asset.name,
+                Asset.uri,
+                entry.asset_event_id.label("asset_event_id"),
+                AssetEvent.timestamp,
+                key.label("partition_key"),
+                key_place.label("place"),
             )
+            .select_from(entry)
             .join(Asset, Asset.id == entry.asset_id)
             .join(AssetEvent, AssetEvent.id == entry.asset_event_id)
             .where(*_waiting(entry, dag, of_asset))
-            .order_by(entry.dag_id, entry.asset_event_id, key)
+            .order_by(entry.dag_id, entry.asset_event_id, "place")
         )
         if state is not None:
             query = query.join(Dag, Dag.dag_id == entry.dag_id).where(DAG_STATES[state])
-        found += [QueuedEventView(*row) for row in await session.execute(limited(query, limit))]
-    found.sort(key=lambda one: (one.dag_id, one.asset_event_id, one.partition_key or ""))
-    return found[:limit] if limit else found
+        if after is not None:
+            query = query.where(tuple_(*place) > tuple_(*after))
+        parts.append(select(limited(query, limit).subquery()))
+    # The database sorts both tables together, because the order of its texts is not Python's.
+    both = union_all(*parts).subquery()
+    query = select(both).order_by(both.c.dag_id, both.c.asset_event_id, both.c.place)
+    rows = await session.execute(limited(query, limit))
+    return [QueuedEventView(*row[:-1]) for row in rows]
+
+
+async def count_queued_events(
+    session: AsyncSession,
+    *,
+    dag: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
+) -> Count:
+    """Count the entries that `list_queued_events` returns with these filters."""
+    of_asset = None if asset is None else await asset_ids(session, asset)
+    parts = []
+    for entry, *_ in _ENTRIES:
+        query = select(entry.asset_event_id).where(*_waiting(entry, dag, of_asset))
+        if state is not None:
+            query = query.join(Dag, Dag.dag_id == entry.dag_id).where(DAG_STATES[state])
+        parts.append(select(query.limit(MOST_COUNTED + 1).subquery()))
+    return await count_rows(session, select(union_all(*parts).subquery()))
 
 
 async def delete_queued_events(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final, cast
 
-from sqlalchemy import Select, exists, func, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.run_logs import log_path
 from triggerer.store.listing.filters import asset_ids, limited
+from triggerer.store.listing.paging import MOST_COUNTED, Count, count_rows, counted
 from triggerer.store.listing.views import RunView, TaskRunView, view_of
 from triggerer.store.runs.state_conditions import ACTIVE, UNSUCCESSFUL
 from triggerer.store.runs.waits import RunWait, waits_of
@@ -42,27 +44,80 @@ async def list_runs(
     Args:
         asset: Only runs that took an event of this asset. Slow if that is rare, see `_with_events_of`.
     """
-    query = select(DagRun).order_by(DagRun.id.desc())
-    if dag is not None:
-        query = query.where(DagRun.dag_id == dag)
-    if run_id is not None:
-        query = query.where(DagRun.run_id == run_id)
-    if state in ("queued", "running"):
-        # A subquery, because otherwise the planners walk all runs, which are already sorted.
-        active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
-        query = query.where(DagRun.id.in_(active))
-    elif state in ("failed", "cancelled"):
-        query = query.where(UNSUCCESSFUL, DagRun.state == state)
-    elif state is not None:
-        query = query.where(DagRun.state == state)
+    found = await list_keyed_runs(
+        session,
+        limit=limit,
+        dag=dag,
+        run_id=run_id,
+        asset=asset,
+        state=state,
+        with_events=with_events,
+    )
+    return [view for _, view in found]
+
+
+async def list_keyed_runs(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    after: int | None = None,
+    dag: str | None = None,
+    run_id: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
+    with_events: bool = False,
+) -> list[tuple[int, RunView]]:
+    """Return runs as `list_runs` does, each with its primary key.
+
+    Args:
+        after: Only runs with lower primary keys than this.
+    """
+    query = select(DagRun).where(*_runs(dag, run_id, state)).order_by(DagRun.id.desc())
+    if after is not None:
+        query = query.where(DagRun.id < after)
     if asset is None:
         rows = list(await session.scalars(limited(query, limit)))
     else:
         dags = select(Dag.dag_id) if dag is None else select(Dag.dag_id).where(Dag.dag_id == dag)
-        rows = await _with_events_of(session, query, dags, await asset_ids(session, asset), limit)
+        assets = await asset_ids(session, asset)
+        rows = await _with_events_of(session, query, dags, assets, limit, after)
     events = await _events_of(session, [row.id for row in rows]) if with_events else {}
     waits = await waits_of(session, rows)
-    return [_run_view(row, events.get(row.id, []), waits.get(row.id)) for row in rows]
+    return [(row.id, _run_view(row, events.get(row.id, []), waits.get(row.id))) for row in rows]
+
+
+async def count_runs(
+    session: AsyncSession,
+    *,
+    dag: str | None = None,
+    run_id: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
+) -> Count:
+    """Count the runs that `list_runs` returns with these filters."""
+    if asset is not None:
+        found = await list_keyed_runs(
+            session, limit=MOST_COUNTED + 1, dag=dag, run_id=run_id, asset=asset, state=state
+        )
+        return counted(len(found))
+    return await count_rows(session, select(DagRun.id).where(*_runs(dag, run_id, state)))
+
+
+def _runs(dag: str | None, run_id: str | None, state: str | None) -> list[ColumnElement[bool]]:
+    wanted: list[ColumnElement[bool]] = []
+    if dag is not None:
+        wanted.append(DagRun.dag_id == dag)
+    if run_id is not None:
+        wanted.append(DagRun.run_id == run_id)
+    if state in ("queued", "running"):
+        # A subquery, because otherwise the planners walk all runs, which are already sorted.
+        active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
+        wanted.append(DagRun.id.in_(active))
+    elif state in ("failed", "cancelled"):
+        wanted += (UNSUCCESSFUL, DagRun.state == state)
+    elif state is not None:
+        wanted.append(DagRun.state == state)
+    return wanted
 
 
 async def find_run(session: AsyncSession, dag_id: str, run_id: str) -> int | None:
@@ -79,15 +134,42 @@ async def newest_run_id(session: AsyncSession, dag_id: str) -> str | None:
     return found
 
 
-async def list_task_runs(session: AsyncSession, dag_id: str, run_id: str) -> list[TaskRunView]:
-    """Return the tasks of a run by start time."""
-    query = (
-        select(TaskRun)
-        .join(DagRun, DagRun.id == TaskRun.run_pk)
-        .where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
-        .order_by(TaskRun.started_at.is_(None), TaskRun.started_at, TaskRun.task_id)
+async def list_task_runs(
+    session: AsyncSession,
+    dag_id: str,
+    run_id: str,
+    *,
+    limit: int = 0,
+    after: tuple[datetime | None, str] | None = None,
+) -> list[TaskRunView]:
+    """Return the tasks of a run by start time, then the tasks that have not started.
+
+    Args:
+        limit: 0 means all.
+        after: Only tasks after this start time and id.
+    """
+    query = _tasks(dag_id, run_id).order_by(
+        TaskRun.started_at.is_(None), TaskRun.started_at, TaskRun.task_id
     )
-    return [view_of(row, TaskRunView) for row in await session.scalars(query)]
+    if after is not None:
+        started_at, task_id = after
+        if started_at is None:
+            query = query.where(TaskRun.started_at.is_(None), TaskRun.task_id > task_id)
+        else:
+            began_later = TaskRun.started_at > started_at
+            is_next = and_(TaskRun.started_at == started_at, TaskRun.task_id > task_id)
+            query = query.where(or_(TaskRun.started_at.is_(None), began_later, is_next))
+    return [view_of(row, TaskRunView) for row in await session.scalars(limited(query, limit))]
+
+
+async def count_task_runs(session: AsyncSession, *, dag: str, run_id: str) -> Count:
+    """Count the tasks of a run."""
+    return await count_rows(session, _tasks(dag, run_id))
+
+
+def _tasks(dag_id: str, run_id: str) -> Select[TaskRun]:
+    of_run = (DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+    return select(TaskRun).join(DagRun, DagRun.id == TaskRun.run_pk).where(*of_run)
 
 
 async def _with_events_of(
@@ -96,6 +178,7 @@ async def _with_events_of(
     dags: Select[str],
     assets: Sequence[int],
     limit: int,
+    after: int | None,
 ) -> list[DagRun]:
     """Return the runs of `query` that took an event of one of the assets. The runs belong to `dags`.
 
@@ -105,7 +188,8 @@ async def _with_events_of(
     """
     events = select(AssetEvent.id).where(AssetEvent.asset_id.in_(assets))
     found: list[DagRun] = []
-    upper = await session.scalar(select(func.max(DagRun.id))) or 0
+    newest = await session.scalar(select(func.max(DagRun.id))) or 0
+    upper = newest if after is None else min(newest, after - 1)
     width, entries = 100, None
     while upper > 0 and (not limit or len(found) < limit):
         page = query.where(DagRun.id <= upper)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, case, or_, select
+from sqlalchemy import ColumnElement, and_, case, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.observability.redaction import redact, redact_text
@@ -16,6 +16,7 @@ from triggerer.store.listing.filters import (
     limited,
     some_of,
 )
+from triggerer.store.listing.paging import Count, count_rows
 from triggerer.store.listing.views import (
     AilingWatcherView,
     PositionView,
@@ -37,6 +38,7 @@ async def list_watchers(
     session: AsyncSession,
     *,
     limit: int = 100,
+    after: tuple[str, str] | None = None,
     asset: str | None = None,
     name: str | None = None,
     dag: str | None = None,
@@ -45,6 +47,7 @@ async def list_watchers(
     """Return watchers by asset and name.
 
     Args:
+        after: Only watchers after this asset and name.
         dag: Only watchers of assets that the DAG waits for.
     """
     now = await database_now(session)
@@ -57,14 +60,13 @@ async def list_watchers(
         .join(Stream, Stream.digest == Trigger.stream_digest)
         .order_by(Asset.name, Watcher.name)
     )
-    if asset is not None:
-        query = query.where(is_asset(asset))
-    if name is not None:
-        query = query.where(Watcher.name == name)
-    if dag is not None:
-        query = query.where(is_waited_for(Watcher.asset_id, dag))
+    query = query.where(*_watchers(asset, name, dag))
     if state is not None:
         query = query.where(shown_state == state)
+    if after is not None:
+        asset_name, watcher = after
+        follows = and_(Asset.name == asset_name, Watcher.name > watcher)
+        query = query.where(Asset.name >= asset_name, or_(Asset.name > asset_name, follows))
     found = (await session.execute(limited(query, limit))).all()
     positions = await _positions_of(session, [row for row, *_ in found])
     set_aside = await count_set_aside(session, [row.id for row, *_ in found])
@@ -93,6 +95,36 @@ async def list_watchers(
         for behind in [positions.get(row.id, [])]
         for known in [instances.get(row.owner or "", GONE)]
     ]
+
+
+async def count_watchers(
+    session: AsyncSession,
+    *,
+    asset: str | None = None,
+    name: str | None = None,
+    dag: str | None = None,
+    state: str | None = None,
+) -> Count:
+    """Count the watchers that `list_watchers` returns with these filters."""
+    query = (
+        select(Watcher.id)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .where(*_watchers(asset, name, dag))
+    )
+    if state is not None:
+        query = query.join(Stream, Stream.digest == Trigger.stream_digest)
+        query = query.where(_shown_state(await database_now(session)) == state)
+    return await count_rows(session, query)
+
+
+def _watchers(asset: str | None, name: str | None, dag: str | None) -> list[ColumnElement[bool]]:
+    wanted = [] if asset is None else [is_asset(asset)]
+    if name is not None:
+        wanted.append(Watcher.name == name)
+    if dag is not None:
+        wanted.append(is_waited_for(Watcher.asset_id, dag))
+    return wanted
 
 
 async def list_ailing_watchers(

@@ -16,6 +16,7 @@ from triggerer.observability.redaction import redact_text
 from triggerer.store.database.script import perform
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.listing.filters import is_asset, is_waited_for, limited, some_of
+from triggerer.store.listing.paging import Count, count_rows
 from triggerer.store.listing.views import ParkedMessageView, ParkedView, view_of
 from triggerer.store.schema.models import Asset, ParkedBody, ParkedMessage, Trigger, Watcher
 from triggerer.store.watchers.parked import drop_parked
@@ -27,6 +28,7 @@ async def list_parked(
     session: AsyncSession,
     *,
     limit: int = 100,
+    after: int | None = None,
     asset: str | None = None,
     dag: str | None = None,
     watcher: str | None = None,
@@ -35,25 +37,47 @@ async def list_parked(
     """Return stored and parked messages in the order of storing.
 
     Args:
+        after: Only messages with higher ids than this.
         asset: Only messages for watchers of the asset with this name or URI.
         dag: Only messages for watchers of assets that the DAG waits for.
         watcher: Only messages for watchers with this name.
         state: `kept` or `set_aside`.
     """
     query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name))
-    if asset is not None:
-        query = query.where(is_asset(asset))
-    if dag is not None:
-        query = query.where(is_waited_for(Watcher.asset_id, dag))
-    if watcher is not None:
-        query = query.where(Watcher.name == watcher)
-    if state is not None:
-        query = query.where(ParkedMessage.state == state)
+    query = query.where(*_parked(asset, dag, watcher, state))
+    if after is not None:
+        query = query.where(ParkedMessage.id > after)
     rows = await session.execute(limited(query.order_by(ParkedMessage.id), limit))
     return [
         view_of(row, ParkedView, asset_name=asset_name, watcher=name, error=_redacted(row.error))
         for row, asset_name, name in rows
     ]
+
+
+async def count_parked(
+    session: AsyncSession,
+    *,
+    asset: str | None = None,
+    dag: str | None = None,
+    watcher: str | None = None,
+    state: str | None = None,
+) -> Count:
+    """Count the messages that `list_parked` returns with these filters."""
+    query = _of_watchers(select(ParkedMessage.id))
+    return await count_rows(session, query.where(*_parked(asset, dag, watcher, state)))
+
+
+def _parked(
+    asset: str | None, dag: str | None, watcher: str | None, state: str | None
+) -> list[ColumnElement[bool]]:
+    wanted = [] if asset is None else [is_asset(asset)]
+    if dag is not None:
+        wanted.append(is_waited_for(Watcher.asset_id, dag))
+    if watcher is not None:
+        wanted.append(Watcher.name == watcher)
+    if state is not None:
+        wanted.append(ParkedMessage.state == state)
+    return wanted
 
 
 async def find_parked(session: AsyncSession, message_id: int) -> ParkedMessageView | None:

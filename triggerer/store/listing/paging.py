@@ -1,0 +1,132 @@
+"""Pages of lists: opaque cursors, and counts that stop at a bound.
+
+A page begins after the sort key of the last row before it, so a page costs the same wherever it lies, and rows that
+come and go in between shift nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.errors import CursorRefused
+
+MOST_COUNTED: Final = 1_000
+_DIGEST_BYTES: Final = 9
+_View = TypeVar("_View")
+Key = Sequence[Any]
+"""The JSON of a row's sort key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The number of rows of a list."""
+
+    value: int
+    is_counted_short: bool
+    """True if there are more rows than `value`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[_View]):
+    """Some rows of a list, and where the next page begins."""
+
+    items: list[_View]
+    next_cursor: str | None
+    """None: there were no further rows."""
+    count: Count | None = None
+    """None: nobody asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[_View]):
+    """A list that can be read in pages."""
+
+    name: str
+    read: Callable[..., Awaitable[list[tuple[Key, _View]]]]
+    """Takes the session, `limit`, `after` and filters; returns rows after the key `after`, each with its key."""
+    count: Callable[..., Awaitable[Count]]
+    """Takes the session and filters."""
+
+    async def page(
+        self,
+        session: AsyncSession,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+        with_count: bool = False,
+        **filters: Any,
+    ) -> Page[_View]:
+        """Return the page after a cursor, or the first page.
+
+        Args:
+            limit: The most rows, at least 1. The caller bounds it.
+            after: `next_cursor` of the page before.
+            filters: The filters of the list. None and a missing filter are equal.
+        Raises:
+            CursorRefused: The cursor is malformed, or belongs to another list or to other filters.
+        """
+        assert limit >= 1
+        given = {name: value for name, value in filters.items() if value is not None}
+        key = None if after is None else decode_cursor(after, self.name, given)
+        rows = await self.read(session, limit=limit + 1, after=key, **given)
+        more = len(rows) > limit
+        rows = rows[:limit]
+        return Page(
+            [view for _, view in rows],
+            encode_cursor(self.name, given, rows[-1][0]) if more else None,
+            await self.count(session, **given) if with_count else None,
+        )
+
+
+def encode_cursor(name: str, filters: Mapping[str, Any], key: Any) -> str:
+    """Return a cursor for a list with these filters.
+
+    Args:
+        key: The JSON of the state that the next page needs.
+    """
+    written = json.dumps([_digest(name, filters), key], separators=(",", ":"), ensure_ascii=False)
+    return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, name: str, filters: Mapping[str, Any]) -> Any:
+    """Return the key of a cursor.
+
+    Raises:
+        CursorRefused: The cursor is malformed, or belongs to another list or to other filters.
+    """
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        written = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True)
+        digest, key = json.loads(written)
+    except (UnicodeError, binascii.Error, ValueError, TypeError, RecursionError) as error:
+        raise CursorRefused("the cursor is malformed") from error
+    if key is None:
+        raise CursorRefused("the cursor is malformed")
+    if digest != _digest(name, filters):
+        raise CursorRefused("the cursor belongs to another list, or to other filters")
+    return key
+
+
+def _digest(name: str, filters: Mapping[str, Any]) -> str:
+    written = json.dumps([name, sorted(filters.items())], default=str).encode()
+    return base64.urlsafe_b64encode(hashlib.sha256(written).digest()[:_DIGEST_BYTES]).decode()
+
+
+async def count_rows(session: AsyncSession, query: Select[Any]) -> Count:
+    """Count the rows of a query. Counting stops at `MOST_COUNTED`."""
+    some = query.limit(MOST_COUNTED + 1).subquery()
+    return counted(await session.scalar(select(func.count()).select_from(some)) or 0)
+
+
+def counted(rows: int) -> Count:
+    """Return the count, given how many of `MOST_COUNTED + 1` rows were found."""
+    return Count(min(rows, MOST_COUNTED), rows > MOST_COUNTED)
