@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("triggerer", deadline=None)
 settings.load_profile("triggerer")
+# Tests run side by side, and each service listens on a port.
+os.environ.setdefault("TRIGGERER__API__PORT", "0")
 
 TESTS_BY_RULE = pytest.StashKey[TestsByRule]()
 COLLECTED = pytest.StashKey[frozenset[Path]]()

@@ -237,3 +237,63 @@ class SubmitFailed(SparkError):
 
 class RunFailed(SparkError):
     """A run, or the worker that executed it, failed; the message is what `runs show` prints."""
+
+
+class RequestError(TriggererError):
+    """The HTTP API cannot answer a request as it is. The client has to change the request."""
+
+
+class BadRequest(RequestError):
+    """A parameter, a header or the body of a request is malformed, or not known."""
+
+
+class BadCursor(BadRequest):
+    """The cursor of a list is damaged, or comes from a list with other filters. Ask for the first page again."""
+
+
+class SignInNeeded(RequestError):
+    """The request has no token, or one that is unknown, revoked or over."""
+
+
+class RoleNeeded(RequestError):
+    """The token's role is not enough for the request, or the request came from a page of another origin."""
+
+
+class NothingThere(RequestError):
+    """The HTTP API has no object at this path."""
+
+
+class MethodNotThere(RequestError):
+    """The path exists, and does not take this method. The header `Allow` lists the methods."""
+
+
+class KeyReused(RequestError):
+    """The `Idempotency-Key` was used for another body. Nothing was changed."""
+
+
+class BodyTooLarge(RequestError):
+    """The body of the request is over the limit."""
+
+
+class WrongMediaType(RequestError):
+    """The body's `Content-Type` is not one that the path takes."""
+
+
+class WrongHost(RequestError):
+    """The request names a host that is not this API's. `[api] allowed_hosts` lists the names that are allowed."""
+
+
+class TooManyRequests(RequestError):
+    """The token makes more requests than it may. `Retry-After` says in how many seconds it may again."""
+
+    def __init__(self, message: str, *, retry_after_s: int = 1, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class ServerBusy(RequestError):
+    """The API has as many requests at work as it may. `Retry-After` says when to try again."""
+
+
+class InternalError(TriggererError):
+    """The HTTP API failed by a mistake of its own. The log has the traceback under the request's id."""

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
 from importlib import import_module
 from itertools import takewhile
@@ -212,6 +212,8 @@ def as_written(value: Any) -> str:
             return f'`"{value}"`'
         case tuple() | Mapping() | bool() | int() | float() | str():
             return f"`{orjson.dumps(value).decode()}`"
+        case _ if is_dataclass(value):
+            return "see below"
         case _:
             raise AssertionError(f"how is {value!r} written?")
 

@@ -127,7 +127,9 @@ async def test_the_log_says_by_plain_names_what_has_started(
         async with open_service(settings, ALL_PARTS):
             pass
     (started,) = (log for log in logs if log["event"] == "started")
-    assert repr(started["parts"]) == "['dag-processor', 'executor', 'scheduler', 'triggerer']"
+    assert (
+        repr(started["parts"]) == "['api', 'dag-processor', 'executor', 'scheduler', 'triggerer']"
+    )
 
 
 def test_a_service_with_work_ends_when_the_work_is_done(

@@ -34,6 +34,10 @@ COMMANDS: Final = {
         "triggerer.cli.services:executor",
         "Execute queued runs in worker processes. Needs PostgreSQL.",
     ),
+    "api": (
+        "triggerer.cli.services:api",
+        "Serve the HTTP API and the page. Needs PostgreSQL; any number of these may run behind a balancer.",
+    ),
     "demo": (
         "triggerer.cli.demo:demo",
         "Run the whole service on real data: flights and weather, from messages to a report.",

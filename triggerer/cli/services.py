@@ -55,6 +55,13 @@ def executor(dags_folder: options.DagsFolder = None, config: options.Config = No
     _serve(frozenset({Part.EXECUTOR}), config, dags_folder)
 
 
+def api(config: options.Config = None) -> None:
+    """Serve the HTTP API and the page. Needs PostgreSQL; any number of these may run behind a balancer."""
+    from triggerer.service import Part
+
+    _serve(frozenset({Part.API}), config, None)
+
+
 def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None) -> None:
     from triggerer.observability.logging_setup import set_up_logging
     from triggerer.service import run

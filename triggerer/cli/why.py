@@ -42,21 +42,9 @@ def why(
     found = read(config, ask)
     run = found.run
     if json:
-        print_json(
-            {
-                "dag_id": run.dag_id,
-                "run_id": run.run_id,
-                "run_type": run.run_type,
-                "run_after": run.run_after,
-                "partition_key": run.partition_key,
-                "logical_date": run.logical_date,
-                "data_interval_start": run.data_interval_start,
-                "data_interval_end": run.data_interval_end,
-                "expression": found.expression,
-                "events": found.events,
-                "streams": found.streams,
-            }
-        )
+        from triggerer.operations.reasons import view_of_why
+
+        print_json(view_of_why(found))
         return
     print_fields(
         [

@@ -190,11 +190,53 @@ class SparkSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OidcSettings:
+    """`[api.oidc]`: sign-in by an OpenID Connect provider. Empty `issuer`: off."""
+
+    issuer: str = ""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    """May be `env:NAME` or `file:PATH`."""
+    role_claim: str = "groups"
+    """The claim of the ID token with the person's groups or roles: a text or a list."""
+    roles: Pairs = field(default_factory=dict)
+    """Value of the claim = role: viewer, operator or admin. The highest counts; a person without one is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """`[api.hooks.<name>]`: a webhook that may send CloudEvents without a token."""
+
+    asset: str
+    """The asset that gets the events."""
+    secret: str = field(repr=False)
+    """The key of the HMAC that signs each body. May be `env:NAME` or `file:PATH`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """`[api]`: accepted, and without effect in this release, which has no API."""
+    """`[api]`: the HTTP API and the page."""
 
     host: str = "127.0.0.1"
+    """The address to listen on. Any other than a loopback address needs `tls_certificate` or `behind_proxy`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """0: a free port; the file `api-address` in `home` names it."""
+    start: Literal["first_request", "eager"] = "first_request"
+    """When `triggerer standalone` starts the process of the API: at the first connection, or at once."""
+    allowed_hosts: Names = ()
+    """Names by which browsers and clients reach the API, besides the names of this machine's loopback interface."""
+    behind_proxy: bool = False
+    """True: a proxy in front of the API ends TLS, and sets X-Forwarded-Proto, -Host, -For and -Prefix."""
+    tls_certificate: Path | None = None
+    """A PEM file with the certificate chain, for TLS without a proxy."""
+    tls_key: Path | None = None
+    payloads: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
+    """The lowest role that sees payloads: the extra of events, parked messages and logs."""
+    rate_limit: Count = 20
+    """Reads per second that one token may make in the long run. Writes have two and a half times as much."""
+    oidc: OidcSettings = field(default_factory=OidcSettings)
+    hooks: dict[str, HookSettings] = field(default_factory=dict)
+    """Webhooks by name."""
 
 
 SECTIONS: Final[dict[str, type[Any]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ class Settings:
     environ: Mapping[str, str] = field(repr=False)
     service_variables: frozenset[str] = frozenset()
     """The environment variables that only the service needs, such as the variable of the database's URL."""
+
+    def remember_secrets(self) -> None:
+        """Hide the secrets of these settings in all output of this process. `load_settings` has done it in its own."""
+        for section in (self.core, self.database, self.spark, self.api):
+            remember_secrets_in("", asdict(section))
+        for connection in self.connections.values():
+            remember_secrets_in("", connection)
 
     @property
     def names_dags_folder(self) -> bool:

@@ -102,6 +102,23 @@ def _lines_of_keys(text: str) -> dict[str, int]:
     return lines
 
 
+def _set(section: dict[str, RawValue], path: str, given: RawValue) -> None:
+    """Set a key of a section, or with `key__inner` a key of a table in the section."""
+    key, _, inner = path.partition("__")
+    if not inner:
+        section[key] = given
+        return
+    former = section[key].value if key in section else None
+    table = dict(former) if isinstance(former, Mapping) else {}
+    place = table
+    *parents, last = inner.split("__")
+    for parent in parents:
+        place[parent] = dict(place.get(parent) or {})
+        place = place[parent]
+    place[last] = given.value
+    section[key] = RawValue(table, given.source)
+
+
 def refuse_other_than_utf_8(text: str, what: str) -> None:
     """Refuse text from the system that is not UTF-8, because a database cannot store it.
 
@@ -134,7 +151,7 @@ def read_environment(environ: Mapping[str, str], sections: Sections, connections
                 raise ConfigurationError(f"{variable}: write TRIGGERER__CONNECTIONS__<ID>__<KEY>")
             connections.setdefault(known.get(name, name), {})[key] = given
         else:
-            sections.setdefault(section, {})[rest] = given
+            _set(sections.setdefault(section, {}), rest, given)
     if unknown := sections.keys() - SECTIONS.keys() - {POOLS}:
         name = min(unknown)
         source = next((given.source for given in sections[name].values()), "the configuration")

@@ -66,7 +66,12 @@ class ChildProcess:
 
     @classmethod
     async def start(
-        cls, module: str, *, captures_output: bool = False, lifelines: Sequence[int] = ()
+        cls,
+        module: str,
+        *,
+        captures_output: bool = False,
+        lifelines: Sequence[int] = (),
+        inherits: Sequence[int] = (),
     ) -> Self:
         """Start `python -m <module>`.
 
@@ -74,6 +79,7 @@ class ChildProcess:
             lifelines: Reading ends of pipes. The group is also killed when the last writer of one of them has ended.
             captures_output: Store the end of the child's output in `output`. Otherwise the child writes to our standard
                 error.
+            inherits: Further descriptors, which have the same numbers in the child.
         Raises:
             OSError: The process cannot be started.
         """
@@ -97,7 +103,7 @@ class ChildProcess:
                 leader = GroupLeader(
                     # -P: do not import from the folder in which the service was started.
                     [sys.executable, "-P", "-m", module],
-                    pass_fds=[socket.fileno(), lifeline, *lifelines],
+                    pass_fds=[socket.fileno(), lifeline, *lifelines, *inherits],
                     env={
                         **child_environment(os.environ),
                         CHANNEL_VARIABLE: str(socket.fileno()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
@@ -32,6 +33,7 @@ class Part(StrEnum):
     SCHEDULER = "scheduler"
     DAG_PROCESSOR = "dag-processor"
     EXECUTOR = "executor"
+    API = "api"
 
 
 ALL_PARTS: Final = frozenset(Part)
@@ -44,7 +46,7 @@ async def start_parts(
     background: TaskGroup,
     workers: TaskGroup,
 ) -> None:
-    """Build and start the given parts in this process."""
+    """Build and start the given parts in this process. `start_api` starts the API."""
     if Part.DAG_PROCESSOR in parts:
         await workers.start(unless_it_returns, "dag-processor", _dag_processor(settings, database))
     if Part.TRIGGERER in parts:
@@ -54,6 +56,28 @@ async def start_parts(
         await workers.start(unless_it_returns, "backfills", _backfills(settings, database))
     if Part.EXECUTOR in parts:
         await _start_executor(settings, database, background, workers)
+
+
+async def start_api(
+    settings: Settings,
+    parts: frozenset[Part],
+    database: Database,
+    workers: TaskGroup,
+    listener: socket.socket,
+) -> None:
+    """Start the API on a socket that listens: as a child process, or in this process if it is the only part."""
+    from triggerer.api.listening import url_of
+    from triggerer.service.api_part import ApiChild, prepare_access
+
+    await prepare_access(settings, database, url_of(listener, settings.api))
+    if parts == {Part.API}:
+        from triggerer.api.serving import serve
+
+        serving = without_status(partial(serve, settings, database, listener))
+        await workers.start(unless_it_returns, "api", serving)
+    else:
+        child = ApiChild(settings, database, listener)
+        await workers.start(unless_it_returns, "api", child.run)
 
 
 async def _start_triggerer(

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -22,7 +23,7 @@ from triggerer.config import Settings
 from triggerer.errors import ConfigurationError, PluginError
 from triggerer.operations.connections import share_connections
 from triggerer.processes.signals import Interrupted, told_to_stop
-from triggerer.service.parts import ALL_PARTS, Part, start_parts
+from triggerer.service.parts import ALL_PARTS, Part, start_api, start_parts
 from triggerer.service.sd_notify import SystemdNotifier
 from triggerer.service.supervising import once_it_answers, unless_it_returns
 from triggerer.store.dags.listing import count_definitions
@@ -176,6 +177,7 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
     patience = settings.database.start_timeout
     start = partial(once_it_answers, patience=patience, waits_for_mending=_is_served(settings))
     async with AsyncExitStack() as stack:
+        listener = _listener(settings, parts, stack)
         database = await start(lambda: _open_database(settings, stack))
         with lock_exclusively(database):
             await start(lambda: _prepare(database))
@@ -184,6 +186,8 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                 await background.start(unless_it_returns, "wakeups", partial(listen, database))
                 async with anyio.create_task_group() as workers:
                     await start_parts(settings, parts, database, background, workers)
+                    if listener is not None:
+                        await start_api(settings, parts, database, workers, listener)
                     # Imported modules are never garbage. Exempt them from collections.
                     gc.freeze()
                     _log.info(
@@ -196,6 +200,17 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                     yield Service(database, settings)
                     workers.cancel_scope.cancel()
                 background.cancel_scope.cancel()
+
+
+def _listener(
+    settings: Settings, parts: frozenset[Part], stack: AsyncExitStack
+) -> socket.socket | None:
+    """Bind the API's socket before anything else starts, so that a taken port is an ordinary error."""
+    if Part.API not in parts:
+        return None
+    from triggerer.api.listening import open_listener
+
+    return stack.enter_context(open_listener(settings.api, home=settings.core.home))
 
 
 async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import anyio
 
 from triggerer.cli.runs.choice import find
-from triggerer.cli.runs.missing_logs import no_log, unreadable
 from triggerer.cli.terminal.output import print_note
 from triggerer.domain.runs import RunState
+from triggerer.operations.run_logs import no_log, unreadable
 from triggerer.processes.instance_ids import is_on_this_host
 
 if TYPE_CHECKING:

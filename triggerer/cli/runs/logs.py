@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, find
-from triggerer.cli.runs.missing_logs import no_log, unreadable
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import print_json, wrong_use
 from triggerer.cli.terminal.session import read, with_database
+from triggerer.operations.run_logs import no_log, unreadable
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

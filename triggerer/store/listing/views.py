@@ -32,7 +32,8 @@ class AssetEventView:
     id: int
     asset_name: str
     asset_uri: str
-    extra: dict[str, Any]
+    extra: dict[str, Any] | None
+    """None: hidden from the reader's role."""
     timestamp: datetime
     source_watcher: str | None
     source_dag_id: str | None
@@ -232,8 +233,8 @@ class ParkedMessageView(ParkedView):
 
     traceback: str | None
     size_bytes: int
-    message: str
-    """As its producer dumped it; Base64 if it is not text."""
+    message: str | None
+    """As its producer dumped it; Base64 if it is not text. None: hidden from the reader's role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +276,70 @@ class PositionView:
     """None for a queue, whose messages are in the store."""
     behind: int | None
     since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TokenView:
+    """A token of the HTTP API. The token itself is stored nowhere."""
+
+    id: str
+    name: str
+    role: str
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    """Exact to five minutes."""
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """A lane of a stream, as its owner reported it."""
+
+    lane: str
+    lag: int | None
+    """Messages at the broker that the stream has not advanced past. None: unknown."""
+    lag_seconds: float | None
+    outstanding: int
+    paused: str | None
+    """Why the lane is paused. None: it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamView:
+    """A stream, its owner, and what the owner last reported of it."""
+
+    id: str
+    """The digest of the stream key."""
+    stream: str
+    """The readable stream key."""
+    owner: str | None
+    epoch: int
+    lease_ends_at: datetime | None
+    watchers: dict[str, int]
+    """The number of its watchers by state."""
+    reported_at: datetime | None
+    """When the owner reported the fields below. None: it has not reported yet."""
+    lag: int | None = None
+    lag_seconds: float | None = None
+    outstanding: int | None = None
+    paused: str | None = None
+    lanes: list[LaneView] = field(default_factory=list)
+    """The lanes with the most lag, at most 256."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView:
+    """A process of the service."""
+
+    id: str
+    """`<host>:<pid>:<random>`."""
+    kind: str
+    state: str
+    """running, silent (a heartbeat is missed) or gone."""
+    started_at: datetime
+    heartbeat_at: datetime | None
+    lease_ends_at: datetime | None
 
 
 def view_of(row: object, kind: type[_View], **others: Any) -> _View:

@@ -100,6 +100,13 @@ async def find_parked(session: AsyncSession, message_id: int) -> ParkedMessageVi
     )
 
 
+async def parked_body(session: AsyncSession, message_id: int) -> bytes | None:
+    """Return the content of a message as its producer dumped it, or None if it is not parked."""
+    query = select(ParkedBody.data).join(ParkedMessage, ParkedMessage.body_id == ParkedBody.id)
+    found: bytes | None = await session.scalar(query.where(ParkedMessage.id == message_id))
+    return found
+
+
 async def choose_parked(
     session: AsyncSession,
     *,

@@ -1,5 +1,6 @@
 """The tables, one module for each aggregate."""
 
+from triggerer.store.schema.models.access import ApiKey, ApiLogin, ApiSession, ApiToken, RunToken
 from triggerer.store.schema.models.assets import (
     Asset,
     AssetAlias,
@@ -31,6 +32,10 @@ from triggerer.store.schema.models.triggers import (
 )
 
 __all__ = [
+    "ApiKey",
+    "ApiLogin",
+    "ApiSession",
+    "ApiToken",
     "Asset",
     "AssetAlias",
     "AssetAliasMember",
@@ -54,6 +59,7 @@ __all__ = [
     "ParkedBody",
     "ParkedMessage",
     "QueuedAssetEvent",
+    "RunToken",
     "Stream",
     "StreamState",
     "TaskRun",

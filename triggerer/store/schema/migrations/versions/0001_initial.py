@@ -30,6 +30,55 @@ def _where(condition: sa.TextClause) -> dict[str, Any]:
 def upgrade() -> None:
     """Create the tables."""
     op.create_table(
+        "api_key",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("secret", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_key")),
+    )
+    op.create_table(
+        "api_login",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("role", sa.String(length=20), nullable=False),
+        sa.Column("expires_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_api_login")),
+    )
+    op.create_table(
+        "api_token",
+        sa.Column("id", sa.String(length=16), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("role", sa.String(length=20), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("expires_at", INSTANT, nullable=True),
+        sa.Column("last_used_at", INSTANT, nullable=True),
+        sa.Column("revoked_at", INSTANT, nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_token")),
+    )
+    op.create_table(
+        "api_session",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("role", sa.String(length=20), nullable=False),
+        sa.Column("token_id", sa.String(length=16), nullable=True),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("expires_at", INSTANT, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["token_id"], ["api_token.id"], name=op.f("fk_api_session_token_id_api_token")
+        ),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_api_session")),
+    )
+    op.create_index(op.f("ix_api_session_expires_at"), "api_session", ["expires_at"], unique=False)
+    op.create_index(op.f("ix_api_session_token_id"), "api_session", ["token_id"], unique=False)
+    op.create_table(
+        "run_token",
+        sa.Column("run_pk", BIG_ID, autoincrement=False, nullable=False),
+        sa.Column("attempt", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("run_pk", "attempt", name=op.f("pk_run_token")),
+    )
+    op.create_index("ix_run_token_digest", "run_token", ["digest"], unique=True)
+    op.create_table(
         "asset",
         sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
         sa.Column("name", sa.Text(), nullable=False),

@@ -1,0 +1,123 @@
+"""The guard of all routes: recognizes the token or the session of a request, and compares its role."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from triggerer.api.access.csrf import refuse_other_origins
+from triggerer.api.access.rates import Rates
+from triggerer.api.access.roles import ORDER, Access, RoleName
+from triggerer.errors import RoleNeeded, SignInNeeded, StoreUnavailable
+from triggerer.store.access.sessions import find_session
+from triggerer.store.access.tokens import find_token, mark_used
+
+if TYPE_CHECKING:
+    from triggerer.api.context import ApiContext
+
+_log = structlog.get_logger(__name__)
+
+SECURE_COOKIE: Final = "__Host-triggerer"
+COOKIE: Final = "triggerer"
+"""The name of the session's cookie over plain HTTP, where browsers refuse the prefix."""
+PUBLIC: Final = "public"
+RUN: Final = "run"
+"""A route that also takes the token of a run."""
+
+Connection = ASGIConnection[Any, Any, Any, Any]
+
+
+class Guard:
+    """Decides about each request before its handler."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._rates = Rates(context.settings.api.rate_limit)
+
+    async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
+        """Store the request's `Access` in its scope.
+
+        Raises:
+            SignInNeeded, RoleNeeded, TooManyRequests: The request is refused.
+        """
+        # A route without a role would be a mistake; a test looks for one. Only an administrator may use it.
+        needed = handler.opt.get("role", ORDER[-1])
+        if needed == PUBLIC:
+            return
+        access = await self._recognize(connection)
+        self._rates.take(access.via, is_change=is_unsafe(connection))
+        if access.run is not None:
+            if not handler.opt.get(RUN):
+                raise RoleNeeded(
+                    "the token of a run may not do this",
+                    hint="it reads its own run and emits the run's outlets",
+                )
+        elif not access.may(needed):
+            raise RoleNeeded(
+                f"this needs the role {needed}, and {access.name!r} is {access.role}",
+                hint=f"triggerer tokens create --role {needed} prints a token that may",
+            )
+        connection.scope["state"]["access"] = access
+
+    async def _recognize(self, connection: Connection) -> Access:
+        header = connection.headers.get("authorization")
+        if header is not None:
+            scheme, _, token = header.partition(" ")
+            if scheme.lower() == "bearer" and (access := await self._by_token(connection, token)):
+                return access
+            raise SignInNeeded(
+                "the token is unknown, revoked or over",
+                hint="triggerer tokens create --role ROLE prints a new one",
+            )
+        cookie = connection.cookies.get(cookie_name(connection))
+        if cookie is None:
+            raise SignInNeeded(
+                "this needs a token",
+                hint="send Authorization: Bearer with the token in the file api-token in [core] home,"
+                " or sign in with a link from `triggerer tokens login`",
+            )
+        async with self._context.use.reading() as session:
+            found = await find_session(session, cookie)
+        if found is None:
+            raise SignInNeeded("the session is over", hint="sign in again")
+        if is_unsafe(connection):
+            refuse_other_origins(connection)
+        return self._access(connection, found.name, found.role, f"session:{found.id}")
+
+    async def _by_token(self, connection: Connection, token: str) -> Access | None:
+        async with self._context.use.reading() as session:
+            found = await find_token(session, token.strip())
+        if found is None:
+            return None
+        if found.is_use_stale:
+            try:
+                async with self._context.use.changing() as session:
+                    await mark_used(session, found.id)
+            except StoreUnavailable as error:
+                # The last use is for people. A read must not fail because it cannot be stored.
+                _log.debug("the use of a token was not stored", error=str(error))
+        return self._access(connection, found.name, found.role, f"token:{found.id}")
+
+    def _access(self, connection: Connection, name: str, role: str, via: str) -> Access:
+        known = cast("RoleName", role)
+        lowest = cast("RoleName", self._context.settings.api.payloads)
+        return Access(
+            name=name,
+            role=known,
+            via=via,
+            sees_payloads=ORDER.index(known) >= ORDER.index(lowest),
+            request_id=connection.scope["state"].get("request_id", ""),
+        )
+
+
+def is_unsafe(connection: Connection) -> bool:
+    """Return whether the request may change something."""
+    return connection.scope["method"] not in ("GET", "HEAD", "OPTIONS")
+
+
+def cookie_name(connection: Connection) -> str:
+    """Return the name of the session's cookie on this connection."""
+    return SECURE_COOKIE if connection.scope.get("scheme") == "https" else COOKIE

@@ -1,0 +1,39 @@
+"""Refuses changes that a page of another origin asks for with the reader's cookie."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from litestar.connection import ASGIConnection
+
+from triggerer.errors import RoleNeeded, WrongMediaType
+
+
+def refuse_other_origins(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """Refuse a change by cookie unless the browser says that our own page sent it, as JSON.
+
+    A browser sets `Sec-Fetch-Site` and `Origin` itself, so that no page can forge them. A form cannot send JSON.
+
+    Raises:
+        RoleNeeded: Another origin sent it, or the browser does not say which.
+        WrongMediaType: The body is not JSON.
+    """
+    headers = connection.headers
+    site = headers.get("sec-fetch-site")
+    origin = headers.get("origin")
+    is_ours = site == "same-origin" if site is not None else _is_own(origin, headers.get("host"))
+    if not is_ours or (origin is not None and not _is_own(origin, headers.get("host"))):
+        raise RoleNeeded(
+            "a page of another origin asked for this change",
+            hint="programs send a token in place of the cookie",
+        )
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise WrongMediaType(
+            "a change by cookie is sent as application/json", hint="set Content-Type"
+        )
+
+
+def _is_own(origin: str | None, host: str | None) -> bool:
+    return origin is not None and host is not None and urlsplit(origin).netloc == host.lower()

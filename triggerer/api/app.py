@@ -1,0 +1,63 @@
+"""Puts the API together: routes, guard, errors, and the gate in front."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from litestar import Litestar, Request, Response
+from litestar.di import Provide
+
+from triggerer.api.access.authorizing import Guard
+from triggerer.api.access.roles import Access
+from triggerer.api.context import ApiContext
+from triggerer.api.gate import App, Gate
+from triggerer.api.openapi import description
+from triggerer.api.problems import answer_error
+from triggerer.api.responses import JsonResponse
+from triggerer.api.routes import page, signing_in
+from triggerer.api.routes.all_routes import api_router
+from triggerer.api.routing import public
+
+MOST_BODY_BYTES: Final = 1024 * 1024
+
+
+def make_app(context: ApiContext) -> App:
+    """Return the ASGI application."""
+    settings = context.settings.api
+    return Gate(
+        make_routes(context),
+        hosts=(*settings.allowed_hosts, settings.host),
+        behind_proxy=settings.behind_proxy,
+    )
+
+
+def make_routes(context: ApiContext) -> Litestar:
+    """Return the routes with their guard, without the gate."""
+
+    def api() -> ApiContext:
+        return context
+
+    def access(request: Request[Any, Any, Any]) -> Access:
+        found: Access = request.scope["state"]["access"]
+        return found
+
+    return Litestar(
+        [api_router(), openapi_json, signing_in.ROUTER, page.ROUTER],
+        dependencies={
+            "api": Provide(api, sync_to_thread=False),
+            "access": Provide(access, sync_to_thread=False),
+        },
+        guards=[Guard(context)],
+        exception_handlers={Exception: answer_error},
+        response_class=JsonResponse,
+        openapi_config=None,
+        request_max_body_size=MOST_BODY_BYTES,
+        logging_config=None,
+        debug=False,
+    )
+
+
+@public("/api/v1/openapi.json")
+async def openapi_json() -> Response[bytes]:
+    """Describe all routes."""
+    return Response(description(), media_type="application/json")

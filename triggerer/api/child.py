@@ -1,0 +1,103 @@
+"""The API as a child of `standalone`: `python -m triggerer.api.child`."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import signal
+import socket
+import threading
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import structlog
+
+from triggerer.processes.ipc import ChildChannel, connect_to_parent
+from triggerer.processes.signals import told_to_stop
+
+if TYPE_CHECKING:
+    from triggerer.config import Settings
+    from triggerer.store.database.transactions import Database
+
+_log = structlog.get_logger(__name__)
+
+ANNOUNCED: Final = "announced"
+"""The key of a frame with announcements: {signal: [subjects]}."""
+
+
+def order_of(settings: Settings, listener: socket.socket) -> dict[str, Any]:
+    """Return the first frame for the child. Only the two processes of one service ever see it."""
+    return {
+        "settings": base64.b64encode(
+            pickle.dumps(replace(settings, environ=dict(settings.environ)))
+        ).decode(),
+        "listener": listener.fileno(),
+    }
+
+
+def main() -> None:
+    """Serve until SIGTERM. If the parent dies in any way, the kernel ends this process too."""
+    channel = connect_to_parent()
+    order = channel.receive()
+    from triggerer.observability.logging_setup import set_up_logging
+
+    # Our own parent made it from its own settings, and nobody else can write to this channel.
+    settings: Settings = pickle.loads(base64.b64decode(order["settings"]))
+    settings.remember_secrets()
+    set_up_logging(settings.core)
+    with socket.socket(fileno=order["listener"]) as listener:
+        listener.setblocking(False)
+        anyio.run(
+            partial(_run, settings, listener, channel),
+            backend_options={"use_uvloop": find_spec("uvloop") is not None},
+        )
+
+
+async def _run(settings: Settings, listener: socket.socket, channel: ChildChannel) -> None:
+    import asyncio
+
+    from triggerer.api.context import POOL_SIZE
+    from triggerer.api.serving import serve
+    from triggerer.store.database.opening import open_database
+
+    loop = asyncio.get_running_loop()
+
+    def obey(signum: int) -> None:
+        _log.info("the API stops", signal=signal.Signals(signum).name)
+        stop.cancel()
+
+    with (
+        told_to_stop(lambda signum: loop.call_soon_threadsafe(obey, signum)),
+        anyio.CancelScope() as stop,
+    ):
+        async with open_database(
+            settings.database.url,
+            home=settings.core.home,
+            create=False,
+            commit_timeout=settings.database.commit_timeout,
+            pool_size=POOL_SIZE,
+        ) as database:
+            threading.Thread(
+                target=_hear, args=(channel, loop, database), name="triggerer-channel", daemon=True
+            ).start()
+            await serve(settings, database, listener)
+
+
+def _hear(channel: ChildChannel, loop: Any, database: Database) -> None:
+    """Pass on the announcements that the parent has heard, until it closes the channel."""
+    from triggerer.store.database.wakeups.signals import Signal
+
+    while True:
+        try:
+            frame = channel.receive()
+        except (EOFError, OSError):
+            return
+        for name, subjects in frame.get(ANNOUNCED, {}).items():
+            loop.call_soon_threadsafe(partial(database.wakeups.publish, Signal(name), *subjects))
+
+
+if __name__ == "__main__":
+    main()

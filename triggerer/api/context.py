@@ -1,0 +1,115 @@
+"""What every handler needs: the settings, the database within its limits, and the wake-ups."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from sqlalchemy import text
+
+from triggerer.errors import ServerBusy, UnknownName
+from triggerer.store.listing.unknown import with_suggestion
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.config import Settings
+    from triggerer.store.database.transactions import Database
+
+MOST_INSIDE: Final = 16
+"""Requests that use the database, or wait for one of its connections. Further requests are told to come again."""
+POOL_SIZE: Final = 4
+STATEMENT_TIMEOUT: Final = timedelta(seconds=5)
+
+
+class DatabaseUse:
+    """The database for requests: few at a time, and none of them for long.
+
+    A long read would hold back the cleaning of PostgreSQL's tables, and so slow down everything.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._inside = 0
+        self._places = anyio.Semaphore(POOL_SIZE)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """Yield a session that cannot write.
+
+        Raises:
+            ServerBusy: Too many requests are inside, or the queries took longer than `STATEMENT_TIMEOUT`.
+        """
+        async with self._place(), self._explaining(), self._database.reading() as session:
+            await self._limit(session)
+            yield session
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[AsyncSession]:
+        """Yield a session whose work is committed at the end of the block.
+
+        Raises:
+            ServerBusy: As `reading`. Nothing was written.
+        """
+        async with self._place(), self._explaining(), self._database.transaction() as session:
+            await self._limit(session)
+            yield session
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        if self._inside >= MOST_INSIDE:
+            raise ServerBusy(
+                f"the API has {MOST_INSIDE} requests at work", hint="ask again in a second"
+            )
+        self._inside += 1
+        try:
+            async with self._places:
+                yield
+        finally:
+            self._inside -= 1
+
+    @asynccontextmanager
+    async def _explaining(self) -> AsyncIterator[None]:
+        """Add the nearest known name to an error about an unknown name."""
+        try:
+            yield
+        except UnknownName as error:
+            async with self._database.reading() as session:
+                explained = await with_suggestion(session, error)
+            raise explained from error
+
+    async def _limit(self, session: AsyncSession) -> None:
+        if self._database.dialect == "postgresql":
+            milliseconds = int(STATEMENT_TIMEOUT.total_seconds() * 1000)
+            await session.execute(text(f"SET LOCAL statement_timeout = {milliseconds}"))
+
+
+@dataclass(slots=True)
+class ApiContext:
+    """The state of the API's process."""
+
+    settings: Settings
+    database: Database
+    use: DatabaseUse
+    closing: anyio.Event = field(default_factory=anyio.Event)
+    """Set when the process begins to stop. Streams of answers end themselves then."""
+    _followers: int = 0
+
+    @contextmanager
+    def following(self, most: int) -> Iterator[None]:
+        """Count a stream of answers within the block.
+
+        Raises:
+            ServerBusy: There are `most` streams already.
+        """
+        if self._followers >= most:
+            raise ServerBusy(f"{most} streams are open already", hint="close another page")
+        self._followers += 1
+        try:
+            yield
+        finally:
+            self._followers -= 1

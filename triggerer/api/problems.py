@@ -1,0 +1,179 @@
+"""Errors as problem details (RFC 9457): one table from the class of an error to the status of the answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    ValidationException,
+)
+
+from triggerer import errors
+from triggerer.errors import TriggererError
+from triggerer.observability.redaction import redact_text
+
+_log = structlog.get_logger(__name__)
+
+MEDIA_TYPE: Final = "application/problem+json"
+ERRORS_PAGE: Final = "/docs/errors"
+
+STATUSES: Final[Mapping[type[TriggererError], int]] = {
+    errors.TriggererError: 409,
+    errors.ConfigurationError: 500,
+    errors.DagError: 422,
+    errors.AssetConflict: 409,
+    errors.UnknownName: 404,
+    errors.MoveRefused: 409,
+    errors.PluginError: 500,
+    errors.BrokerError: 502,
+    errors.BrokerUnavailable: 503,
+    errors.StoreError: 500,
+    errors.TransientStoreError: 503,
+    errors.RowRefused: 422,
+    errors.ParkedFull: 409,
+    errors.LeaseLost: 409,
+    errors.SparkError: 502,
+    errors.RequestError: 400,
+    errors.InternalError: 500,
+    errors.BadRequest: 400,
+    errors.SignInNeeded: 401,
+    errors.RoleNeeded: 403,
+    errors.NothingThere: 404,
+    errors.MethodNotThere: 405,
+    errors.KeyReused: 422,
+    errors.BodyTooLarge: 413,
+    errors.WrongMediaType: 415,
+    errors.WrongHost: 421,
+    errors.TooManyRequests: 429,
+    errors.ServerBusy: 503,
+}
+"""A class that is missing here has the status of its nearest base."""
+
+_RETRY_AFTER_S: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The body of an answer that reports an error."""
+
+    type: str
+    """A path to the description of this kind of error."""
+    title: str
+    status: int
+    detail: str
+    hint: str | None
+    """What to do next."""
+    request_id: str
+    """The id of the request, which the log has too."""
+
+
+def status_of(kind: type[TriggererError]) -> int:
+    """Return the status of an answer for this class of error."""
+    return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
+
+
+def problem_of(error: TriggererError, *, request_id: str, prefix: str = "") -> Problem:
+    """Return the problem of one of our errors, with its secrets hidden."""
+    kind = type(error)
+    return Problem(
+        type=f"{prefix}{ERRORS_PAGE}#{anchor_of(kind)}",
+        title=_words(kind.__name__),
+        status=status_of(kind),
+        detail=redact_text(error.message),
+        hint=None if error.hint is None else redact_text(error.hint),
+        request_id=request_id,
+    )
+
+
+def headers_of(error: TriggererError) -> dict[str, str]:
+    """Return the headers that belong to the status of an error."""
+    match status_of(type(error)):
+        case 401:
+            return {"WWW-Authenticate": "Bearer"}
+        case 429 | 503:
+            seconds = getattr(error, "retry_after_s", _RETRY_AFTER_S)
+            return {"Retry-After": str(seconds)}
+    return {}
+
+
+def anchor_of(kind: type[TriggererError]) -> str:
+    """Return the anchor of an error's section: `UnknownRun` is `unknown-run`."""
+    return _words(kind.__name__).lower().replace(" ", "-")
+
+
+def _words(name: str) -> str:
+    first, *rest = re.findall(r"[A-Z][a-z]*", name)
+    return " ".join([first, *(word.lower() for word in rest)])
+
+
+def encoded(problem: Problem) -> bytes:
+    """Return the problem as JSON."""
+    return orjson.dumps(problem)
+
+
+def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answer a request that raised. Used by Litestar for every error."""
+    ours = error if isinstance(error, TriggererError) else _translated(error)
+    headers = headers_of(ours)
+    if isinstance(error, HTTPException) and error.headers:
+        headers |= dict(error.headers)
+    problem = problem_of(
+        ours, request_id=request.scope["state"].get("request_id", ""), prefix=_prefix(request)
+    )
+    return Response(
+        encoded(problem), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers
+    )
+
+
+def _prefix(request: Request[Any, Any, Any]) -> str:
+    return str(request.scope["state"].get("prefix", ""))
+
+
+def _translated(error: Exception) -> TriggererError:
+    match error:
+        case ValidationException():
+            return errors.BadRequest(
+                _details(error), hint="/api/v1/openapi.json describes every request"
+            )
+        case NotFoundException():
+            return errors.NothingThere(
+                "there is nothing at this path", hint="/api/v1/openapi.json lists the paths"
+            )
+        case MethodNotAllowedException():
+            return errors.MethodNotThere("this path does not take this method")
+        case HTTPException(status_code=413):
+            return errors.BodyTooLarge("the body is over the limit")
+        case HTTPException(status_code=415):
+            return errors.WrongMediaType(error.detail or "this type of body is not taken")
+        case HTTPException(status_code=status) if status < 500:
+            return errors.BadRequest(error.detail or "the request cannot be understood")
+    _log.error("a request failed", error=repr(error), exc_info=error)
+    return errors.InternalError("the API failed to answer; its log has the reason")
+
+
+def _details(error: ValidationException) -> str:
+    """Return which parameter or field is wrong, in words."""
+    extra = error.extra
+    if not isinstance(extra, list) or not extra:
+        return str(error.detail)
+    told = []
+    for one in extra[:5]:
+        if not isinstance(one, Mapping):
+            continue
+        where = {"query": "the parameter", "header": "the header", "body": "the body's"}.get(
+            str(one.get("source", "body")), "the"
+        )
+        key = str(one.get("key", "")).removeprefix("data.")
+        told.append(
+            f"{where} {key!r}: {one.get('message', 'wrong')}" if key else str(one.get("message"))
+        )
+    return "; ".join(told) or str(error.detail)

@@ -1,0 +1,89 @@
+"""One stream of hints for each page: what changed, so that the page asks again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import anyio
+import orjson
+from litestar import Router
+from litestar.response import ServerSentEvent, ServerSentEventMessage
+
+from triggerer.api.context import ApiContext
+from triggerer.api.parameters import Api
+from triggerer.api.routing import reads
+from triggerer.store.database.wakeups.signals import ALL, Signal, Subscription
+
+_COALESCE_S: Final = 1.0
+_HEARTBEAT_S: Final = 15.0
+_LONGEST_S: Final = 3600.0
+_MOST_SUBJECTS: Final = 200
+_MOST_STREAMS: Final = 500
+_TOPICS: Final = {
+    Signal.EVENTS_QUEUED: "events",
+    Signal.RUNS_QUEUED: "runs",
+    Signal.RUNS_ENDED: "runs",
+    Signal.BACKFILLS_CHANGED: "backfills",
+    Signal.DAGS_CHANGED: "dags",
+    Signal.STREAMS_CHANGED: "streams",
+}
+"""What a hint names: DAG ids, or the ids of streams."""
+
+
+@reads("/changes", media_type="text/event-stream")
+async def changes(api: Api) -> ServerSentEvent:
+    """Send hints as server-sent events, at most one a second.
+
+    An event `changes` has the data `{"runs": ["dag_a"], "events": [...], "dags": [...], "streams": ["<id>"],
+    "backfills": [...]}` with DAG ids, or ids of streams; `["*"]` means any. An event `alive` comes every 15 seconds.
+    The stream ends after an hour, or when the server stops; ask again.
+    """
+    return ServerSentEvent(hints(api))
+
+
+async def hints(api: ApiContext) -> AsyncIterator[ServerSentEventMessage]:
+    """Yield the events of one stream."""
+    with (
+        api.following(_MOST_STREAMS),
+        api.database.wakeups.subscribe(*_TOPICS) as subscription,
+    ):
+        deadline = anyio.current_time() + _LONGEST_S
+        yield ServerSentEventMessage(event="alive", data="{}", retry=2000)
+        while not api.closing.is_set() and anyio.current_time() < deadline:
+            hint = await _next_hint(api, subscription)
+            if hint:
+                yield ServerSentEventMessage(event="changes", data=orjson.dumps(hint).decode())
+                await _pause(api, _COALESCE_S)
+            elif not api.closing.is_set():
+                yield ServerSentEventMessage(event="alive", data="{}")
+
+
+async def _next_hint(api: ApiContext, subscription: Subscription) -> dict[str, list[str]]:
+    """Wait for something to change, at most until the next heartbeat; return it by topic."""
+    announced: dict[Signal, set[str]] = {}
+
+    async def wait() -> None:
+        nonlocal announced
+        announced = await subscription.wait()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await _pause(api, _HEARTBEAT_S)
+        tasks.cancel_scope.cancel()
+    found: dict[str, set[str]] = {}
+    for signal, subjects in announced.items():
+        found.setdefault(_TOPICS[signal], set()).update(subjects)
+    return {
+        topic: [ALL] if ALL in subjects or len(subjects) > _MOST_SUBJECTS else sorted(subjects)
+        for topic, subjects in found.items()
+    }
+
+
+async def _pause(api: ApiContext, seconds: float) -> None:
+    with anyio.move_on_after(seconds):
+        await api.closing.wait()
+
+
+ROUTER = Router("/", route_handlers=[changes], tags=["Service"])

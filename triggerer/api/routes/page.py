@@ -1,0 +1,97 @@
+"""The page: its built files, and one HTML document for every screen."""
+
+from __future__ import annotations
+
+import html
+import mimetypes
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from litestar import Request, Response, Router
+
+from triggerer.api.gate import part
+from triggerer.api.problems import anchor_of, status_of
+from triggerer.api.routing import public
+from triggerer.errors import NothingThere, TriggererError
+
+_FOLDER: Final = files("triggerer.api") / "page"
+_NOT_BUILT: Final = (
+    '<!doctype html><html lang="en"><title>triggerer</title><base href="/">'
+    "<p>The page is not built in this checkout: <code>make web</code>. The API is at <code>/api/v1</code>."
+)
+_BASE: Final = '<base href="/">'
+
+
+@public("/", include_in_schema=False)
+async def home(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Serve the page."""
+    return _document(request)
+
+
+@public("/{path:path}", include_in_schema=False)
+async def file_or_screen(request: Request[Any, Any, Any], path: str) -> Response[bytes]:
+    """Serve a built file, or the page for the path of a screen."""
+    name = path.strip("/")
+    if name.startswith(("api/", "health", "metrics", "livez", "readyz")) or name == "api":
+        raise NothingThere(
+            "there is nothing at this path", hint="/api/v1/openapi.json lists the paths"
+        )
+    found = _read(name)
+    if found is None:
+        return _document(request)
+    kind, _ = mimetypes.guess_type(name)
+    # The build puts a digest into the names of these files.
+    cache_control = (
+        "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
+    )
+    return Response(
+        found,
+        media_type=kind or "application/octet-stream",
+        headers={"Cache-Control": cache_control},
+    )
+
+
+def _document(request: Request[Any, Any, Any]) -> Response[bytes]:
+    document = _read("index.html")
+    text = _NOT_BUILT if document is None else document.decode()
+    prefix = str(request.scope["state"]["prefix"])
+    text = text.replace(_BASE, f'<base href="{html.escape(prefix)}/">', 1)
+    return Response(text.encode(), media_type="text/html; charset=utf-8")
+
+
+@cache
+def _read(name: str) -> bytes | None:
+    """Return a file of the build. Only names that are in the build are found, so that no other file is read."""
+    target = _FOLDER
+    for piece in part(name).split("/"):
+        if piece in ("", ".", "..") or "\\" in piece or not target.is_dir():
+            return None
+        target = target / piece
+    return target.read_bytes() if target.is_file() else None
+
+
+@public("/docs/errors", include_in_schema=False)
+async def error_classes() -> Response[bytes]:
+    """Describe every kind of error, with the anchors that problem details name."""
+    return Response(_errors_page(), media_type="text/html; charset=utf-8")
+
+
+@cache
+def _errors_page() -> bytes:
+    rows = "".join(
+        f'<dt id="{anchor_of(kind)}"><b>{kind.__name__}</b> ({status_of(kind)})</dt>'
+        f"<dd>{html.escape(' '.join((kind.__doc__ or '').split()))}</dd>"
+        for kind in sorted(_all_kinds(TriggererError), key=lambda kind: kind.__name__)
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Errors - triggerer</title>'
+        f"<h1>Errors</h1><p>The number is the status of an answer.</p><dl>{rows}</dl>"
+    ).encode()
+
+
+def _all_kinds(kind: type[TriggererError]) -> set[type[TriggererError]]:
+    return {kind}.union(*(_all_kinds(one) for one in kind.__subclasses__()))
+
+
+ROUTER = Router("/", route_handlers=[home, file_or_screen, error_classes], include_in_schema=False)

@@ -1,0 +1,99 @@
+"""Opens and ends the session of a browser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from litestar import Request, Response, Router, delete, get, post
+from litestar.datastructures import Cookie
+from litestar.params import Parameter
+
+from triggerer.api.access.authorizing import PUBLIC, SECURE_COOKIE, cookie_name
+from triggerer.api.access.csrf import refuse_other_origins
+from triggerer.api.parameters import Api
+from triggerer.errors import SignInNeeded
+from triggerer.store.access.sessions import SESSION_LENGTH, end_session, open_session, use_login
+from triggerer.store.access.tokens import find_token
+
+AnyRequest = Request[Any, Any, Any]
+_PUBLIC = {"role": PUBLIC}
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """The token to sign in with."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """The session that was opened."""
+
+    name: str
+    role: str
+
+
+@post("/api/v1/session", opt=_PUBLIC, status_code=200)
+async def sign_in(api: Api, request: AnyRequest, data: SignIn) -> Response[SignedIn]:
+    """Open a session with a token. The answer sets a cookie for 12 hours."""
+    refuse_other_origins(request)
+    async with api.use.changing() as session:
+        found = await find_token(session, data.token.strip())
+        if found is None:
+            raise SignInNeeded(
+                "the token is unknown, revoked or over",
+                hint="the file api-token in [core] home has the first one",
+            )
+        secret = await open_session(session, name=found.name, role=found.role, token_id=found.id)
+    return Response(
+        SignedIn(found.name, found.role), cookies=[_cookie(request, secret)], status_code=200
+    )
+
+
+@delete("/api/v1/session", opt=_PUBLIC, status_code=204)
+async def sign_out(api: Api, request: AnyRequest) -> Response[None]:
+    """End the session of this browser."""
+    refuse_other_origins(request)
+    if secret := request.cookies.get(cookie_name(request)):
+        async with api.use.changing() as session:
+            await end_session(session, secret)
+    return Response(None, cookies=[_cookie(request, "", max_age=0)], status_code=204)
+
+
+@get("/login", opt=_PUBLIC)
+async def use_link(
+    api: Api, request: AnyRequest, code: Annotated[str, Parameter(max_length=200)]
+) -> Response[None]:
+    """Open a session with the one-time code of a link, and go to the page."""
+    async with api.use.changing() as session:
+        found = await use_login(session, code)
+        if found is None:
+            raise SignInNeeded(
+                "this link was used, or is too old", hint="triggerer tokens login prints a new one"
+            )
+        name, role = found
+        secret = await open_session(session, name=name, role=role)
+    target = request.scope["state"]["prefix"] + "/"
+    return Response(
+        None, status_code=303, headers={"Location": target}, cookies=[_cookie(request, secret)]
+    )
+
+
+def _cookie(request: AnyRequest, secret: str, *, max_age: int | None = None) -> Cookie:
+    name = cookie_name(request)
+    length = int(SESSION_LENGTH.total_seconds()) if max_age is None else max_age
+    return Cookie(
+        key=name,
+        value=secret,
+        max_age=length,
+        path="/",
+        secure=name == SECURE_COOKIE,
+        httponly=True,
+        # Strict would sign out the readers of a link in a chat.
+        samesite="lax",
+    )
+
+
+ROUTER = Router("/", route_handlers=[sign_in, sign_out, use_link])

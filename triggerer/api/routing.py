@@ -1,0 +1,44 @@
+"""Makes the handlers of routes, each with the role that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from litestar import delete, get, patch, post
+from litestar.handlers import HTTPRouteHandler
+
+from triggerer.api.access.authorizing import PUBLIC, RUN
+
+Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
+
+
+def reads(path: str, *, role: str = "viewer", by_run: bool = False, **options: Any) -> Decorator:
+    """Make a handler of GET.
+
+    Args:
+        by_run: True if the token of a run may use it as well. The handler then checks whose run it is.
+    """
+    return get(path, opt={"role": role, RUN: by_run}, **options)
+
+
+def public(path: str, **options: Any) -> Decorator:
+    """Make a handler of GET that needs no token."""
+    return get(path, opt={"role": PUBLIC}, **options)
+
+
+def creates(
+    path: str, *, role: str = "operator", by_run: bool = False, status: int = 200, **options: Any
+) -> Decorator:
+    """Make a handler of POST."""
+    return post(path, opt={"role": role, RUN: by_run}, status_code=status, **options)
+
+
+def alters(path: str, *, role: str = "operator", **options: Any) -> Decorator:
+    """Make a handler of PATCH."""
+    return patch(path, opt={"role": role}, **options)
+
+
+def deletes(path: str, *, role: str = "operator", **options: Any) -> Decorator:
+    """Make a handler of DELETE."""
+    return delete(path, opt={"role": role}, status_code=200, **options)

@@ -1,0 +1,74 @@
+"""Serves the API on a socket until it is cancelled."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio
+import structlog
+import uvicorn
+
+from triggerer.api.app import make_app
+from triggerer.api.context import ApiContext, DatabaseUse
+from triggerer.config import Settings
+from triggerer.store.database.transactions import Database
+
+_log = structlog.get_logger(__name__)
+
+_GRACE: Final = timedelta(seconds=5)
+"""How long requests at work may take after the stop began. Streams of answers end at once."""
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to our own process, which has handlers for them."""
+        yield
+
+
+async def serve(settings: Settings, database: Database, listener: socket.socket) -> None:
+    """Answer requests until cancelled. Then let the requests at work finish, for some seconds."""
+    # It would log its own start and end, beside our own lines.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    context = ApiContext(settings, database, DatabaseUse(database))
+    server = _Server(_config(settings, make_app(context)))
+    async with anyio.create_task_group() as tasks:
+        try:
+            with anyio.CancelScope(shield=True) as serving:
+                tasks.start_soon(_stop_when_cancelled, context, server)
+                await server.serve(sockets=[listener])
+        finally:
+            serving.cancel()
+        tasks.cancel_scope.cancel()
+
+
+async def _stop_when_cancelled(context: ApiContext, server: _Server) -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        # Streams of answers first: uvicorn would wait for them.
+        context.closing.set()
+        server.should_exit = True
+
+
+def _config(settings: Settings, app: Any) -> uvicorn.Config:
+    api = settings.api
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=int(_GRACE.total_seconds()),
+        h11_max_incomplete_event_size=32 * 1024,
+        ssl_certfile=api.tls_certificate,
+        ssl_keyfile=api.tls_key,
+    )

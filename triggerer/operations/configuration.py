@@ -1,0 +1,50 @@
+"""The settings in force and their origins, with secrets hidden."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from triggerer.config import SECTIONS, Settings
+from triggerer.observability.redaction import redact
+
+
+@dataclass(frozen=True, slots=True)
+class SettingView:
+    """One setting."""
+
+    section: str
+    key: str
+    value: Any
+    source: str
+    """`FILE:LINE`, the name of a variable or an option, or `default`."""
+
+
+def list_settings(settings: Settings) -> list[SettingView]:
+    """Return every setting in the order of the documentation, then pools and connections."""
+    values: dict[tuple[str, ...], Any] = {
+        (section, key): value
+        for section in SECTIONS
+        for key, value in asdict(getattr(settings, section)).items()
+    }
+    values |= {("pools", name): slots for name, slots in sorted(settings.pools.items())}
+    for name, connection in sorted(settings.connections.items()):
+        values |= {("connections", name, key): item for key, item in connection.items()}
+    return [
+        SettingView(
+            section=".".join(where[:-1]),
+            key=where[-1],
+            value=redact(where[-1], _plain(value)),
+            source=settings.sources[where],
+        )
+        for where, value in values.items()
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,118 @@
+"""The API as a part of the service: a child process beside the other parts, or this process by itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from triggerer.backoff import Backoff
+from triggerer.processes.child_process import ChildProcess
+from triggerer.processes.ipc import ChannelClosed
+from triggerer.store.access.sessions import create_login
+from triggerer.store.access.tokens import count_tokens, create_token
+from triggerer.store.database.wakeups.signals import Signal
+
+if TYPE_CHECKING:
+    from triggerer.config import Settings
+    from triggerer.store.database.transactions import Database
+
+_log = structlog.get_logger(__name__)
+
+_MODULE: Final = "triggerer.api.child"
+_GRACE_S: Final = 8.0
+"""How long the child may take to stop: it lets requests at work finish for five seconds."""
+_COALESCE: Final = timedelta(seconds=1)
+TOKEN_FILE: Final = "api-token"
+
+
+class ApiChild:
+    """Starts the API's process at the first connection, and again whenever it has died."""
+
+    def __init__(self, settings: Settings, database: Database, listener: socket.socket) -> None:
+        self._settings = settings
+        self._database = database
+        self._listener = listener
+        self._is_eager = settings.api.start == "eager"
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled; then stop the child in order."""
+        task_status.started()
+        backoff = Backoff(first=0.2, longest=3.0, healthy_after=10.0)
+        while True:
+            if not self._is_eager:
+                # The child accepts the connection. Until one comes there is no child, and nothing to pay for.
+                await anyio.wait_readable(self._listener)
+            started = anyio.current_time()
+            try:
+                code = await self._run_child()
+            except OSError as error:
+                _log.error("the API's process cannot be started", error=str(error))
+            else:
+                _log.warning("the API's process ended; it is started again", exit_code=code)
+            await anyio.sleep(backoff.next_delay(anyio.current_time() - started))
+
+    async def _run_child(self) -> int:
+        from triggerer.api.child import order_of
+
+        child = await ChildProcess.start(_MODULE, inherits=[self._listener.fileno()])
+        async with _closed(child), anyio.create_task_group() as tasks:
+            tasks.start_soon(child.supervise)
+            with suppress(ChannelClosed):
+                await child.channel.send(order_of(self._settings, self._listener))
+                tasks.start_soon(self._pass_on_announcements, child)
+            await child.gone.wait()
+            tasks.cancel_scope.cancel()
+        return child.returncode or 0
+
+    async def _pass_on_announcements(self, child: ChildProcess) -> None:
+        """Tell the child what changed, at most once a second, for the streams of hints."""
+        with self._database.wakeups.subscribe(*Signal) as subscription, suppress(ChannelClosed):
+            while True:
+                announced = await subscription.wait()
+                frame = {signal.value: sorted(subjects) for signal, subjects in announced.items()}
+                await child.channel.send({"announced": frame})
+                await anyio.sleep(_COALESCE.total_seconds())
+
+
+@asynccontextmanager
+async def _closed(child: ChildProcess) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        child.terminate()
+        await child.aclose(_GRACE_S)
+
+
+async def prepare_access(settings: Settings, database: Database, url: str) -> None:
+    """Write the first administrator's token to `home/api-token`, and say where the page is.
+
+    The one-time link goes to a terminal only. Logs are read by others.
+    """
+    async with database.transaction() as session:
+        is_first = await count_tokens(session) == 0
+        if is_first:
+            _, token = await create_token(session, name="first start", role="admin")
+            _write_secret(settings.core.home / TOKEN_FILE, token)
+        code = None
+        if is_first and sys.stderr.isatty():
+            code = await create_login(session, name="first start", role="admin")
+    _log.info("the page and the API are at", url=url)
+    if code is not None:
+        sys.stderr.write(f"Sign in once with this link: {url}/login?code={code}\n")
+
+
+def _write_secret(path: Path, secret: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secret + "\n")

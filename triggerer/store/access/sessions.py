@@ -1,0 +1,97 @@
+"""The sessions of browsers, and the links that open one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.access.secrets import digest_of, new_secret
+from triggerer.store.database.transactions import database_now
+from triggerer.store.schema.models import ApiLogin, ApiSession, ApiToken
+
+SESSION_LENGTH: Final = timedelta(hours=12)
+LOGIN_LENGTH: Final = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSession:
+    """A session that counts now."""
+
+    id: str
+    """The start of its digest, for the audit."""
+    name: str
+    role: str
+    expires_at: datetime
+
+
+async def open_session(
+    session: AsyncSession, *, name: str, role: str, token_id: str | None = None
+) -> str:
+    """Store a new session and return the secret for its cookie. Sessions that are over are deleted."""
+    now = await database_now(session)
+    await session.execute(delete(ApiSession).where(ApiSession.expires_at <= now))
+    secret = new_secret()
+    session.add(
+        ApiSession(
+            digest=digest_of(secret),
+            name=name,
+            role=role,
+            token_id=token_id,
+            created_at=now,
+            expires_at=now + SESSION_LENGTH,
+        )
+    )
+    await session.flush()
+    return secret
+
+
+async def find_session(session: AsyncSession, secret: str) -> KnownSession | None:
+    """Return the session if it has not ended, and its token still counts."""
+    query = (
+        select(ApiSession, ApiToken.revoked_at, ApiToken.expires_at)
+        .outerjoin(ApiToken, ApiToken.id == ApiSession.token_id)
+        .where(ApiSession.digest == digest_of(secret))
+    )
+    found = (await session.execute(query)).one_or_none()
+    if found is None:
+        return None
+    row, revoked_at, token_expires_at = found
+    now = await database_now(session)
+    if row.expires_at <= now or revoked_at is not None:
+        return None
+    if token_expires_at is not None and token_expires_at <= now:
+        return None
+    return KnownSession(row.digest[:12], row.name, row.role, row.expires_at)
+
+
+async def end_session(session: AsyncSession, secret: str) -> None:
+    """Delete a session."""
+    await session.execute(delete(ApiSession).where(ApiSession.digest == digest_of(secret)))
+
+
+async def create_login(session: AsyncSession, *, name: str, role: str) -> str:
+    """Store a one-time login that ends after `LOGIN_LENGTH`; return the code for its link."""
+    now = await database_now(session)
+    await session.execute(delete(ApiLogin).where(ApiLogin.expires_at <= now))
+    code = new_secret()
+    session.add(
+        ApiLogin(digest=digest_of(code), name=name, role=role, expires_at=now + LOGIN_LENGTH)
+    )
+    await session.flush()
+    return code
+
+
+async def use_login(session: AsyncSession, code: str) -> tuple[str, str] | None:
+    """Delete a one-time login and return its name and role; None if it was used, is over or never existed."""
+    now = await database_now(session)
+    used = (
+        delete(ApiLogin)
+        .where(ApiLogin.digest == digest_of(code))
+        .returning(ApiLogin.name, ApiLogin.role, ApiLogin.expires_at)
+    )
+    found = (await session.execute(used)).one_or_none()
+    return None if found is None or found.expires_at <= now else (found.name, found.role)

@@ -1,0 +1,202 @@
+"""Reads the few figures that say whether anything needs a person. Every count is bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.watchers.parked import ParkedState
+from triggerer.observability.redaction import redact_text
+from triggerer.store.dags.listing import list_broken_files
+from triggerer.store.database.transactions import database_now
+from triggerer.store.events.listing import list_asset_events
+from triggerer.store.listing.views import DagFileView, RunView, WatcherView
+from triggerer.store.runs.listing import list_runs
+from triggerer.store.runs.state_conditions import ACTIVE, UNSUCCESSFUL
+from triggerer.store.schema.models import (
+    Asset,
+    Dag,
+    DagRun,
+    ParkedMessage,
+    Stream,
+    Trigger,
+    Watcher,
+)
+from triggerer.store.streams.liveness import known_instances
+from triggerer.store.watchers.listing import list_watchers
+
+MOST_COUNTED: Final = 1_000
+_SHOWN: Final = 20
+_LATELY: Final = timedelta(hours=24)
+_LONG: Final = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of rows. Counting stops at 1,000."""
+
+    value: int
+    is_counted_short: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedOf:
+    """The parked messages of one watcher, and when its oldest and newest were parked."""
+
+    asset_name: str
+    watcher: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    error: str | None
+    """The error of the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All that may need a person, and the figures of a service that is well."""
+
+    at: datetime
+    """The database's time."""
+    broken_files: list[DagFileView]
+    watchers: list[WatcherView]
+    """The first watchers that are failing, catching up or waiting."""
+    watcher_states: dict[str, int]
+    parked: list[ParkedOf]
+    """The messages that are set aside, by watcher, most first."""
+    failed_runs: list[RunView]
+    """The newest failed runs of the last 24 hours."""
+    failed_run_count: Count
+    waiting_runs: list[RunView]
+    """Runs that have been queued for more than five minutes, oldest first."""
+    missing_instances: list[str]
+    """Instances that missed a heartbeat."""
+    run_states: dict[str, int]
+    """Runs that are queued or running now."""
+    dags: int
+    paused_dags: int
+    assets: int
+    streams: int
+    last_event_at: datetime | None
+
+
+async def read_overview(session: AsyncSession) -> Overview:
+    """Return the overview. It takes a dozen short queries."""
+    now = await database_now(session)
+    states = await _watcher_states(session, now)
+    failed = (UNSUCCESSFUL, DagRun.state == "failed", DagRun.ended_at > now - _LATELY)
+    failed_ids = select(DagRun.id).where(*failed).order_by(DagRun.id.desc())
+    ailing = [
+        one
+        for state in ("failing", "catching_up", "waiting")
+        if states.get(state)
+        for one in await list_watchers(session, state=state, limit=_SHOWN)
+    ]
+    last = await list_asset_events(session, limit=1)
+    dags = await _grouped(
+        session,
+        select(Dag.is_paused, func.count()).where(Dag.is_stale.is_(False)).group_by(Dag.is_paused),
+    )
+    instances = await known_instances(session)
+    return Overview(
+        at=now,
+        broken_files=(await list_broken_files(session))[:_SHOWN],
+        watchers=ailing[:_SHOWN],
+        watcher_states=states,
+        parked=await _parked(session),
+        failed_runs=await _runs(session, failed_ids.limit(_SHOWN)),
+        failed_run_count=await _count(session, failed_ids),
+        waiting_runs=await _runs(
+            session,
+            select(DagRun.id)
+            .where(ACTIVE, DagRun.state == "queued", DagRun.queued_at < now - _LONG)
+            .order_by(DagRun.id)
+            .limit(_SHOWN),
+        ),
+        missing_instances=sorted(
+            owner for owner, life in instances.items() if life.is_silent and not life.is_over
+        ),
+        run_states=await _grouped(
+            session, select(DagRun.state, func.count()).where(ACTIVE).group_by(DagRun.state)
+        ),
+        dags=sum(dags.values()),
+        paused_dags=dags.get(True, 0),
+        assets=int(await session.scalar(select(func.count()).select_from(Asset)) or 0),
+        streams=int(
+            await session.scalar(select(func.count(Trigger.stream_digest.distinct()))) or 0
+        ),
+        last_event_at=last[0].timestamp if last else None,
+    )
+
+
+async def _watcher_states(session: AsyncSession, now: datetime) -> dict[str, int]:
+    unowned = or_(Stream.owner.is_(None), Stream.expires_at <= now)
+    query = (
+        select(Watcher.state, unowned, func.count())
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .join(Stream, Stream.digest == Trigger.stream_digest)
+        .group_by(Watcher.state, unowned)
+    )
+    found: dict[str, int] = {}
+    for state, is_unowned, count in await session.execute(query):
+        shown = "waiting" if is_unowned else state
+        found[shown] = found.get(shown, 0) + count
+    return found
+
+
+async def _parked(session: AsyncSession) -> list[ParkedOf]:
+    query = (
+        select(
+            Asset.name,
+            Watcher.name,
+            func.count(),
+            func.min(ParkedMessage.parked_at),
+            func.max(ParkedMessage.parked_at),
+            func.max(ParkedMessage.id),
+        )
+        .select_from(ParkedMessage)
+        .join(Watcher, Watcher.id == ParkedMessage.watcher_id)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .where(ParkedMessage.state == ParkedState.SET_ASIDE)
+        .group_by(Asset.name, Watcher.name)
+        .order_by(func.count().desc())
+        .limit(_SHOWN)
+    )
+    rows = (await session.execute(query)).all()
+    newest = [row[5] for row in rows]
+    errors = dict(
+        (
+            await session.execute(
+                select(ParkedMessage.id, ParkedMessage.error).where(ParkedMessage.id.in_(newest))
+            )
+        ).all()
+    )
+    return [
+        ParkedOf(asset, name, count, first, last, redact_text(errors.get(newest_id) or "") or None)
+        for asset, name, count, first, last, newest_id in rows
+    ]
+
+
+async def _runs(session: AsyncSession, ids: Select[Any]) -> list[RunView]:
+    """Return these runs in the order of the query."""
+    keys = select(DagRun.id, DagRun.dag_id, DagRun.run_id).where(
+        DagRun.id.in_(list(await session.scalars(ids)))
+    )
+    found: list[RunView] = []
+    for _, dag_id, run_id in await session.execute(keys.order_by(DagRun.id.desc())):
+        found += await list_runs(session, dag=dag_id, run_id=run_id, limit=1)
+    return found
+
+
+async def _count(session: AsyncSession, ids: Select[Any]) -> Count:
+    bounded = ids.limit(MOST_COUNTED + 1).subquery()
+    value = int(await session.scalar(select(func.count()).select_from(bounded)) or 0)
+    return Count(min(value, MOST_COUNTED), value > MOST_COUNTED)
+
+
+async def _grouped(session: AsyncSession, query: Select[Any]) -> dict[Any, int]:
+    return dict((await session.execute(query)).all())

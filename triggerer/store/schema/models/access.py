@@ -1,0 +1,80 @@
+"""Who may use the HTTP API: tokens, sessions of the page, one-time login links, and the tokens of runs.
+
+No secret is stored, only its SHA-256. The secrets are random, so a slow hash would protect nothing more.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.schema.models.base import Base, BigId, UtcDateTime
+
+
+class ApiToken(Base):
+    """A token that people and programs send with their requests."""
+
+    __tablename__ = "api_token"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    """The middle part of `trg_<id>_<secret>`."""
+    name: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(String(20))
+    digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of the whole token."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """None: it does not expire."""
+    last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Exact to five minutes."""
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class ApiSession(Base):
+    """A browser that has signed in."""
+
+    __tablename__ = "api_session"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the cookie."""
+    name: Mapped[str] = mapped_column(Text)
+    """The person, or the name of the token."""
+    role: Mapped[str] = mapped_column(String(20))
+    token_id: Mapped[str | None] = mapped_column(ForeignKey("api_token.id"), index=True)
+    """The token that opened the session. The session ends with the token."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
+
+class ApiLogin(Base):
+    """A link that signs a browser in, once."""
+
+    __tablename__ = "api_login"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the code in the link."""
+    name: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(String(20))
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class RunToken(Base):
+    """The token of a run's attempt. It counts only while that attempt is the run's present one, and the run runs."""
+
+    __tablename__ = "run_token"
+    __table_args__ = (Index("ix_run_token_digest", "digest", unique=True),)
+
+    run_pk: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    digest: Mapped[str] = mapped_column(String(64))
+
+
+class ApiKey(Base):
+    """The key by which the services trust one another's requests. There is one row."""
+
+    __tablename__ = "api_key"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    secret: Mapped[str] = mapped_column(String(64))

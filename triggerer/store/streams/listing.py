@@ -1,0 +1,88 @@
+"""Lists streams and instances for the API."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.observability.redaction import redact_text
+from triggerer.store.database.transactions import database_now
+from triggerer.store.listing.filters import limited, some_of
+from triggerer.store.listing.views import InstanceView, StreamView
+from triggerer.store.schema.models import Instance, Stream, Trigger, Watcher
+from triggerer.store.streams.liveness import GONE, known_instances
+
+
+async def list_streams(
+    session: AsyncSession, *, limit: int = 100, after: str | None = None, digest: str | None = None
+) -> list[StreamView]:
+    """Return the streams that have watchers, by digest.
+
+    Args:
+        after: Only streams with a greater digest.
+    """
+    now = await database_now(session)
+    has_watchers = (
+        select(Watcher.id).join(Trigger).where(Trigger.stream_digest == Stream.digest).exists()
+    )
+    query = select(Stream).where(has_watchers).order_by(Stream.digest)
+    if after is not None:
+        query = query.where(Stream.digest > after)
+    if digest is not None:
+        query = query.where(Stream.digest == digest)
+    rows = list(await session.scalars(limited(query, limit)))
+    states = await _watcher_states(session, [row.digest for row in rows], now)
+    return [_stream_view(row, states.get(row.digest, {}), now) for row in rows]
+
+
+def _stream_view(row: Stream, watchers: dict[str, int], now: datetime) -> StreamView:
+    is_owned = row.owner is not None and row.expires_at is not None and row.expires_at > now
+    return StreamView(
+        id=row.digest,
+        stream=redact_text(row.key),
+        owner=row.owner if is_owned else None,
+        epoch=row.epoch,
+        lease_ends_at=row.expires_at if is_owned else None,
+        watchers=watchers,
+        reported_at=None,
+    )
+
+
+async def _watcher_states(
+    session: AsyncSession, digests: list[str], now: datetime
+) -> dict[str, dict[str, int]]:
+    """Return the number of watchers by stream and state. Watchers of an unowned stream are waiting."""
+    found: dict[str, dict[str, int]] = {}
+    unowned = or_(Stream.owner.is_(None), Stream.expires_at <= now)
+    query = (
+        select(Trigger.stream_digest, Watcher.state, unowned, func.count())
+        .join(Watcher, Watcher.trigger_id == Trigger.id)
+        .join(Stream, Stream.digest == Trigger.stream_digest)
+        .group_by(Trigger.stream_digest, Watcher.state, unowned)
+    )
+    for chosen in some_of(digests, Trigger.stream_digest):
+        for digest, state, is_unowned, count in await session.execute(query.where(chosen)):
+            counts = found.setdefault(digest, {})
+            shown = "waiting" if is_unowned else state
+            counts[shown] = counts.get(shown, 0) + count
+    return found
+
+
+async def list_instances(session: AsyncSession) -> list[InstanceView]:
+    """Return the processes of the service, by kind and start."""
+    known = await known_instances(session)
+    rows = await session.scalars(select(Instance).order_by(Instance.kind, Instance.started_at))
+    return [
+        InstanceView(
+            id=row.id,
+            kind=row.kind,
+            state="gone" if life.is_over else "silent" if life.is_silent else "running",
+            started_at=row.started_at,
+            heartbeat_at=life.seen_at,
+            lease_ends_at=life.lease_ends_at,
+        )
+        for row in rows
+        for life in [known.get(row.id, GONE)]
+    ]
