@@ -15,7 +15,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check --no-deps --no-compile
 # Bytecode is cached also where the environment says not to, as images do: the tests start thousands of processes.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all lint docs bench soak lock clean
+.PHONY: help setup demo test test-all lint docs web bench soak lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -53,6 +53,10 @@ lint: $(READY)  ## style, types and import rules only
 docs: $(READY)  ## write the generated pages of docs/ again
 	$(BIN)/python -m tests.reference
 	$(BIN)/python -m tests.rules
+
+# The built files are committed, so that a machine without node has the page. The lock names no registry's host.
+web:  ## build the page of the API again, byte for byte (needs node 20)
+	cd triggerer/api/web && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error && npm run --silent check && npm run --silent build
 
 bench: $(READY)  ## measure; options with ARGS="..."
 	@$(BIN)/python -m tests.benchmarks $(ARGS)

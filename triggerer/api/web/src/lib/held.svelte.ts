@@ -1,0 +1,47 @@
+// Nothing moves under the reader's eyes: new rows wait above the list until the reader asks for them.
+
+import { untrack } from 'svelte'
+
+export class Held<T> {
+  rows = $state.raw<T[]>([])
+  /** How many rows are new and not shown. */
+  fresh = $state(0)
+  gone = $state.raw<Set<string>>(new Set())
+  private latest: T[] = []
+  private scope: unknown = undefined
+
+  constructor(private key: (row: T) => string) {}
+
+  /** Take over what was read. Rows that are shown keep their places; `scope` tells another list, which is shown at once. */
+  take(rows: T[], scope: unknown, isOpen: boolean) {
+    this.latest = rows
+    if (scope !== this.scope || isOpen || this.rows.length === 0) {
+      this.scope = scope
+      this.show()
+      return
+    }
+    const byKey = new Map(rows.map((row) => [this.key(row), row]))
+    const shown = this.rows.map((row) => byKey.get(this.key(row)) ?? row)
+    const known = new Set(shown.map(this.key))
+    this.gone = new Set([...known].filter((key) => !byKey.has(key)))
+    this.fresh = rows.filter((row) => !known.has(this.key(row))).length
+    this.rows = shown
+  }
+
+  show = () => {
+    this.rows = this.latest
+    this.fresh = 0
+    this.gone = new Set()
+  }
+}
+
+/** Hold the rows that `read` gives. `scope`: the filters; when they change, the new list is shown at once. */
+export function held<T>(read: () => T[] | undefined, key: (row: T) => string, scope: () => unknown): Held<T> {
+  const one = new Held<T>(key)
+  $effect.pre(() => {
+    const rows = read()
+    const wanted = scope()
+    if (rows) untrack(() => one.take(rows, wanted, false))
+  })
+  return one
+}

@@ -1,0 +1,165 @@
+// Data that stays fresh: read once, again on a hint of /changes, and at least every few seconds while it is visible.
+
+import { untrack } from 'svelte'
+
+import { address, connection, get, Problem } from './api.svelte'
+
+export const clock = $state({ now: Date.now() })
+
+type Listener = { topics: string[]; wake: () => void }
+const listeners = new Set<Listener>()
+let source: EventSource | null = null
+
+/** Open the one stream of hints while the tab is visible, and the clock that ages are counted by. */
+export function startLive(): () => void {
+  const tick = setInterval(() => {
+    if (!document.hidden) clock.now = Date.now()
+  }, 1000)
+  const turn = () => {
+    if (document.hidden || connection.needsLogin) close()
+    else {
+      open()
+      clock.now = Date.now()
+      for (const one of listeners) one.wake()
+    }
+  }
+  document.addEventListener('visibilitychange', turn)
+  // Browsers keep six connections for each origin: a page that is left must not keep one.
+  window.addEventListener('pagehide', close)
+  open()
+  return () => {
+    clearInterval(tick)
+    document.removeEventListener('visibilitychange', turn)
+    window.removeEventListener('pagehide', close)
+    close()
+  }
+}
+
+function open() {
+  if (source || document.hidden || connection.needsLogin) return
+  source = new EventSource(address('/changes'))
+  source.onmessage = hear
+  source.addEventListener('changes', hear)
+  source.onerror = () => {
+    // The browser connects again by itself, unless the answer was a refusal.
+    if (source?.readyState === EventSource.CLOSED) {
+      close()
+      setTimeout(open, 5000)
+    }
+  }
+}
+
+function close() {
+  source?.close()
+  source = null
+}
+
+export function reopen() {
+  close()
+  open()
+}
+
+function hear(event: MessageEvent<string>) {
+  let topics: string[]
+  try {
+    topics = Object.keys(JSON.parse(event.data))
+  } catch {
+    return
+  }
+  for (const one of listeners) if (one.topics.some((topic) => topics.includes(topic))) one.wake()
+}
+
+export class Live<T> {
+  data = $state.raw<T>()
+  problem = $state.raw<Problem | null>(null)
+  /** When the shown data was read, in milliseconds. */
+  at = $state<number | null>(null)
+  busy = $state(false)
+  /** What is wanted now. */
+  url = $state('')
+  /** The request that the shown data came from. */
+  from = $state('')
+  private abort: AbortController | null = null
+  private startedAt = 0
+  private timer: ReturnType<typeof setTimeout> | undefined
+
+  read = async (): Promise<void> => {
+    if (!this.url || document.hidden || connection.needsLogin) return
+    this.abort?.abort()
+    const abort = (this.abort = new AbortController())
+    this.busy = true
+    this.startedAt = performance.now()
+    const url = this.url
+    try {
+      const data = await get<T>(url, abort.signal)
+      if (abort.signal.aborted) return
+      this.from = url
+      this.data = data
+      this.problem = null
+      this.at = Date.now()
+    } catch (error) {
+      if (abort.signal.aborted) return
+      this.problem = error instanceof Problem ? error : new Problem(0, 'Unreadable', String(error))
+    }
+    this.busy = false
+  }
+
+  /** Read again, but not more than once a second, and not while a request is under way. */
+  wake = () => {
+    if (this.timer !== undefined) return
+    const wait = Math.max(this.busy ? 500 : 0, this.startedAt + 1000 - performance.now())
+    this.timer = setTimeout(() => {
+      this.timer = undefined
+      if (this.busy) this.wake()
+      else void this.read()
+    }, wait)
+  }
+
+  forget() {
+    this.abort?.abort()
+    clearTimeout(this.timer)
+    this.timer = undefined
+  }
+}
+
+type Options = {
+  /** The hints that make it read again. */
+  topics?: string[]
+  /** Seconds between two reads without a hint; 0: never. */
+  every?: number
+}
+
+/** Keep what `url` answers fresh while the calling component is on screen. Null: nothing to read yet. */
+export function live<T>(url: () => string | null, { topics = [], every = 5 }: Options = {}): Live<T> {
+  const one = new Live<T>()
+  const listener = { topics, wake: one.wake }
+  $effect(() => {
+    const wanted = url()
+    void connection.comeback
+    void connection.needsLogin
+    untrack(() => {
+      if (wanted === null) {
+        one.forget()
+        one.url = ''
+        one.data = undefined
+        return
+      }
+      one.url = wanted
+      void one.read()
+    })
+  })
+  $effect(() => {
+    listeners.add(listener)
+    const timer = every
+      ? setInterval(() => {
+          if (connection.awaySince === null) one.wake()
+        }, every * 1000)
+      : undefined
+    return () => {
+      listeners.delete(listener)
+      clearInterval(timer)
+      one.forget()
+    }
+  })
+  return one
+}

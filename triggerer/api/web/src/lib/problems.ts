@@ -1,0 +1,116 @@
+// What needs a person, worst first, from the answers of /overview and /streams.
+
+import { count, duration, oneLine } from './format'
+import { link, path } from './router.svelte'
+import { streamState } from './streams'
+import type { Run, Stream, Watcher } from './types'
+import { command } from './words'
+
+export type Overview = {
+  at: string
+  broken_files: { path: string; errors: { file: string; line: number | null; reason: string }[] }[]
+  watchers: Watcher[]
+  watcher_states: Record<string, number>
+  parked: { asset_name: string; watcher: string; count: number; first_at: string; last_at: string; error: string | null }[]
+  failed_runs: Run[]
+  failed_run_count: { value: number; is_counted_short: boolean }
+  waiting_runs: Run[]
+  missing_instances: string[]
+  run_states: Record<string, number>
+  dags: number
+  paused_dags: number
+  assets: number
+  streams: number
+  last_event_at: string | null
+}
+
+export type Problem = {
+  key: string
+  rank: number
+  kind: string
+  state: string
+  title: string
+  detail: string
+  since: string | null
+  href: string
+  action: string
+  command: string
+  /** A failed run, which the button repeats. */
+  retry?: { dag: string; run: string }
+}
+
+/** Below this rank a person has to act; above it, things may end by themselves. */
+const WAITS = 7
+
+export function problemsOf(overview: Overview, streams: Stream[]): Problem[] {
+  const found: Problem[] = []
+  const add = (rank: number, problem: Omit<Problem, 'rank'>) => found.push({ rank, ...problem })
+  for (const id of overview.missing_instances)
+    add(1, {
+      key: `instance ${id}`, kind: 'Instance gone', state: 'missing', title: `${id} sends no heartbeat`, detail: 'Others take over its streams and runs when its lease is over.',
+      since: null, href: link('/settings', { tab: 'instances' }), action: 'See the instances', command: command('db', 'check'),
+    })
+  for (const file of overview.broken_files) {
+    const first = file.errors[0]
+    add(2, {
+      key: `file ${file.path}`, kind: 'Broken file', state: 'broken', title: `${file.path}${first?.line ? ':' + first.line : ''} does not load`,
+      detail: oneLine(first?.reason ?? '', 300), since: null, href: link('/dags', { state: 'broken' }), action: 'See its DAGs', command: command('check'),
+    })
+  }
+  for (const one of overview.watchers) {
+    const isFailing = one.state === 'failing'
+    const name = `${one.asset_name}/${one.name}`
+    add(isFailing ? 3 : WAITS, {
+      key: `watcher ${name}`, kind: isFailing ? 'Failing watcher' : one.state === 'catching_up' ? 'Watcher behind' : 'Watcher waits', state: one.state, title: name,
+      detail: oneLine(one.error ?? one.reason, 300) || (one.behind ? `${count(one.behind, 'message')} behind` : one.owner ? '' : 'No instance hosts it.'),
+      since: one.behind_since ?? (isFailing ? (one.updated_at ?? null) : null), href: link('/assets', { name: one.asset_name }), action: 'Open the watcher', command: command('watchers', 'show', name),
+    })
+  }
+  for (const one of streams)
+    if (streamState(one).kind === 'behind')
+      add(4, {
+        key: `stream ${one.id}`, kind: 'Stream behind', state: 'behind', title: one.stream, detail: `${duration(one.lag_seconds)} behind, ${count(one.lag, 'message')}`,
+        since: null, href: link(path('streams', one.id)), action: 'Open the stream', command: command('watchers', 'list', '--lag'),
+      })
+  for (const one of overview.parked) {
+    const name = `${one.asset_name}/${one.watcher}`
+    add(5, {
+      key: `parked ${name}`, kind: 'Parked', state: 'parked', title: `${count(one.count, 'message')} parked for ${name}`, detail: oneLine(one.error, 300), since: one.first_at,
+      href: link('/parked', { asset: one.asset_name, watcher: one.watcher }), action: 'Replay or discard', command: command('watchers', 'parked', 'list', '--watcher', name),
+    })
+  }
+  for (const run of overview.failed_runs)
+    add(6, {
+      key: `run ${run.dag_id}\n${run.run_id}`, kind: 'Failed run', state: 'failed', title: `${run.dag_id} ${run.run_id}`, detail: oneLine(run.error, 300), since: run.ended_at,
+      href: link(path('dags', run.dag_id, 'runs', run.run_id)), action: 'Open the run', command: command('runs', 'show', run.dag_id, run.run_id), retry: { dag: run.dag_id, run: run.run_id },
+    })
+  for (const run of overview.waiting_runs)
+    add(WAITS + 1, {
+      key: `waits ${run.dag_id}\n${run.run_id}`, kind: 'Run waits', state: 'queued', title: `${run.dag_id} ${run.run_id}`, detail: run.waiting_for ?? 'It is queued.',
+      since: run.waiting_since ?? run.queued_at, href: link(path('dags', run.dag_id, 'runs', run.run_id)), action: 'Open the run', command: command('why-not', run.dag_id),
+    })
+  return found.sort((a, b) => a.rank - b.rank || (a.since ?? '').localeCompare(b.since ?? ''))
+}
+
+/** How many things need somebody, also those that the lists leave out. */
+function urgentOf(problems: Problem[], overview: Overview): { number: number; isMore: boolean } {
+  const failing = overview.watcher_states['failing'] ?? 0
+  const runs = overview.failed_run_count
+  const listed = problems.filter((one) => one.rank < WAITS)
+  const others = listed.filter((one) => one.kind !== 'Failing watcher' && one.kind !== 'Failed run').length
+  const isFull = overview.broken_files.length >= 20 || overview.parked.length >= 20
+  return { number: others + Math.max(failing, listed.filter((one) => one.kind === 'Failing watcher').length) + runs.value, isMore: runs.is_counted_short || isFull }
+}
+
+/** Answer "is anything wrong?" in one sentence. */
+export function verdict(problems: Problem[], overview: Overview): string {
+  const late = problems.filter((one) => one.kind === 'Stream behind').length
+  const rest = Math.max(0, overview.streams - late)
+  const streams = rest ? `${count(rest, 'stream')} ${rest === 1 ? 'keeps' : 'keep'} up` : ''
+  const { number, isMore } = urgentOf(problems, overview)
+  if (number) return `${count(number)}${isMore ? '+' : ''} ${number === 1 ? 'thing needs' : 'things need'} you${streams ? `; ${streams}` : ''}.`
+  const running = overview.run_states['running'] ?? 0
+  const work = running ? ` ${count(running, 'run')} ${running === 1 ? 'is' : 'are'} at work.` : ''
+  if (problems.length) return `Nothing failed, but ${count(problems.length)} ${problems.length === 1 ? 'thing waits' : 'things wait'}${streams ? `; ${streams}` : ''}.${work}`
+  return `Nothing is wrong. ${streams ? streams + '.' : `${count(overview.dags, 'DAG')} and no stream.`}${work}`
+}
