@@ -27,5 +27,6 @@ def order(run_pk: int, attempt: int = 1, **values: Any) -> RunOrder:
         "path": "d.py",
         "needs_spark": False,
         "log_path": "",
+        "epoch": attempt,
     }
     return RunOrder(**{**given, **values})

@@ -10,12 +10,12 @@ from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row, Script, perform, single_step
 from triggerer.store.database.transactions import Database
+from triggerer.store.runs.attempts import begin_run
+from triggerer.store.runs.claims import claim_runs
 from triggerer.store.runs.listing import list_runs
 from triggerer.store.runs.orphans import MAX_ATTEMPTS, recover_orphans
 from triggerer.store.runs.transitions import (
-    begin_run,
     cancel_queued,
-    claim_runs,
     record_wait,
     request_cancel,
     running_of,
@@ -112,18 +112,16 @@ async def _claimed(database: Database, executor: str) -> DagRun:
     return await _only_run(database)
 
 
-async def _begun(database: Database, executor: str, pk: int, attempt: int) -> bool:
-    (rows,) = await database.perform_steps(
-        [begin_run(executor=executor, run_pk=pk, attempt=attempt)]
-    )
+async def _begun(database: Database, executor: str, pk: int, epoch: int) -> bool:
+    (rows,) = await database.perform_steps([begin_run(executor=executor, run_pk=pk, epoch=epoch)])
     return bool(rows)
 
 
-async def _waits(database: Database, pk: int, attempt: int, reason: str | None) -> DagRun:
+async def _waits(database: Database, pk: int, epoch: int, reason: str | None) -> DagRun:
     """The only run, after its executor `me` has said so."""
     since = None if reason is None else NOW
     note = record_wait(
-        executor="me", run_pk=pk, attempt=attempt, waiting_for=reason, waiting_since=since
+        executor="me", run_pk=pk, epoch=epoch, waiting_for=reason, waiting_since=since
     )
     await database.perform_steps([note])
     return await _only_run(database)
@@ -155,7 +153,7 @@ async def test_only_attempts_that_were_begun_count_towards_giving_up(database: D
             run = await _recovered(database)
             assert (run.state, run.attempt) == ("queued", attempt - 1)
         run = await _claimed(database, "begins")
-        assert await _begun(database, "begins", run.id, attempt)
+        assert await _begun(database, "begins", run.id, run.epoch)
         assert (await _only_run(database)).started_at is not None
         run = await _recovered(database)
         assert run.attempt == attempt
@@ -170,10 +168,10 @@ async def test_an_attempt_that_another_executor_has_does_not_begin(database: Dat
     await _claimed(database, "first")
     await _recovered(database)
     run = await _claimed(database, "second")
-    assert not await _begun(database, "first", run.id, 2)
-    assert not await _begun(database, "second", run.id, 1)
+    assert not await _begun(database, "first", run.id, run.epoch)
+    assert not await _begun(database, "second", run.id, run.epoch - 1)
     await _recovered(database)
-    assert not await _begun(database, "second", run.id, 2)
+    assert not await _begun(database, "second", run.id, run.epoch)
     assert (await _only_run(database)).started_at is None
 
 
@@ -191,15 +189,15 @@ async def test_a_run_shows_its_attempts_wait_while_that_attempt_is_running(
         await register_instance(session, "me", kind="executor")
     run = await _claimed(database, "me")
     assert await shown() == (None, None)
-    await _waits(database, run.id, run.attempt, "cores")
+    await _waits(database, run.id, run.epoch, "cores")
     assert await shown() == ("cores", NOW)
     # Another attempt, or another executor, has the run.
-    await _waits(database, run.id, run.attempt + 1, "nothing of ours")
+    await _waits(database, run.id, run.epoch + 1, "nothing of ours")
     assert await shown() == ("cores", NOW)
-    await _waits(database, run.id, run.attempt, None)
+    await _waits(database, run.id, run.epoch, None)
     assert await shown() == (None, None)
 
-    await _waits(database, run.id, run.attempt, "cores")
+    await _waits(database, run.id, run.epoch, "cores")
     queued = await _recovered(database, "other")
     assert queued.state == "queued"
     assert await shown() == ("a worker that is free", queued.queued_at)
@@ -207,14 +205,14 @@ async def test_a_run_shows_its_attempts_wait_while_that_attempt_is_running(
     # The run is claimed again, and no worker has begun it.
     assert await shown() == ("a worker that is free", run.queued_at)
     async with database.transaction() as session:
-        begin = begin_run(executor="me", run_pk=run.id, attempt=run.attempt)
+        begin = begin_run(executor="me", run_pk=run.id, epoch=run.epoch)
         assert await perform(session, single_step(begin))
     assert await shown() == (None, None)
-    await _waits(database, run.id, run.attempt, "cores")
+    await _waits(database, run.id, run.epoch, "cores")
     async with database.transaction() as session:
         await session.execute(update(DagRun).values(state="failed"))
     assert await shown() == (None, None)
-    await _waits(database, run.id, run.attempt, None)
+    await _waits(database, run.id, run.epoch, None)
     assert (await _only_run(database)).waiting_for == "cores"
 
 
@@ -247,7 +245,7 @@ async def test_the_duration_of_a_run_goes_on_when_another_executor_takes_it_over
         await _recovered(database, "other")
         again = await _claimed(database, "me")
         async with database.transaction() as session:
-            begin = begin_run(executor="me", run_pk=again.id, attempt=again.attempt)
+            begin = begin_run(executor="me", run_pk=again.id, epoch=again.epoch)
             assert await perform(session, single_step(begin))
         async with database.reading() as session:
             (view,) = await list_runs(session)

@@ -15,8 +15,8 @@ from triggerer.scheduler.explaining import why_not
 from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
+from triggerer.store.runs.claims import claim_runs, claimed_runs
 from triggerer.store.runs.pooled_claims import any_run_may_use_pools, claim_with_pools
-from triggerer.store.runs.transitions import claim_runs, claimed_runs
 
 
 async def queue(database: Database, *dag_ids: str) -> None:
@@ -29,7 +29,7 @@ async def claim(database: Database, limit: int = 9, **slots: int) -> list[str]:
     rows = await database.perform(
         claim_with_pools(executor="me", limit=limit, log_home="/home", slots=slots)
     )
-    return [order.dag_id for order in claimed_runs(rows, log_home="/home")]
+    return [order.dag_id for order in claimed_runs(rows, executor="me", log_home="/home")]
 
 
 async def test_runs_with_the_highest_priority_are_executed_first(database: Database) -> None:
@@ -41,7 +41,7 @@ async def test_runs_with_the_highest_priority_are_executed_first(database: Datab
         (rows,) = await database.perform_steps(
             [claim_runs(executor="me", limit=limit, log_home="/home")]
         )
-        claimed += [order.dag_id for order in claimed_runs(rows, log_home="/home")]
+        claimed += [order.dag_id for order in claimed_runs(rows, executor="me", log_home="/home")]
     assert claimed == ["high", "high", "plain", "plain", "low"]
 
 
@@ -52,7 +52,9 @@ async def test_a_pool_bounds_the_runs_of_all_dags_that_name_it(database: Databas
     await queue(database, "one", "two", "one", "free")
     # An executor that knows no pools leaves runs with pools alone.
     (rows,) = await database.perform_steps([claim_runs(executor="me", limit=1, log_home="/home")])
-    assert [order.dag_id for order in claimed_runs(rows, log_home="/home")] == ["free"]
+    assert [order.dag_id for order in claimed_runs(rows, executor="me", log_home="/home")] == [
+        "free"
+    ]
     assert await claim(database, db=1, lake=1) == ["one"]
     assert await claim(database, db=1, lake=1) == []
     async with database.reading() as session:

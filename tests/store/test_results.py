@@ -22,10 +22,10 @@ from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.listening import listen
 from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.runs.claims import claim_runs, claimed_runs
 from triggerer.store.runs.new_run import CreateRun, EventSelection
 from triggerer.store.runs.new_runs import CreateRuns, PlannedDag, PlannedRun
 from triggerer.store.runs.results import AttemptUpdate, SaveResults, run_claims
-from triggerer.store.runs.transitions import claim_runs, claimed_runs
 from triggerer.store.schema.models import DagRun, TaskRun
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,7 +46,7 @@ async def claim(database: Database, executor: str = "me", limit: int = 100) -> l
     (rows,) = await database.perform_steps(
         [claim_runs(executor=executor, limit=limit, log_home="/home")]
     )
-    return claimed_runs(rows, log_home="/home")
+    return claimed_runs(rows, executor="me", log_home="/home")
 
 
 def task(task_id: str = "t", **values: Any) -> TaskResult:
@@ -140,7 +140,9 @@ async def test_results_are_written_and_the_next_runs_claimed_together(database: 
     )
     # As it was before.
     assert run_claims(held)[first].state is RunState.RUNNING
-    assert [run.run_pk for run in claimed_runs(claimed, log_home="/home")] == [second]
+    assert [run.run_pk for run in claimed_runs(claimed, executor="me", log_home="/home")] == [
+        second
+    ]
     stored = {run.id: run for run in await runs_of(database, "d")}
     assert (stored[first].state, stored[first].ended_at) == ("success", THEN)
     assert await tasks_of(database, first) == {"t": ("success", THEN)}
@@ -178,7 +180,7 @@ async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
     assert (run.state, run.error) == (state, "why")
 
 
-@pytest.mark.parametrize("change", ["executor = 'other'", "attempt = 2", "state = 'success'"])
+@pytest.mark.parametrize("change", ["executor = 'other'", "epoch = 2", "state = 'success'"])
 async def test_nothing_is_written_of_a_run_that_another_executor_has(
     database: Database, change: str
 ) -> None:
@@ -218,7 +220,7 @@ async def test_results_wait_for_whoever_takes_the_run_away_and_then_see_it(
 
     async with anyio.create_task_group() as tasks, postgres.transaction() as session:
         await session.execute(
-            update(DagRun).where(DagRun.id == pk).values(executor="other", attempt=2)
+            update(DagRun).where(DagRun.id == pk).values(executor="other", attempt=2, epoch=2)
         )
         tasks.start_soon(save)
         async with postgres.reading() as beside:

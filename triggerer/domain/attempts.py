@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.launches import FormerLaunch
 from triggerer.domain.outputs import output_token
 from triggerer.domain.runs import RunState, TaskState
@@ -75,6 +76,8 @@ class RunOrder(RunDetails):
     """Grows with each claim of the run. The store refuses reports of an older epoch."""
     tag: str = ""
     """The name by which the attempt is found elsewhere, see `triggerer.domain.launches.attempt_tag`."""
+    connect: str | None = None
+    """The address of the Spark Connect server where this attempt opens a session. None: it opens none there."""
     former: tuple[FormerLaunch, ...] = ()
     """The launches of former attempts that may still work. They must be gone before the user's code begins."""
 
@@ -169,3 +172,20 @@ class RunEnd:
     ended_at: datetime
     error: str | None = None
     exit_code: int | None = None
+    """The exit code of the worker, if it has died. Negative: the signal that killed it."""
+
+    @property
+    def attempt_state(self) -> AttemptState:
+        """The state of an attempt that ended like this."""
+        was_killed = self.exit_code is not None and self.exit_code < 0
+        if was_killed and self.state is RunState.FAILED:
+            return AttemptState.KILLED
+        return AttemptState(self.state.value)
+
+    @property
+    def first_line(self) -> str | None:
+        """The first line of the error, or the line with the error if it begins with a traceback."""
+        if not self.error:
+            return None
+        lines = self.error.strip().split("\n\n", 1)[0].splitlines() or [""]
+        return lines[-1] if "Traceback (most recent" in lines[0] else lines[0]

@@ -12,6 +12,7 @@ from triggerer.store.database.script import Row, Script, Step, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.runs import transitions as queries
+from triggerer.store.runs.claims import claim_runs, claimed_runs
 from triggerer.store.runs.held import any_file_is_broken, hold_broken, release_due
 from triggerer.store.runs.orphans import recover_orphans
 from triggerer.store.runs.pooled_claims import (
@@ -25,7 +26,12 @@ _log = structlog.get_logger(__name__)
 
 
 class Claims:
-    """Transactions, one per coroutine. Each raises the errors of `Database.transaction`."""
+    """Transactions, one per coroutine. Each raises the errors of `Database.transaction`.
+
+    Args:
+        connect: The address of the Spark Connect server where runs open their sessions, without secrets; None: runs
+            have no session that outlives their process.
+    """
 
     def __init__(
         self,
@@ -35,20 +41,26 @@ class Claims:
         pools: Mapping[str, int],
         *,
         holds_broken: bool = False,
+        connect: str | None = None,
     ) -> None:
         self._pools = pools
         self._database = database
         self._executor = executor
         self._home = str(home.resolve())
         self._holds_broken = holds_broken
+        self._connect = connect
 
     def claim_step(self, limit: int) -> Step:
         """Return a step that claims up to `limit` queued runs. `claimed` reads its rows."""
-        return queries.claim_runs(executor=self._executor, limit=limit, log_home=self._home)
+        return claim_runs(
+            executor=self._executor, limit=limit, log_home=self._home, connect=self._connect
+        )
 
     def claimed(self, rows: Sequence[Row]) -> list[RunOrder]:
         """Return the runs that `claim_step` claimed, in the order of execution."""
-        return queries.claimed_runs(rows, log_home=self._home)
+        return claimed_runs(
+            rows, executor=self._executor, log_home=self._home, connect=self._connect
+        )
 
     async def claim(
         self, limit: int, *, uses_pools: bool, has_broken_files: bool
@@ -61,7 +73,11 @@ class Claims:
         """
         if uses_pools:
             claim = claim_with_pools(
-                executor=self._executor, limit=limit, log_home=self._home, slots=self._pools
+                executor=self._executor,
+                limit=limit,
+                log_home=self._home,
+                slots=self._pools,
+                connect=self._connect,
             )
         else:
             claim = single_step(self.claim_step(limit))
@@ -101,8 +117,8 @@ class Claims:
         async with self._database.transaction() as session:
             recovered = await recover_orphans(session, executor=self._executor, alone=alone)
             ours = await queries.running_of(session, executor=self._executor)
-            unknown = {pk: ours.pop(pk).attempt for pk in ours.keys() - known}
-            await queries.requeue_runs(session, executor=self._executor, attempts=unknown)
+            unknown = {pk: ours.pop(pk).epoch for pk in ours.keys() - known}
+            await queries.requeue_runs(session, executor=self._executor, epochs=unknown)
             cancelled = await queries.cancel_queued(session)
             released = await release_due(
                 session, holds=self._holds_broken, executor=self._executor, alone=alone
@@ -127,7 +143,7 @@ class Claims:
             await queries.requeue_runs(
                 session,
                 executor=self._executor,
-                attempts={order.run_pk: order.attempt for order in orders},
+                epochs={order.run_pk: order.epoch for order in orders},
                 have_begun=have_begun,
             )
             announce(session, Signal.RUNS_QUEUED, *{order.dag_id for order in orders})

@@ -29,6 +29,7 @@ from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, Subscription, Wakeups
 from triggerer.store.runs.results import AttemptUpdate
 from triggerer.synchronization import AutoResetEvent
+from triggerer.worker.spark.reachability import connect_server
 
 _log = structlog.get_logger(__name__)
 
@@ -40,8 +41,8 @@ class Executor:
     """Executes queued runs in worker processes, one run at a time in each process.
 
     The executor that claims a run executes it, once per attempt. It stores results only while the store shows this
-    executor and this attempt. The executor is a `LeaseHolder`: when its lease is over, it ends its runs, because others
-    may begin them.
+    executor and the epoch of its claim. The executor is a `LeaseHolder`: when its lease is over, it ends its runs,
+    because others may begin them.
 
     Args:
         instance_id: The row in `instance` that the caller keeps alive.
@@ -80,7 +81,14 @@ class Executor:
         self._prewarm = prewarm
         self._shutdown_grace = shutdown_grace
         self._sweeps = SweepSchedule(sweep_every)
-        self._claims = Claims(database, instance_id, home, pools or {}, holds_broken=holds_broken)
+        self._claims = Claims(
+            database,
+            instance_id,
+            home,
+            pools or {},
+            holds_broken=holds_broken,
+            connect=connect_server(spark or {}),
+        )
         self._result_writer = ResultWriter(database, instance_id)
         self._claimed_queue = ClaimedQueue()
         self._prefetch = PrefetchLimit(workers)
@@ -278,20 +286,10 @@ class Executor:
                 return
             self._more |= len(orders) == room
             for order in orders:
-                if not self._is_executing(order):
-                    self._claimed_queue.add(order)
+                self._claimed_queue.add(order)
             self._assign_runs()
             if self._more:
                 self._changed.set()
-
-    def _is_executing(self, order: RunOrder) -> bool:
-        # Others took us for dead before this attempt began, and queued the run again. Our second claim has the same
-        # attempt number.
-        return any(
-            slot.run is not None
-            and (slot.run.run_pk, slot.run.attempt) == (order.run_pk, order.attempt)
-            for slot in self._slots
-        )
 
     def _room(self) -> int:
         return self._claimed_queue.room(
@@ -359,7 +357,7 @@ class Executor:
             self._sweeps.ask_soon()
         for slot, run in executing:
             claim = ours.get(run.run_pk)
-            if claim is not None and claim.attempt == run.attempt:
+            if claim is not None and claim.epoch == run.epoch:
                 continue
             if slot.run is run and run.run_pk not in self._result_writer.unwritten:
                 _log.warning("a run was given to somebody else; ending it here", run=run.run_id)

@@ -22,19 +22,24 @@ from triggerer.errors import (
     TriggererError,
 )
 from triggerer.executor.emissions import record_emitted
+from triggerer.executor.unbegun import hold_unbegun
 from triggerer.store.database.group_commit import GroupCommit
 from triggerer.store.database.script import Row, Step, perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.runs.attempts import (
+    begin_run,
+    save_launches,
+    settle_attempts,
+)
 from triggerer.store.runs.callbacks import mark_due
-from triggerer.store.runs.held import hold_attempt
 from triggerer.store.runs.results import (
     AttemptUpdate,
     RunClaim,
     SaveResults,
     run_claims,
 )
-from triggerer.store.runs.transitions import begin_run, record_wait
+from triggerer.store.runs.transitions import record_wait
 from triggerer.synchronization import Notifier
 
 _log = structlog.get_logger(__name__)
@@ -73,7 +78,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self._joined_steps: list[_JoinedStep] = []
         self._written = Notifier()
         self._unwritten: Counter[int] = Counter()
-        # By (run, attempt), until the attempt's end is stored.
+        # By (run, epoch), until the attempt's end is stored.
         self._refused: dict[tuple[int, int], str] = {}
 
     def submit_nowait(self, update: AttemptUpdate) -> None:
@@ -117,7 +122,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
         Cancellation: The beginning may be stored or not.
         """
-        step = begin_run(executor=self._executor, run_pk=order.run_pk, attempt=order.attempt)
+        step = begin_run(executor=self._executor, run_pk=order.run_pk, epoch=order.epoch)
         # Storing it twice does no harm.
         rows = await retry(
             lambda: self.perform_with_next_commit(step),
@@ -176,8 +181,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
     ) -> list[list[Row]]:
         """Store a group and perform other steps; return the rows of the steps."""
-        if any(update.is_unloaded for update in group):
-            group = await self._hold(group)
+        group = await hold_unbegun(self._database, self._executor, group)
         if not group:
             return await self._database.perform_steps(steps) if steps else []
         save = SaveResults(
@@ -185,8 +189,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             [self._as_refused(update) for update in group],
             self._database.transport.sender,
         )
+        before, after = self._launch_steps(group)
         # Record waits after ends, because an ended run waits for nothing.
-        waits = [
+        after += [
             self._wait_step(update.order, update.wait)
             for update in group
             if update.wait is not None
@@ -196,50 +201,26 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             for update in save.updates
         )
         if not calls_back and not any(task.events for update in group for task in update.tasks):
-            rows, *answers = await self._database.perform_steps([save, *waits, *steps])
-            answers = answers[len(waits) :]
-            claims = run_claims(rows)
+            answers = await self._database.perform_steps([*before, save, *after, *steps])
+            claims = run_claims(answers[len(before)])
+            answers = answers[len(before) + 1 + len(after) :]
             for update in group:
                 self._is_ours(update, claims)
         else:
             async with self._database.transaction() as session:
+                for step in before:
+                    await perform(session, single_step(step))
                 claims = run_claims(await perform(session, single_step(save)))
                 ours = [update for update in group if self._is_ours(update, claims)]
                 await record_emitted(session, ours)
                 if calls_back:
                     ended = [one.order.run_pk for one in ours if one.end is not None]
                     await mark_due(session, ended)
-                for wait in waits:
-                    await perform(session, single_step(wait))
+                for step in after:
+                    await perform(session, single_step(step))
                 answers = [await perform(session, single_step(step)) for step in steps]
         await self._announce_ends(group, claims)
         return answers
-
-    async def _hold(self, group: Sequence[AttemptUpdate]) -> list[AttemptUpdate]:
-        """Hold the runs whose file does not load; return the other updates.
-
-        Raises:
-            As `Database.perform_steps`. Repeating this is safe.
-        """
-        unloaded = [update for update in group if update.is_unloaded and update.end is not None]
-        answers = await self._database.perform_steps(
-            [
-                hold_attempt(
-                    executor=self._executor, order=update.order, reason=update.end.error or ""
-                )
-                for update in unloaded
-                if update.end is not None
-            ]
-        )
-        held = [update for update, rows in zip(unloaded, answers, strict=True) if rows]
-        for update in held:
-            _log.warning(
-                "a run waits, because its file does not load",
-                dag=update.order.dag_id,
-                run=update.order.run_id,
-                file=update.order.path,
-            )
-        return [update for update in group if update not in held]
 
     def _mark_written(self, group: Sequence[AttemptUpdate]) -> None:
         for update in group:
@@ -275,11 +256,19 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self._refused[_attempt(update.order)] = str(error)
         return ([_without_refused(update, str(error))],)
 
+    def _launch_steps(self, group: Sequence[AttemptUpdate]) -> tuple[list[Step], list[Step]]:
+        """Return the steps before and after those of the results. Launches are stored only while the run is running."""
+        news = [(update.order, launch) for update in group for launch in update.launches]
+        save = save_launches(executor=self._executor, news=news)
+        if save is None:
+            return [], []
+        return [save], [settle_attempts([order.run_pk for order, _ in news])]
+
     def _wait_step(self, order: RunOrder, wait: Wait) -> Step:
         return record_wait(
             executor=self._executor,
             run_pk=order.run_pk,
-            attempt=order.attempt,
+            epoch=order.epoch,
             waiting_for=wait.reason,
             waiting_since=None if wait.reason is None else wait.since,
         )
@@ -320,12 +309,12 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
 
 def _attempt(order: RunOrder) -> tuple[int, int]:
-    return order.run_pk, order.attempt
+    return order.run_pk, order.epoch
 
 
 def _has_claim(order: RunOrder, claims: Mapping[int, RunClaim]) -> bool:
     run = claims.get(order.run_pk)
-    return run is not None and run.attempt == order.attempt
+    return run is not None and run.epoch == order.epoch
 
 
 def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
@@ -349,7 +338,4 @@ def _log_failure(update: AttemptUpdate) -> None:
     order, end = update.order, update.end
     if end is None or end.state is not RunState.FAILED:
         return
-    first, *_ = (end.error or "").split("\n\n", 1)
-    lines = first.strip().splitlines() or [""]
-    error = lines[-1] if "Traceback (most recent" in lines[0] else lines[0]
-    _log.warning("run failed", dag_id=order.dag_id, run_id=order.run_id, error=error)
+    _log.warning("run failed", dag_id=order.dag_id, run_id=order.run_id, error=end.first_line or "")

@@ -26,6 +26,8 @@ from triggerer.store.schema.models import (
     DagScheduleAlias,
     DagScheduleAsset,
     QueuedAssetEvent,
+    RunAttempt,
+    RunLaunch,
     TaskRun,
 )
 
@@ -75,7 +77,7 @@ async def delete_some_runs(
     )
     found = [(pk, run_id, log_home) for pk, run_id, log_home in rows]
     pks = [pk for pk, *_ in found]
-    for of_run in (TaskRun, QueuedAssetEvent, DagPartitionEvent):
+    for of_run in (TaskRun, RunLaunch, RunAttempt, QueuedAssetEvent, DagPartitionEvent):
         await session.execute(delete(of_run).where(of_run.run_pk.in_(pks)))
     await session.execute(delete(DagRun).where(DagRun.id.in_(pks)))
     return [(run_id, log_home) for _, run_id, log_home in found]

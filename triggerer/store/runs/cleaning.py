@@ -21,6 +21,8 @@ from triggerer.store.schema.models import (
     DagPartitionEvent,
     DagRun,
     QueuedAssetEvent,
+    RunAttempt,
+    RunLaunch,
     TaskRun,
 )
 
@@ -187,7 +189,7 @@ async def delete_runs(
         .with_for_update(skip_locked=True)
     )
     found = set(await session.scalars(locked))
-    for table in (TaskRun, QueuedAssetEvent, DagPartitionEvent):
+    for table in (TaskRun, RunLaunch, RunAttempt, QueuedAssetEvent, DagPartitionEvent):
         await session.execute(delete(table).where(table.run_pk.in_(found)))
     await session.execute(delete(DagRun).where(DagRun.id.in_(found)))
     return found

@@ -1,10 +1,12 @@
-"""Holds queued runs whose DAG file does not load, and releases them when the file is repaired.
+"""Holds queued runs whose DAG file does not load, and releases held runs.
 
-A held run stays queued, counts for `max_active_runs`, and no executor claims it. There are two cases:
+A held run stays queued, counts for `max_active_runs`, and no executor claims it. There are three cases:
 
 - The DAG processor could not load the file (`dag_file.is_broken`). The run is held until the file loads.
 - Only a worker could not load the file, for instance because its machine lacks a package. The run is held for a while.
   It is tried again after that, or once the DAG processor has read the file again.
+- A former attempt may still work, see `triggerer.store.runs.attempts.block_attempt`. The run is tried again after a
+  while.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import ColumnElement, Select, Table, and_, or_, select, update
+from sqlalchemy import ColumnElement, Select, Table, and_, exists, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempts import RunOrder
 from triggerer.store.database.script import Script
-from triggerer.store.database.statement import BoundStatement, Statement
+from triggerer.store.database.statement import Statement
 from triggerer.store.runs.state_conditions import QUEUED
-from triggerer.store.schema.models import Dag, DagFile, DagRun
+from triggerer.store.runs.two_statements import TwoStatements
+from triggerer.store.schema.models import Dag, DagFile, DagRun, RunLaunch
 from triggerer.store.schema.models.dags import NEVER
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
@@ -57,17 +60,23 @@ RETURNING id
         "= ANY(ARRAY(SELECT id FROM broken ORDER BY id))",
     ),
 )
-_HOLD_ATTEMPT: Final = Statement(
-    """
+_HOLD_ATTEMPT_TEXT: Final = """
 UPDATE dag_run SET state = 'queued', held_until = {until}, waiting_for = {reason}, waiting_since = {now},
     first_started_at = CASE WHEN first_started_at <> started_at THEN first_started_at END,
     started_at = NULL, again = {AGAIN}
-WHERE id = {run_pk} AND executor = {executor} AND attempt = {attempt} AND state = 'running'
+WHERE id = {run_pk} AND executor = {executor} AND epoch = {epoch} AND state = 'running'
   AND NOT cancel_requested
   AND NOT (SELECT d.is_stale FROM dag d WHERE d.dag_id = dag_run.dag_id)
 RETURNING id
-""",
-    AGAIN=("{again}", "{again}::text::json"),
+"""
+_AGAIN: Final = ("{again}", "{again}::text::json")
+_FORGET_TEXT: Final = "DELETE FROM run_attempt WHERE run_pk = {run_pk} AND epoch = {epoch}"
+_HOLD_ATTEMPT: Final = Statement(_HOLD_ATTEMPT_TEXT, AGAIN=_AGAIN)
+_FORGET: Final = Statement(_FORGET_TEXT)
+_HOLD_AND_FORGET: Final = Statement(
+    f"WITH held AS ({_HOLD_ATTEMPT_TEXT}), forgotten AS ({_FORGET_TEXT} AND run_pk IN (SELECT id FROM held))"
+    " SELECT id FROM held",
+    AGAIN=_AGAIN,
 )
 
 
@@ -77,25 +86,26 @@ def hold_broken(*, limit: int) -> Script[None]:
         pass
 
 
-def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> BoundStatement:
+def hold_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
     """A step: queue and hold a run whose file the worker could not load. It returns one row if the run is held now.
 
-    The attempt does not count. There is no row if another attempt has the run, if the run must be cancelled, or if no
-    file defines its DAG any longer.
+    The attempt does not count, and leaves no row in `run_attempt`. Nothing changes if another attempt has the run, if
+    the run must be cancelled, or if no file defines its DAG any longer.
     """
-    # An attempt's number is never used twice. Otherwise a late result could be mistaken for another attempt's.
+    # The number of holds decides the next delay, so the attempt's number is not used again.
     repeat = dataclasses.replace(order.repeat, after_attempt=order.attempt)
     now = datetime.now(UTC)
     delay_s = min(_FIRST_DELAY_S * 2.0 ** min(order.attempt - 1, 10), _LONGEST_DELAY_S)
-    return _HOLD_ATTEMPT(
-        executor=executor,
-        run_pk=order.run_pk,
-        attempt=order.attempt,
-        reason=reason.removeprefix(f"{order.path} could not be loaded: "),
-        until=now + timedelta(seconds=delay_s),
-        now=now,
-        again=orjson.dumps(repeat.to_json()).decode(),
-    )
+    values = {
+        "executor": executor,
+        "run_pk": order.run_pk,
+        "epoch": order.epoch,
+        "reason": reason.removeprefix(f"{order.path} could not be loaded: "),
+        "until": now + timedelta(seconds=delay_s),
+        "now": now,
+        "again": orjson.dumps(repeat.to_json()).decode(),
+    }
+    return TwoStatements(_HOLD_ATTEMPT, _FORGET, _HOLD_AND_FORGET, values)
 
 
 async def any_file_is_broken(session: AsyncSession) -> bool:
@@ -126,21 +136,22 @@ async def release_due(
     """Release the held runs whose next try is due; return the ids of their DAGs.
 
     Args:
-        holds: False if the configuration holds no runs; then all are released.
+        holds: False if the configuration holds no runs; then all are released that wait for their file.
         executor: The executor that asks. At first, only other executors try a run that this one could not load.
         alone: True if there is no other executor.
     """
     now = datetime.now(UTC)
     due: ColumnElement[bool] = _RUNS.c.held_until <= now
+    is_blocked = exists().where(RunLaunch.run_pk == _RUNS.c.id, RunLaunch.ended_at.is_(None))
     if not alone:
         is_ours = _RUNS.c.executor == executor
-        due = and_(due, or_(~is_ours, _RUNS.c.held_until <= now - _OTHERS_FIRST))
+        may_try = or_(~is_ours, is_blocked, _RUNS.c.held_until <= now - _OTHERS_FIRST)
+        due = and_(due, may_try)
     is_repaired = and_(
         _RUNS.c.held_until == NEVER, or_(DagFile.is_broken.is_not(True), Dag.is_stale)
     )
     query = _held()
-    if holds:
-        query = query.where(or_(due, is_repaired))
+    query = query.where(or_(due, is_repaired) if holds else or_(due, ~is_blocked))
     return await _release(session, (await session.execute(query)).all())
 
 

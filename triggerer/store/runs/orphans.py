@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -10,9 +11,12 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Table, and_, case, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.attempts import Repeat
 from triggerer.domain.runs import RunState, TaskState
+from triggerer.store.database.script import Script, perform
 from triggerer.store.database.transactions import database_now
+from triggerer.store.runs.attempts import leave_attempts
 from triggerer.store.runs.callbacks import mark_due
 from triggerer.store.runs.state_conditions import RUNNING
 from triggerer.store.schema.models import DagRun, Instance, TaskRun
@@ -39,8 +43,9 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
     """Queue the running runs of dead executors again. Runs that began too often fail.
 
     If the executor died before the attempt began, the attempt does not count, because it cannot have killed the
-    executor. The next attempt then has the same number. So an executor that was wrongly taken for dead may get the same
-    (executor, attempt) again.
+    executor. The next attempt then has the same number, and a higher epoch. The workers of a dead executor are gone,
+    see `triggerer.executor.lease_guard`. What they had started elsewhere may still work, so their attempts become
+    `unknown` if they have launches, and else `lost`.
 
     Args:
         alone: True if no other executor can be alive (SQLite, which is locked for this process): the runs of all
@@ -58,6 +63,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
                 _RUNS.c.id,
                 _RUNS.c.dag_id,
                 _RUNS.c.attempt,
+                _RUNS.c.epoch,
                 _RUNS.c.executor,
                 _RUNS.c.again,
                 _NEVER_BEGAN.label("never_began"),
@@ -66,6 +72,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
             .with_for_update(skip_locked=True)
         )
     ).all()
+    await perform(session, _leave(orphans))
     again = [row for row in orphans if _counted(row) < MAX_ATTEMPTS or row.never_began]
     if again:
         await session.execute(
@@ -74,6 +81,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
             .values(
                 state=RunState.QUEUED.value,
                 started_at=None,
+                epoch=_RUNS.c.epoch + 1,
                 attempt=case((_NEVER_BEGAN, _RUNS.c.attempt - 1), else_=_RUNS.c.attempt),
             )
         )
@@ -85,6 +93,12 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
     return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
 
 
+def _leave(orphans: Sequence[Any]) -> Script[None]:
+    epochs = {row.id: row.epoch for row in orphans}
+    reasons = {row.id: f"its executor {row.executor} died" for row in orphans}
+    return leave_attempts(epochs, AttemptState.LOST, reasons)
+
+
 async def _give_up(session: AsyncSession, row: Any, now: datetime) -> None:
     """End a run and its running tasks as failed."""
     error = (
@@ -93,7 +107,9 @@ async def _give_up(session: AsyncSession, row: Any, now: datetime) -> None:
     )
     ended = {"state": RunState.FAILED.value, "ended_at": now}
     await session.execute(
-        update(_RUNS).where(_RUNS.c.id == row.id).values(**ended, error=error, exit_code=None)
+        update(_RUNS)
+        .where(_RUNS.c.id == row.id)
+        .values(**ended, error=error, exit_code=None, epoch=row.epoch + 1)
     )
     await session.execute(
         update(_TASKS)

@@ -14,8 +14,8 @@ from triggerer.domain.pools import QueuedRun, choose, pools_in
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row, Script
 from triggerer.store.database.statement import Statement
+from triggerer.store.runs.claims import claim_these
 from triggerer.store.runs.state_conditions import ACTIVE
-from triggerer.store.runs.transitions import claim_these
 from triggerer.store.schema.models import Dag, DagRun
 
 # Executors that claim runs with pools take turns under this lock. The number is arbitrary, and unique in the database.
@@ -73,7 +73,12 @@ def pooled_runs() -> Script[PooledRuns]:
 
 
 def claim_with_pools(
-    *, executor: str, limit: int, log_home: str, slots: Mapping[str, int]
+    *,
+    executor: str,
+    limit: int,
+    log_home: str,
+    slots: Mapping[str, int],
+    connect: str | None = None,
 ) -> Script[list[Row]]:
     """Claim up to `limit` queued runs, with or without pools. `claimed_runs` reads the rows.
 
@@ -87,7 +92,9 @@ def claim_with_pools(
     chosen = choose(queued, waiting.running, slots, limit=limit)
     if not chosen:
         return []
-    return (yield claim_these(executor=executor, run_pks=chosen, log_home=log_home))
+    return (
+        yield claim_these(executor=executor, run_pks=chosen, log_home=log_home, connect=connect)
+    )
 
 
 async def any_run_may_use_pools(session: AsyncSession) -> bool:

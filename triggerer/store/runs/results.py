@@ -5,9 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.launches import Launch
 from triggerer.domain.runs import RunState, TaskState
@@ -33,24 +34,39 @@ class AttemptUpdate:
     is_blocked: bool = False
     """True if the run has not begun because a former attempt may still work. It is held if possible."""
 
+    @property
+    def is_unbegun(self) -> bool:
+        """True if the run has not begun, and is held if possible."""
+        return self.is_unloaded or self.is_blocked
+
+    @property
+    def attempt_state(self) -> AttemptState:
+        """The state of the attempt after this update."""
+        if self.end is None:
+            return AttemptState.RUNNING
+        if not all(launch.state.has_ended for launch in self.launches):
+            # The worker has died, and left something behind.
+            return AttemptState.UNKNOWN
+        return self.end.attempt_state
+
 
 @dataclass(frozen=True, slots=True)
 class RunClaim:
     """The stored state of a run that this executor claimed."""
 
-    attempt: int
+    epoch: int
     state: RunState
     cancel_requested: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SaveResults:
-    """A step that writes updates of running runs, if `executor` still has the run in the update's attempt.
+    """A step that writes updates of running runs, if `executor` still has the run in the update's epoch.
 
     Tasks are inserted or replaced, and the end is written. If the run ends without success, its running tasks end with
     it. On PostgreSQL the statement also notifies other processes of the ends, so it can be a whole transaction.
 
-    It returns a row (primary key, attempt, state, cancel_requested) for each run that `executor` was the last to claim,
+    It returns a row (primary key, epoch, state, cancel_requested) for each run that `executor` was the last to claim,
     with the values from before this step. `run_claims` reads the rows.
 
     Args:
@@ -65,17 +81,17 @@ class SaveResults:
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         rows = _SQLITE_HELD(pks=self._pks(), executor=self.executor).on_sqlite(connection, now)
         ours = {
-            (pk, run.attempt)
-            for pk, run in run_claims(rows).items()
-            if run.state is RunState.RUNNING
+            (pk, run.epoch) for pk, run in run_claims(rows).items() if run.state is RunState.RUNNING
         }
         tasks = [row for row in self._task_rows() if row[:2] in ours]
         ends = [row for row in self._end_rows() if row[:2] in ours]
+        attempts = [row for row in self._attempt_rows() if row[:2] in ours]
         unsuccessful = [row for row in ends if row[2] != RunState.SUCCESS.value]
         for statement, values in (
             (_SQLITE_TASKS, tasks),
             (_SQLITE_ENDS, ends),
             (_SQLITE_OTHER_TASKS, unsuccessful),
+            (_SQLITE_ATTEMPTS, attempts),
         ):
             if values:
                 statement(rows=ParameterRows(values)).on_sqlite(connection, now)
@@ -84,7 +100,7 @@ class SaveResults:
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         given = (
             ParameterRows(rows).as_json(datetime.isoformat)
-            for rows in (self._task_rows(), self._end_rows())
+            for rows in (self._task_rows(), self._end_rows(), self._attempt_rows())
         )
         return _POSTGRES, (self.sender, self.executor, self._pks(), *given)
 
@@ -94,7 +110,7 @@ class SaveResults:
     def _task_rows(self) -> list[tuple[Any, ...]]:
         rows = {}
         for update in self.updates:
-            attempt = (update.order.run_pk, update.order.attempt)
+            attempt = (update.order.run_pk, update.order.epoch)
             for task in update.tasks:
                 rows[*attempt, task.task_id] = (
                     *attempt,
@@ -107,11 +123,30 @@ class SaveResults:
                 )
         return list(rows.values())
 
+    def _attempt_rows(self) -> list[tuple[Any, ...]]:
+        rows: dict[tuple[int, int], tuple[Any, ...]] = {}
+        now = datetime.now(UTC)
+        for update in self.updates:
+            attempt = (update.order.run_pk, update.order.epoch)
+            end, state = update.end, update.attempt_state
+            began = [task.started_at for task in update.tasks if task.started_at is not None]
+            before = rows[attempt][4] if attempt in rows else None
+            rows[attempt] = (
+                *attempt,
+                state.value,
+                None if end is None else end.first_line,
+                before or (min(began) if began else None),
+                now,
+                end.ended_at if end is not None and state.has_ended else None,
+                now if state is AttemptState.UNKNOWN else None,
+            )
+        return list(rows.values())
+
     def _end_rows(self) -> list[tuple[Any, ...]]:
         return [
             (
                 update.order.run_pk,
-                update.order.attempt,
+                update.order.epoch,
                 end.state.value,
                 end.ended_at,
                 end.error,
@@ -124,14 +159,12 @@ class SaveResults:
 
 def run_claims(rows: Sequence[Row]) -> dict[int, RunClaim]:
     """Return the runs in the rows of `SaveResults`, by primary key."""
-    return {
-        pk: RunClaim(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
-    }
+    return {pk: RunClaim(epoch, RunState(state), bool(cancel)) for pk, epoch, state, cancel in rows}
 
 
 _TASKS: Final = parameter_rows(
     run_pk="bigint",
-    attempt="int",
+    epoch="int",
     task_id="text",
     state="text",
     try_number="int",
@@ -141,11 +174,21 @@ _TASKS: Final = parameter_rows(
 )
 _ENDS: Final = parameter_rows(
     pk="bigint",
-    attempt="int",
+    epoch="int",
     state="text",
     ended_at="timestamptz",
     error="text",
     exit_code="int",
+)
+_ATTEMPTS: Final = parameter_rows(
+    run_pk="bigint",
+    epoch="int",
+    state="text",
+    reason="text",
+    launched_at="timestamptz",
+    seen_at="timestamptz",
+    ended_at="timestamptz",
+    unknown_since="timestamptz",
 )
 _INTO_TASKS: Final = (
     "INSERT INTO task_run (run_pk, task_id, state, try_number, started_at, ended_at, error)"
@@ -156,9 +199,14 @@ ON CONFLICT (run_pk, task_id) DO UPDATE SET
     state = excluded.state, try_number = excluded.try_number, started_at = excluded.started_at,
     ended_at = excluded.ended_at, error = excluded.error"""
 _RUN_VALUES: Final = "state = given.state, ended_at = given.ended_at, error = given.error, exit_code = given.exit_code"
+_ATTEMPT_VALUES: Final = (
+    "state = given.state, reason = given.reason, seen_at = given.seen_at, ended_at = given.ended_at,"
+    " unknown_since = given.unknown_since, launched_at = COALESCE(run_attempt.launched_at, given.launched_at)"
+)
+_IS_GIVEN: Final = "run_attempt.run_pk = given.run_pk AND run_attempt.epoch = given.epoch"
 
 _SQLITE_HELD: Final = Statement(
-    "SELECT id, attempt, state, cancel_requested FROM dag_run WHERE id {IN_PKS} AND executor = {executor}",
+    "SELECT id, epoch, state, cancel_requested FROM dag_run WHERE id {IN_PKS} AND executor = {executor}",
     IN_PKS=in_list("pks", "bigint"),
 )
 _SQLITE_TASKS: Final = Statement(
@@ -174,33 +222,42 @@ _SQLITE_OTHER_TASKS: Final = Statement(
     f"WHERE task_run.run_pk = given.pk AND task_run.state = '{TaskState.RUNNING}'",
     GIVEN=_ENDS,
 )
+_SQLITE_ATTEMPTS: Final = Statement(
+    f"UPDATE run_attempt SET {_ATTEMPT_VALUES} FROM {{GIVEN}} AS given WHERE {_IS_GIVEN}",
+    GIVEN=_ATTEMPTS,
+)
 
 # One statement can change a row only once, so the run's end applies to tasks without an update of their own.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
-    SELECT id, attempt, state, cancel_requested FROM dag_run
+    SELECT id, epoch, state, cancel_requested FROM dag_run
     WHERE id = ANY($3::bigint[]) AND executor = $2::text
     -- Sorted, or two writers could deadlock.
     ORDER BY id
     FOR UPDATE
 ), ours AS (
-    SELECT id, attempt FROM held WHERE state = '{RunState.RUNNING}'
+    SELECT id, epoch FROM held WHERE state = '{RunState.RUNNING}'
 ), tasks AS MATERIALIZED (
     SELECT given.* FROM {_TASKS[1].format(rows="$4")} AS given
-    JOIN ours ON ours.id = given.run_pk AND ours.attempt = given.attempt
+    JOIN ours ON ours.id = given.run_pk AND ours.epoch = given.epoch
 ), saved AS (
     {_INTO_TASKS} SELECT {_TASK_VALUES} FROM tasks AS given{_OR_REPLACE}
 ), ended AS (
     UPDATE dag_run SET {_RUN_VALUES}
     FROM {_ENDS[1].format(rows="$5")} AS given
-    JOIN ours ON ours.id = given.pk AND ours.attempt = given.attempt
+    JOIN ours ON ours.id = given.pk AND ours.epoch = given.epoch
     WHERE dag_run.id = given.pk
     RETURNING dag_run.id, dag_run.dag_id, dag_run.state, dag_run.ended_at
+), attempts AS (
+    UPDATE run_attempt SET {_ATTEMPT_VALUES}
+    FROM {_ATTEMPTS[1].format(rows="$6")} AS given
+    JOIN ours ON ours.id = given.run_pk AND ours.epoch = given.epoch
+    WHERE {_IS_GIVEN}
 ), others AS (
     UPDATE task_run SET state = ended.state, ended_at = ended.ended_at FROM ended
     WHERE task_run.run_pk = ended.id AND ended.state <> '{RunState.SUCCESS}'
       AND task_run.state = '{TaskState.RUNNING}'
       AND (task_run.run_pk, task_run.task_id) NOT IN (SELECT run_pk, task_id FROM tasks)
 ), {notify_cte(Signal.RUNS_ENDED, sender="$1", dag_ids="SELECT array_agg(DISTINCT dag_id) FROM ended")}
-SELECT id, attempt, state, cancel_requested FROM held WHERE (SELECT count(*) FROM notified) >= 0
+SELECT id, epoch, state, cancel_requested FROM held WHERE (SELECT count(*) FROM notified) >= 0
 """

@@ -21,7 +21,7 @@ from triggerer.store.schema.models.partitions import (
     DagPartitionPart,
 )
 from triggerer.store.schema.models.positions import WatcherPosition, WatcherReplay
-from triggerer.store.schema.models.runs import DagRun, TaskRun
+from triggerer.store.schema.models.runs import DagRun, RunAttempt, RunLaunch, TaskRun
 from triggerer.store.schema.models.stream_states import StreamState
 from triggerer.store.schema.models.triggers import (
     Instance,
@@ -59,6 +59,8 @@ __all__ = [
     "ParkedBody",
     "ParkedMessage",
     "QueuedAssetEvent",
+    "RunAttempt",
+    "RunLaunch",
     "RunToken",
     "Stream",
     "StreamState",

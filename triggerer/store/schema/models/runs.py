@@ -1,4 +1,4 @@
-"""DAG runs and their tasks."""
+"""DAG runs, their tasks, and their attempts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _CALLED = text("callback IS NOT NULL")
 _BACKFILLED = text("backfill_id IS NOT NULL")
 _CLAIMABLE = text("state = 'queued' AND held_until IS NULL")
 _KEYED = text("partition_key IS NOT NULL")
+_OPEN = text("ended_at IS NULL")
 
 
 class DagRun(Base):
@@ -74,9 +75,11 @@ class DagRun(Base):
     log_home: Mapped[str | None] = mapped_column(Text)
     """The folder of its log on the executor's machine; see `triggerer.domain.run_logs`."""
     executor: Mapped[str | None] = mapped_column(String(80))
-    """The instance that claimed it. Results are only accepted from (executor, attempt)."""
+    """The instance that claimed it. Results are only accepted from (executor, epoch)."""
     attempt: Mapped[int] = mapped_column(default=0)
-    """Grows with every claim."""
+    """Grows with every claim, and shrinks again if the attempt does not count."""
+    epoch: Mapped[int] = mapped_column(server_default="0", default=0)
+    """Grows with every claim and when the executor is found dead, and never shrinks."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     waiting_for: Mapped[str | None] = mapped_column(Text)
     """The reason why a running or held run waits. It is out of date in any other state."""
@@ -112,3 +115,58 @@ class TaskRun(Base):
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     error: Mapped[str | None] = mapped_column(Text)
+
+
+class RunAttempt(Base):
+    """One claim of a run by an executor. `triggerer.domain.attempt_states` has the legal transitions of `state`.
+
+    The claim's own transaction writes the row, so it exists before anything starts. An attempt that did not begin, and
+    is queued again, loses its row.
+    """
+
+    __tablename__ = "run_attempt"
+
+    run_pk: Mapped[int] = mapped_column(ForeignKey("dag_run.id"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int]
+    executor: Mapped[str] = mapped_column(String(80))
+    launcher: Mapped[str] = mapped_column(String(20))
+    """worker: the attempt ends with its process. connect: it has a session on a Spark Connect server, too."""
+    place: Mapped[str | None] = mapped_column(Text)
+    """The address of that server."""
+    tag: Mapped[str] = mapped_column(Text)
+    """The name by which the attempt is found elsewhere."""
+    state: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str | None] = mapped_column(Text)
+    """Why it is in this state, for people."""
+    intent_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    launched_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    seen_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When it last reported."""
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    unknown_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class RunLaunch(Base):
+    """Something that an attempt started outside its process, such as a session of Spark Connect.
+
+    While `ended_at` is NULL, it may work, so no later attempt of the run executes code of the user.
+    """
+
+    __tablename__ = "run_launch"
+    __table_args__ = (Index("ix_run_launch_open", "run_pk", sqlite_where=_OPEN),)
+
+    run_pk: Mapped[int] = mapped_column(ForeignKey("dag_run.id"), primary_key=True)
+    tag: Mapped[str] = mapped_column(String(250), primary_key=True)
+    epoch: Mapped[int]
+    """The attempt that it works for. A later attempt may take it over."""
+    task_id: Mapped[str | None] = mapped_column(String(250))
+    launcher: Mapped[str] = mapped_column(String(20))
+    place: Mapped[str | None] = mapped_column(Text)
+    external_id: Mapped[str | None] = mapped_column(Text)
+    """Its id in its place, such as the id of an application."""
+    link: Mapped[str | None] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str | None] = mapped_column(Text)
+    seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -394,6 +394,7 @@ def upgrade() -> None:
         sa.Column("log_home", sa.Text(), nullable=True),
         sa.Column("executor", sa.String(length=80), nullable=True),
         sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("epoch", sa.Integer(), server_default="0", nullable=False),
         sa.Column("cancel_requested", sa.Boolean(), nullable=False),
         sa.Column("waiting_for", sa.Text(), nullable=True),
         sa.Column("waiting_since", INSTANT, nullable=True),
@@ -563,6 +564,53 @@ def upgrade() -> None:
             ["run_pk"], ["dag_run.id"], name=op.f("fk_task_run_run_pk_dag_run")
         ),
         sa.PrimaryKeyConstraint("run_pk", "task_id", name=op.f("pk_task_run")),
+    )
+    op.create_table(
+        "run_attempt",
+        sa.Column("run_pk", BIG_ID, nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("executor", sa.String(length=80), nullable=False),
+        sa.Column("launcher", sa.String(length=20), nullable=False),
+        sa.Column("place", sa.Text(), nullable=True),
+        sa.Column("tag", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=20), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("intent_at", INSTANT, nullable=False),
+        sa.Column("launched_at", INSTANT, nullable=True),
+        sa.Column("seen_at", INSTANT, nullable=True),
+        sa.Column("ended_at", INSTANT, nullable=True),
+        sa.Column("unknown_since", INSTANT, nullable=True),
+        sa.ForeignKeyConstraint(
+            ["run_pk"], ["dag_run.id"], name=op.f("fk_run_attempt_run_pk_dag_run")
+        ),
+        sa.PrimaryKeyConstraint("run_pk", "epoch", name=op.f("pk_run_attempt")),
+    )
+    op.create_table(
+        "run_launch",
+        sa.Column("run_pk", BIG_ID, nullable=False),
+        sa.Column("tag", sa.String(length=250), nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("task_id", sa.String(length=250), nullable=True),
+        sa.Column("launcher", sa.String(length=20), nullable=False),
+        sa.Column("place", sa.Text(), nullable=True),
+        sa.Column("external_id", sa.Text(), nullable=True),
+        sa.Column("link", sa.Text(), nullable=True),
+        sa.Column("state", sa.String(length=20), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("seen_at", INSTANT, nullable=False),
+        sa.Column("ended_at", INSTANT, nullable=True),
+        sa.ForeignKeyConstraint(
+            ["run_pk"], ["dag_run.id"], name=op.f("fk_run_launch_run_pk_dag_run")
+        ),
+        sa.PrimaryKeyConstraint("run_pk", "tag", name=op.f("pk_run_launch")),
+    )
+    op.create_index(
+        "ix_run_launch_open",
+        "run_launch",
+        ["run_pk"],
+        unique=False,
+        **_where(sa.text("ended_at IS NULL")),
     )
     op.create_table(
         "watcher",

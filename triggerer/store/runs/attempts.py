@@ -1,0 +1,280 @@
+"""Steps on the attempts of runs and on their launches. `triggerer.store.runs.claims` makes the attempts.
+
+A report is accepted only from the (executor, epoch) that the run's row shows. A launch is open until `ended_at` is set,
+and an open launch of a former attempt keeps later attempts from executing code of the user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.attempts import RunOrder
+from triggerer.domain.launches import CONNECT, Launch
+from triggerer.store.database.script import Row, Script
+from triggerer.store.database.statement import (
+    BoundStatement,
+    ParameterRows,
+    Statement,
+    in_list,
+    parameter_rows,
+)
+from triggerer.store.runs.two_statements import TwoStatements
+
+_FIRST_DELAY: Final = timedelta(seconds=5)
+_LONGEST_DELAY: Final = timedelta(seconds=60)
+
+
+def begin_run(*, executor: str, run_pk: int, epoch: int) -> TwoStatements:
+    """A step: store that a worker begins an attempt now. It returns one row if this executor still has the run.
+
+    It serves every attempt but the first, whose claim counts as its begin. Nearly all runs need one attempt, and this
+    saves them a transaction. `recover_orphans` counts attempts that began.
+    """
+    values = {"executor": executor, "run_pk": run_pk, "epoch": epoch, "now": datetime.now(UTC)}
+    return TwoStatements(_BEGIN, _LAUNCHING, _BEGIN_AND_LAUNCHING, values)
+
+
+def save_launches(
+    *, executor: str, news: Iterable[tuple[RunOrder, Launch]]
+) -> BoundStatement | None:
+    """A step: store what is new about launches; None: nothing is new. It returns a row for each launch that it stored.
+
+    A launch whose end is stored stays as it is. If it belongs to a former attempt and runs, the order's attempt takes
+    it over.
+    """
+    latest: dict[tuple[int, str], tuple[RunOrder, Launch]] = {}
+    for order, launch in news:
+        key = (order.run_pk, launch.tag)
+        if key in latest:
+            launch = _later(latest[key][1], launch)
+        latest[key] = (order, launch)
+    if not latest:
+        return None
+    rows = [_launch_row(order, launch) for order, launch in latest.values()]
+    run_pks = sorted({order.run_pk for order, _ in latest.values()})
+    return _SAVE_LAUNCHES(executor=executor, rows=ParameterRows(rows), run_pks=run_pks)
+
+
+def settle_attempts(run_pks: Sequence[int]) -> BoundStatement:
+    """A step: end the unknown attempts of these runs that have no open launch any longer."""
+    return _SETTLE(run_pks=sorted(set(run_pks)), now=datetime.now(UTC))
+
+
+def leave_attempts(
+    epochs: Mapping[int, int], state: AttemptState, reasons: Mapping[int, str]
+) -> Script[None]:
+    """End attempts whose process is gone. An attempt with an open launch becomes `unknown` instead.
+
+    Args:
+        epochs: The epoch of each attempt, by the run's primary key.
+        reasons: Why the process is gone, by the run's primary key.
+    """
+    if not epochs:
+        return
+    now = datetime.now(UTC)
+    rows = ParameterRows([(pk, epoch, reasons[pk]) for pk, epoch in epochs.items()])
+    yield _IMPLY_SESSIONS(rows=rows, now=now)
+    yield _LOSE_LAUNCHES(rows=rows)
+    yield _LEAVE(rows=rows, now=now, state=str(state))
+
+
+def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatements:
+    """A step: queue and hold a run because a former attempt may still work. It returns one row if the run is held now.
+
+    The attempt does not count, and leaves no row. The delay until the next try grows with the time for which nobody can
+    tell. There is no row if another attempt has the run, or if the run must be cancelled.
+    """
+    now = datetime.now(UTC)
+    since = min((one.unknown_since for one in order.former if one.unknown_since), default=now)
+    delay = min(max((now - since) / 2, _FIRST_DELAY), _LONGEST_DELAY)
+    values = {
+        "executor": executor,
+        "run_pk": order.run_pk,
+        "epoch": order.epoch,
+        "reason": reason,
+        "since": since,
+        "until": now + delay,
+    }
+    return TwoStatements(_BLOCK, _FORGET, _BLOCK_AND_FORGET, values)
+
+
+def close_launches(run_pk: int, state: AttemptState, reason: str) -> Script[int]:
+    """End all open launches of a run, on the word of an operator; return their number."""
+    now = datetime.now(UTC)
+    closed: list[Row] = yield _CLOSE_LAUNCHES(
+        run_pk=run_pk, state=str(state), reason=reason, now=now
+    )
+    yield _RESOLVE(run_pk=run_pk, state=str(state), reason=reason, now=now)
+    return len(closed)
+
+
+def _later(one: Launch, other: Launch) -> Launch:
+    if one.state.has_ended:
+        return one
+    return dataclasses.replace(
+        other,
+        external_id=other.external_id or one.external_id,
+        link=other.link or one.link,
+        place=other.place or one.place,
+    )
+
+
+def _launch_row(order: RunOrder, launch: Launch) -> tuple[Any, ...]:
+    return (
+        order.run_pk,
+        launch.tag,
+        order.epoch,
+        launch.task_id,
+        launch.launcher,
+        launch.place,
+        launch.external_id,
+        launch.link,
+        str(launch.state),
+        launch.reason,
+        launch.at,
+        launch.at if launch.state.has_ended else None,
+    )
+
+
+_OURS: Final = "id = {run_pk} AND executor = {executor} AND epoch = {epoch} AND state = 'running'"
+_OF_EPOCH: Final = "run_pk = {run_pk} AND epoch = {epoch}"
+_OPEN: Final = "SELECT 1 FROM run_launch l WHERE l.run_pk = {OF}.run_pk AND l.epoch = {OF}.epoch AND l.ended_at IS NULL"
+
+_BEGIN_TEXT: Final = f"""
+UPDATE dag_run SET started_at = {{NOW}}, first_started_at = COALESCE(first_started_at, {{NOW}})
+WHERE {_OURS}
+RETURNING id
+"""
+_LAUNCHING_TEXT: Final = f"""
+UPDATE run_attempt SET state = '{AttemptState.LAUNCHING}', launched_at = {{NOW}}
+WHERE {_OF_EPOCH} AND state = '{AttemptState.INTENDED}'
+"""
+_NOW: Final = ("{now}", "{now}::timestamptz")
+_BEGIN: Final = Statement(_BEGIN_TEXT, NOW=_NOW)
+_LAUNCHING: Final = Statement(_LAUNCHING_TEXT, NOW=_NOW)
+_BEGIN_AND_LAUNCHING: Final = Statement(
+    f"WITH begun AS ({_BEGIN_TEXT}), launching AS ({_LAUNCHING_TEXT} AND run_pk IN (SELECT id FROM begun))"
+    " SELECT id FROM begun",
+    NOW=_NOW,
+)
+
+_BLOCK_TEXT: Final = f"""
+UPDATE dag_run SET state = 'queued', attempt = attempt - 1, started_at = NULL,
+    held_until = CASE WHEN EXISTS (
+        SELECT 1 FROM run_launch l WHERE l.run_pk = dag_run.id AND l.ended_at IS NULL) THEN {{UNTIL}} END,
+    waiting_for = {{reason}}, waiting_since = {{since}}
+WHERE {_OURS} AND NOT cancel_requested
+RETURNING id
+"""
+_FORGET_TEXT: Final = f"DELETE FROM run_attempt WHERE {_OF_EPOCH}"
+_UNTIL: Final = ("{until}", "{until}::timestamptz")
+_BLOCK: Final = Statement(_BLOCK_TEXT, UNTIL=_UNTIL)
+_FORGET: Final = Statement(_FORGET_TEXT)
+_BLOCK_AND_FORGET: Final = Statement(
+    f"WITH blocked AS ({_BLOCK_TEXT}), forgotten AS ({_FORGET_TEXT} AND run_pk IN (SELECT id FROM blocked))"
+    " SELECT id FROM blocked",
+    UNTIL=_UNTIL,
+)
+
+_LAUNCHES: Final = parameter_rows(
+    run_pk="bigint",
+    tag="text",
+    epoch="int",
+    task_id="text",
+    launcher="text",
+    place="text",
+    external_id="text",
+    link="text",
+    state="text",
+    reason="text",
+    seen_at="timestamptz",
+    ended_at="timestamptz",
+)
+# The run's row is locked on PostgreSQL, so that nobody can take the run over between the check and the insert.
+_SAVE_LAUNCHES: Final = Statement(
+    """
+INSERT INTO run_launch (run_pk, tag, epoch, task_id, launcher, place, external_id, link, state, reason, seen_at,
+                        ended_at)
+SELECT g.run_pk, g.tag, g.epoch, g.task_id, g.launcher, g.place, g.external_id, g.link, g.state, g.reason, g.seen_at,
+       g.ended_at
+FROM {GIVEN} AS g JOIN (
+    SELECT id, epoch FROM dag_run WHERE id {IN_RUNS} AND executor = {executor} AND state = 'running' {LOCK}
+) AS r ON r.id = g.run_pk AND r.epoch = g.epoch
+WHERE true
+ON CONFLICT (run_pk, tag) DO UPDATE SET
+    epoch = CASE WHEN excluded.state = 'running' THEN excluded.epoch ELSE run_launch.epoch END,
+    place = COALESCE(excluded.place, run_launch.place),
+    external_id = COALESCE(excluded.external_id, run_launch.external_id),
+    link = COALESCE(excluded.link, run_launch.link),
+    state = excluded.state, reason = excluded.reason, seen_at = excluded.seen_at, ended_at = excluded.ended_at
+WHERE run_launch.ended_at IS NULL
+RETURNING run_pk
+""",
+    GIVEN=_LAUNCHES,
+    IN_RUNS=in_list("run_pks", "bigint"),
+    LOCK=("", "ORDER BY id FOR UPDATE"),
+)
+_SETTLE: Final = Statement(
+    f"""
+UPDATE run_attempt SET ended_at = {{NOW}}, unknown_since = NULL, state = CASE WHEN EXISTS (
+        SELECT 1 FROM run_launch l WHERE l.run_pk = run_attempt.run_pk AND l.epoch = run_attempt.epoch
+          AND l.state = '{AttemptState.KILLED}') THEN '{AttemptState.KILLED}' ELSE '{AttemptState.LOST}' END
+WHERE run_pk {{IN_RUNS}} AND state = '{AttemptState.UNKNOWN}'
+  AND NOT EXISTS ({_OPEN.replace("{OF}", "run_attempt")})
+""",
+    IN_RUNS=in_list("run_pks", "bigint"),
+    NOW=_NOW,
+)
+
+_LEFT: Final = parameter_rows(run_pk="bigint", epoch="int", reason="text")
+_IMPLY_SESSIONS: Final = Statement(
+    f"""
+INSERT INTO run_launch (run_pk, tag, epoch, launcher, place, state, reason, seen_at)
+SELECT a.run_pk, a.tag, a.epoch, a.launcher, a.place, '{AttemptState.UNKNOWN}', g.reason, {{NOW}}
+FROM {{GIVEN}} AS g JOIN run_attempt a ON a.run_pk = g.run_pk AND a.epoch = g.epoch
+WHERE a.launcher = '{CONNECT}'
+ON CONFLICT (run_pk, tag) DO NOTHING
+""",
+    GIVEN=_LEFT,
+    NOW=_NOW,
+)
+_LOSE_LAUNCHES: Final = Statement(
+    f"""
+UPDATE run_launch SET state = '{AttemptState.UNKNOWN}', reason = g.reason FROM {{GIVEN}} AS g
+WHERE run_launch.run_pk = g.run_pk AND run_launch.epoch = g.epoch AND run_launch.ended_at IS NULL
+""",
+    GIVEN=_LEFT,
+)
+_HAS_OPEN: Final = f"EXISTS ({_OPEN.replace('{OF}', 'g')})"
+_LEAVE: Final = Statement(
+    f"""
+UPDATE run_attempt SET reason = g.reason,
+    state = CASE WHEN {_HAS_OPEN} THEN '{AttemptState.UNKNOWN}' ELSE {{STATE}} END,
+    ended_at = CASE WHEN NOT {_HAS_OPEN} THEN {{NOW}} END,
+    unknown_since = CASE WHEN {_HAS_OPEN} THEN {{NOW}} END
+FROM {{GIVEN}} AS g
+WHERE run_attempt.run_pk = g.run_pk AND run_attempt.epoch = g.epoch AND run_attempt.ended_at IS NULL
+""",
+    GIVEN=_LEFT,
+    NOW=_NOW,
+    STATE=("{state}", "{state}::text"),
+)
+_CLOSE_LAUNCHES: Final = Statement(
+    """
+UPDATE run_launch SET state = {state}, reason = {reason}, ended_at = {NOW}
+WHERE run_pk = {run_pk} AND ended_at IS NULL
+RETURNING tag
+""",
+    NOW=_NOW,
+)
+_RESOLVE: Final = Statement(
+    f"""
+UPDATE run_attempt SET state = {{state}}, reason = {{reason}}, ended_at = {{NOW}}, unknown_since = NULL
+WHERE run_pk = {{run_pk}} AND state = '{AttemptState.UNKNOWN}'
+""",
+    NOW=_NOW,
+)

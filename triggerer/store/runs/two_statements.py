@@ -1,0 +1,34 @@
+"""A step of two statements, of which the second one belongs to the rows that the first one changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triggerer.store.database.clock import Now
+from triggerer.store.database.script import Row
+from triggerer.store.database.statement import Statement
+
+
+@dataclass(frozen=True, slots=True)
+class TwoStatements:
+    """On SQLite `second` follows if `first` returned rows. PostgreSQL gets `whole`, which is one round trip.
+
+    The rows are those of `first`. All three take their parameters from `values`.
+    """
+
+    first: Statement
+    second: Statement
+    whole: Statement
+    values: Mapping[str, Any]
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        rows = self.first(**self.values).on_sqlite(connection, now)
+        if rows:
+            self.second(**self.values).on_sqlite(connection, now)
+        return rows
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        return self.whole(**self.values).on_postgres()
