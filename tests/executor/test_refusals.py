@@ -26,7 +26,7 @@ def _ended(order: RunOrder, extra: str) -> AttemptUpdate:
 async def test_a_refused_attempt_does_not_fail_the_next_one(any_house: House) -> None:
     house = any_house
     await house.add_dag("emits", "")
-    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1)
+    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1, epoch=1)
     result_writer = ResultWriter(house.database, "one")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(result_writer.run)
@@ -34,7 +34,7 @@ async def test_a_refused_attempt_does_not_fail_the_next_one(any_house: House) ->
         await result_writer.written()
         assert (await house.tasks(pk))["t"].state == "failed"
         # Others took this executor for dead and queued the run. This executor has claimed it again.
-        await house.change_run(pk, attempt=2)
+        await house.change_run(pk, attempt=2, epoch=2)
         result_writer.submit_nowait(_ended(_order(pk, 2), "none"))
         end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
         result_writer.submit_nowait(AttemptUpdate(_order(pk, 2), end=end))
@@ -47,7 +47,7 @@ async def test_a_refused_attempt_does_not_fail_the_next_one(any_house: House) ->
 
 async def test_a_refusal_is_forgotten_with_its_run(house: House) -> None:
     await house.add_dag("emits", "")
-    pks = await house.queue("emits", 3, state="running", executor="one", attempt=1)
+    pks = await house.queue("emits", 3, state="running", executor="one", attempt=1, epoch=1)
     result_writer = ResultWriter(house.database, "one")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(result_writer.run)

@@ -29,7 +29,7 @@ from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, Subscription, Wakeups
 from triggerer.store.runs.results import AttemptUpdate
 from triggerer.synchronization import AutoResetEvent
-from triggerer.worker.spark.reachability import connect_server
+from triggerer.worker.spark.settings import connect_server
 
 _log = structlog.get_logger(__name__)
 

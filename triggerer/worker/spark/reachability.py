@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from triggerer.errors import ConfigurationError, SubmitFailed
@@ -49,19 +48,6 @@ def connect_endpoint(remote: str) -> Endpoint:
         ConfigurationError: The URL is malformed.
     """
     return _endpoint(remote, CONNECT_PORT)
-
-
-def connect_server(spark: Mapping[str, Any]) -> str | None:
-    """Return the address of the Spark Connect server in the settings of `[spark]`, without secrets; None: no server.
-
-    If the settings are malformed, there is no server either, and no session can be opened.
-    """
-    if spark.get("mode") != "connect" or not spark.get("remote"):
-        return None
-    try:
-        return f"sc://{connect_endpoint(spark['remote'])}"
-    except ConfigurationError:
-        return None
 
 
 def _endpoint(url: str, default_port: int) -> Endpoint:

@@ -7,10 +7,11 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from triggerer.config import SparkSettings
 from triggerer.errors import ConfigurationError
+from triggerer.worker.spark.reachability import connect_endpoint
 
 LOCAL: Final = "local"
 """Driver and executors share one JVM on this machine."""
@@ -71,6 +72,19 @@ def mode_of(settings: SparkSettings) -> str:
         )
     _check_master(settings, mode)
     return mode
+
+
+def connect_server(spark: Mapping[str, Any]) -> str | None:
+    """Return the address of the Spark Connect server in the JSON of `[spark]`, without secrets; None: no server.
+
+    If the settings are malformed, there is no server either, and no session can be opened.
+    """
+    try:
+        settings = SparkSettings.from_json(spark)
+        is_connect = mode_of(settings) == CONNECT
+        return f"sc://{connect_endpoint(settings.remote or '')}" if is_connect else None
+    except ConfigurationError:
+        return None
 
 
 def _check_master(settings: SparkSettings, mode: str) -> None:
