@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from triggerer.domain.authoring.asset_functions import asset
     from triggerer.domain.conditions import AssetAll, AssetAny
     from triggerer.domain.dags import DAG
+    from triggerer.domain.kafka_ranges import kafka_ranges
     from triggerer.domain.tasks import SkipTask, task
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "SubscriberOverflow",
     "TriggerEvent",
     "asset",
+    "kafka_ranges",
     "reject_shared_stream_event",
     "task",
 ]
@@ -59,6 +61,7 @@ _HOMES = {
     "Metadata": "triggerer.domain.assets",
     "SkipTask": "triggerer.domain.tasks",
     "asset": "triggerer.domain.authoring.asset_functions",
+    "kafka_ranges": "triggerer.domain.kafka_ranges",
     "task": "triggerer.domain.tasks",
 }
 

@@ -183,6 +183,10 @@ class BrokerRefused(BrokerError):
     """The broker refused (unknown topic, no permission, wrong credentials); a repeat would fail too."""
 
 
+class BrokenRanges(TriggererError):
+    """Ranges of offsets cannot be read as they are: there is a gap or an overlap, or messages are gone."""
+
+
 class StoreError(TriggererError):
     """The database failed or refused."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -10,6 +11,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 
 from tests.services.kafka import KafkaServer
+from triggerer import kafka_ranges
+from triggerer.errors import BrokenRanges, BrokerRefused
 from triggerer.testing import StreamHarness
 from watchers.kafka import KafkaRangeTrigger
 
@@ -151,3 +154,24 @@ async def test_an_interval_costs_one_look_up_of_topics_and_two_of_offsets(
     assert 1 <= looks <= 2
     assert sent.count("OffsetRequest") == 2 * looks
     assert set(sent) == {"DescribeTopicsRequest", "OffsetRequest"}
+
+
+async def test_a_task_sees_before_spark_does_that_messages_are_gone(
+    kafka_server: KafkaServer, topic: str, watching: Watching
+) -> None:
+    await watching.look()
+    events = [SimpleNamespace(extra=extra) for extra in watching.extras]
+    servers = kafka_server.bootstrap_servers
+    whole = kafka_ranges(events)
+    assert whole.check(bootstrap_servers=servers) == whole
+    kafka_server.delete_records(topic, 0, before=4)
+    with pytest.raises(BrokenRanges, match="retention has deleted 4 of 10 offsets"):
+        whole.check(bootstrap_servers=servers)
+    assert whole.check(bootstrap_servers=servers, on_data_loss="skip").offsets == 6
+    await anyio.to_thread.run_sync(lambda: kafka_server.cut_log(topic, at=5))
+    with pytest.raises(BrokenRanges, match="the log ends at 5"):
+        whole.check(bootstrap_servers=servers)
+    with pytest.raises(BrokerRefused, match="no topic 'absent'"):
+        kafka_ranges([SimpleNamespace(extra={**watching.extras[0], "topic": "absent"})]).check(
+            bootstrap_servers=servers
+        )

@@ -1,0 +1,59 @@
+"""Compares ranges with the logs that the brokers have. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """Offsets of one partition: from `start` up to, and without, `end`."""
+
+    topic: str
+    topic_id: str | None
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] {self.start} to {self.end - 1}"
+
+
+class LogBounds(Protocol):
+    """The offsets that a partition's log has: from `first` up to, and without, `end`."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+def compare(
+    ranges: Iterable[PartitionRange], logs: Mapping[str, tuple[str | None, Mapping[int, LogBounds]]]
+) -> tuple[tuple[PartitionRange, ...], list[str]]:
+    """Return what is left of the ranges, and a sentence for each loss."""
+    left: list[PartitionRange] = []
+    losses: list[str] = []
+    for one in ranges:
+        topic_id, partitions = logs[one.topic]
+        bounds = partitions.get(one.partition)
+        if None not in (topic_id, one.topic_id) and topic_id != one.topic_id:
+            losses.append(
+                f"{one}: topic {one.topic} was deleted and created again since, and these messages with it"
+            )
+            continue
+        if bounds is None:
+            losses.append(f"{one}: the topic has no such partition")
+            continue
+        start, end = max(one.start, bounds.first), min(one.end, bounds.end)
+        if gone := min(start, one.end) - one.start:
+            losses.append(f"{one}: retention has deleted {gone} of {one.end - one.start} offsets")
+        if bounds.end < one.end:
+            losses.append(
+                f"{one}: the log ends at {bounds.end}, so it lost its end (an unclean leader election?)"
+            )
+        if start < end:
+            left.append(replace(one, start=start, end=end))
+    return tuple(left), losses

@@ -1,0 +1,175 @@
+"""Ranges of Kafka offsets, one for each partition, for `spark.read.format("kafka")`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import Any, Literal, NamedTuple
+
+from triggerer.domain.kafka_ranges.losses import PartitionRange, compare
+from triggerer.errors import BrokenRanges, ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+
+class Gap(NamedTuple):
+    """Offsets between two ranges of a partition that no event of the run has."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] {self.start} to {self.end - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRanges:
+    """One range for each partition.
+
+    Attributes:
+        ranges: By topic and partition.
+        gaps: The offsets inside these ranges that are in no event, if gaps are allowed. Spark reads those that exist.
+    """
+
+    ranges: tuple[PartitionRange, ...]
+    gaps: tuple[Gap, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics, in alphabetical order."""
+        return sorted({one.topic for one in self.ranges})
+
+    @property
+    def offsets(self) -> int:
+        """The number of offsets, at least the number of messages: transactions and compaction use offsets too."""
+        return sum(one.end - one.start for one in self.ranges)
+
+    @property
+    def starting_offsets(self) -> str:
+        """The option `startingOffsets`, as JSON text."""
+        return self._by_topic(lambda one: one.start)
+
+    @property
+    def ending_offsets(self) -> str:
+        """The option `endingOffsets`, as JSON text. Spark does not read the message at an ending offset."""
+        return self._by_topic(lambda one: one.end)
+
+    @property
+    def assign(self) -> str:
+        """The option `assign`, as JSON text. With `subscribe`, Spark would ask for offsets of every partition."""
+        found: dict[str, list[int]] = {}
+        for one in self.ranges:
+            found.setdefault(one.topic, []).append(one.partition)
+        return json.dumps(found)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of Spark's source for these ranges, without the servers."""
+        return {
+            "assign": self.assign,
+            "startingOffsets": self.starting_offsets,
+            "endingOffsets": self.ending_offsets,
+            "failOnDataLoss": "true",
+        }
+
+    def _by_topic(self, offset: Callable[[PartitionRange], int]) -> str:
+        found: dict[str, dict[str, int]] = {}
+        for one in self.ranges:
+            found.setdefault(one.topic, {})[str(one.partition)] = offset(one)
+        return json.dumps(found)
+
+    def check(
+        self,
+        *,
+        connection: str = "kafka",
+        bootstrap_servers: str | None = None,
+        on_data_loss: Literal["fail", "skip"] = "fail",
+    ) -> KafkaRanges:
+        """Compare the ranges with the brokers' logs, and return the ranges that can be read.
+
+        Spark waits without an end for offsets beyond the end of a log, so call this before Spark reads.
+
+        Args:
+            connection: The section `[connections.<connection>]` of the configuration.
+            bootstrap_servers: The brokers, without encryption or login; in place of `connection`.
+            on_data_loss: If offsets are missing, "fail" raises. "skip" logs a warning and leaves them out.
+        Raises:
+            BrokenRanges: Offsets were deleted or lost, or a topic was deleted and created again.
+            BrokerError: The brokers do not answer, or do not have a topic.
+        """
+        if on_data_loss not in ("fail", "skip"):
+            raise ValueError(f"on_data_loss is 'fail' or 'skip', not {on_data_loss!r}")
+        if not self:
+            return self
+        logs = _kafka().read_logs(
+            self.topics, connection=connection, bootstrap_servers=bootstrap_servers
+        )
+        left, losses = compare(self.ranges, logs)
+        if losses and on_data_loss == "fail":
+            raise BrokenRanges(
+                "; ".join(losses),
+                hint='the messages are gone: accept it with on_data_loss="skip", and raise retention.ms of the topic',
+            )
+        for loss in losses:
+            logger.warning("%s", loss)
+        return replace(self, ranges=left)
+
+    def read(
+        self,
+        spark: Any,
+        *,
+        connection: str = "kafka",
+        bootstrap_servers: str | None = None,
+        on_data_loss: Literal["fail", "skip"] = "fail",
+        options: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Check the ranges as `check` does, and return Spark's DataFrame of their messages.
+
+        Args:
+            options: Further options of Spark's source. An encrypted connection needs `kafka.security.protocol` and
+                others here, because Spark's client has settings of its own.
+        Raises:
+            BrokenRanges: As `check`, or there is no range.
+        """
+        found = self.check(
+            connection=connection, bootstrap_servers=bootstrap_servers, on_data_loss=on_data_loss
+        )
+        if not found:
+            raise BrokenRanges("there is no range to read", hint="skip the task: raise SkipTask")
+        servers = bootstrap_servers or _servers(connection, options or {})
+        reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers)
+        return reader.options(**found.options).options(**(options or {})).load()
+
+
+def _kafka() -> Any:
+    """Return the package of the Kafka producer, which has the client.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    found = entry_points(group="triggerer.producers", name="kafka")
+    try:
+        return next(iter(found)).load()
+    except (StopIteration, ImportError) as error:
+        raise ConfigurationError(
+            "ranges cannot be checked without the Kafka client",
+            hint="pip install 'triggerer[kafka]'",
+        ) from error
+
+
+def _servers(connection: str, options: Mapping[str, Any]) -> str:
+    servers, protocol = _kafka().servers_of(connection)
+    if protocol != "PLAINTEXT" and "kafka.security.protocol" not in options:
+        raise ConfigurationError(
+            f"[connections.{connection}] uses {protocol}, which Spark's Kafka client needs in its own words",
+            hint=f'read(..., options={{"kafka.security.protocol": "{protocol}", …}})',
+        )
+    return str(servers)
