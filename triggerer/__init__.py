@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from triggerer.domain.assets import Asset, AssetAlias, AssetWatcher, Metadata
     from triggerer.domain.authoring.asset_functions import asset
+    from triggerer.domain.authoring.spark_tasks import SparkApplication, SparkSql
     from triggerer.domain.conditions import AssetAll, AssetAny
     from triggerer.domain.dags import DAG
     from triggerer.domain.kafka_ranges import kafka_ranges
@@ -43,6 +44,8 @@ __all__ = [
     "Metadata",
     "SharedStreamProducer",
     "SkipTask",
+    "SparkApplication",
+    "SparkSql",
     "SubscriberOverflow",
     "TriggerEvent",
     "asset",
@@ -60,6 +63,8 @@ _HOMES = {
     "AssetWatcher": "triggerer.domain.assets",
     "Metadata": "triggerer.domain.assets",
     "SkipTask": "triggerer.domain.tasks",
+    "SparkApplication": "triggerer.domain.authoring.spark_tasks",
+    "SparkSql": "triggerer.domain.authoring.spark_tasks",
     "asset": "triggerer.domain.authoring.asset_functions",
     "kafka_ranges": "triggerer.domain.kafka_ranges",
     "task": "triggerer.domain.tasks",

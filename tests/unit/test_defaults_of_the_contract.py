@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from triggerer import DAG, Asset, AssetWatcher, TriggerEvent, asset, task
+from triggerer import (
+    DAG,
+    Asset,
+    AssetWatcher,
+    SparkApplication,
+    SparkSql,
+    TriggerEvent,
+    asset,
+    task,
+)
 from triggerer.config import load_settings
 from triggerer.testing import StreamHarness
 from triggerer.timetables import EventsTimetable, PartitionedAssetTimetable
@@ -39,6 +48,17 @@ KEYWORDS: dict[Any, dict[str, Any]] = {
         "priority": 0,
         "on_success_callback": None,
         "on_failure_callback": None,
+        "max_parallel_tasks": 1,
+        "spark_conf": {},
+        "spark_packages": (),
+    },
+    SparkSql: {"arguments": None, "outlets": (), "templated": True},
+    SparkApplication: {
+        "arguments": (),
+        "conf": {},
+        "packages": (),
+        "outlets": (),
+        "main_class": None,
     },
     Asset: {"uri": None, "name": None, "group": "asset", "extra": None, "watchers": ()},
     AssetWatcher: {"guarantee": None},

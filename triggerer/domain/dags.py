@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime, timedelta
@@ -15,6 +15,7 @@ from triggerer.domain.assets import checked_json
 from triggerer.domain.authoring.airflow_names import argument_hint
 from triggerer.domain.authoring.arguments import Arguments
 from triggerer.domain.authoring.source_locations import importing_location
+from triggerer.domain.authoring.spark_values import checked_conf, checked_packages
 from triggerer.domain.instants import readable
 from triggerer.domain.runs import RunState
 from triggerer.domain.schedules import OnPartitions, Schedule, schedule_of, schedule_to_json
@@ -71,6 +72,10 @@ class DAG:
         quiet_period: Events become a run only after this time without a further event.
         depends_on_past: True to make a run only when the previous run has succeeded.
         priority: Queued runs with a higher priority are executed first.
+        max_parallel_tasks: The most tasks of one run that are executed at once, if they do not wait for one another.
+        spark_conf: Spark's settings for the runs. They win over `[spark] conf`. A setting that only a new JVM can have
+            makes each run an application of its own.
+        spark_packages: Maven coordinates for the runs. They make each run an application of its own.
     Raises:
         DagError: An argument is invalid.
     """
@@ -96,6 +101,9 @@ class DAG:
         on_failure_callback: Callback | Iterable[Callback] | None = None,
         depends_on_past: bool = False,
         priority: int = 0,
+        max_parallel_tasks: int = 1,
+        spark_conf: Mapping[str, Any] = MappingProxyType({}),
+        spark_packages: Sequence[str] = (),
     ) -> None:
         self.dag_id = _checked_id(dag_id, "a DAG's id")
         self.start_date = self._checked_date("start_date", start_date)
@@ -110,6 +118,9 @@ class DAG:
             raise DagError(f"{self!r}: priority must be a whole number, not {priority!r}")
         self.priority = priority
         self.max_active_runs = self._at_least_one("max_active_runs", max_active_runs)
+        self.max_parallel_tasks = self._at_least_one("max_parallel_tasks", max_parallel_tasks)
+        self.spark_conf = checked_conf(spark_conf, f"{self!r}: spark_conf")
+        self.spark_packages = checked_packages(spark_packages, f"{self!r}: spark_packages")
         self.events_per_run = (
             None if events_per_run is None else self._at_least_one("events_per_run", events_per_run)
         )
@@ -184,13 +195,14 @@ class DAG:
         kwargs: dict[str, Any],
         *,
         names_assets: bool = False,
+        internal: Sequence[str] = (),
     ) -> Task:
         """Add a task for one call of a `@task` function.
 
         If the name is taken, `__1`, `__2`, … is appended.
 
         Args:
-            names_assets: See `Arguments.bind`.
+            names_assets, internal: See `Arguments.bind`.
         Raises:
             DagError: The arguments do not fit the function.
         """
@@ -199,7 +211,9 @@ class DAG:
             count += 1
             task_id = f"{name}__{count}"
         owner = f"task {task_id!r} of DAG {self.dag_id!r}"
-        arguments = Arguments.bind(function, args, kwargs, owner=owner, names_assets=names_assets)
+        arguments = Arguments.bind(
+            function, args, kwargs, owner=owner, names_assets=names_assets, internal=internal
+        )
         task = Task(self, task_id, function, arguments, options.over(self._defaults))
         # Check after merging: `default_args` may name templated arguments as well.
         for name in options.templated or ():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.dags import DAG
@@ -30,6 +30,9 @@ from triggerer.worker.protocol import RunReport, TaskStart
 from triggerer.worker.session import SparkHolder
 from triggerer.worker.task_outcomes import TaskOutcomes
 from triggerer.worker.tasks import TaskRunner
+
+if TYPE_CHECKING:
+    from triggerer.worker.submit.applications import ApplicationSubmitter
 
 logger = logging.getLogger("triggerer.run")
 
@@ -76,6 +79,8 @@ class WorkerContext:
     """The things that a worker keeps between runs."""
 
     dags_folder: Path
+    home: Path
+    """The service's own directory."""
     file_patience_s: float
     """How long a run waits for a missing file, which somebody may be replacing."""
     holds_broken: bool
@@ -211,7 +216,7 @@ class _Attempt:
             return self._open_spark(modules)
 
         query: QueryEvents = functools.partial(self._worker.query, self._order.run_pk)
-        context = RunContext(self._order, dag, query, spark)
+        context = RunContext(self._order, dag, query, spark, self._submit_for(dag))
         runner = TaskRunner(
             context,
             self._worker.dags_folder,
@@ -230,6 +235,26 @@ class _Attempt:
             elif not outcomes.leave_out(task):
                 outcomes.add(task, runner.execute(task, outcomes.values))
         return outcomes.unreported, outcomes.failures
+
+    def _submit_for(self, dag: DAG) -> Callable[..., None]:
+        """Return the function that submits a task's application. Nothing is imported before it is called."""
+
+        @functools.cache
+        def submitter() -> ApplicationSubmitter:
+            from triggerer.worker.submit.applications import ApplicationSubmitter
+
+            return ApplicationSubmitter(
+                settings=self._worker.spark.settings,
+                home=self._worker.home,
+                dags_folder=self._worker.dags_folder,
+                order=self._order,
+                spark_conf=dag.spark_conf,
+                spark_packages=dag.spark_packages,
+                on_launch=functools.partial(self._worker.on_launch, self._order.run_pk),
+                tell_absence=self._tell_absence,
+            )
+
+        return lambda *args, **kwargs: submitter().submit(*args, **kwargs)
 
     def _open_spark(self, modules: tuple[ModuleType, ...]) -> Any:
         """Return the session, and show the run as waiting while its cluster is away or the session opens."""

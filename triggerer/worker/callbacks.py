@@ -44,7 +44,9 @@ def _call_all(order: CallbackOrder, worker: WorkerContext) -> None:
     if dag is None:
         logger.error("%s does not define the DAG %s any more", run.path, run.dag_id)
         return
-    context = RunContext(run, dag, functools.partial(worker.query, run.run_pk), _no_spark)
+    context = RunContext(
+        run, dag, functools.partial(worker.query, run.run_pk), _no_spark, _no_spark
+    )
     for callback in dag.callbacks_after(order.state):
         name = _name(callback)
         try:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from triggerer.domain.assets import Asset
@@ -53,13 +54,20 @@ class RunContext:
 
     Args:
         spark: Returns a live Spark session. Called only for tasks that name `spark`.
+        submit: Receives the id of a `SparkApplication`'s task, and then the application.
     """
 
     def __init__(
-        self, order: RunOrder, dag: DAG, query: QueryEvents, spark: Callable[[], Any]
+        self,
+        order: RunOrder,
+        dag: DAG,
+        query: QueryEvents,
+        spark: Callable[[], Any],
+        submit: Callable[..., None],
     ) -> None:
         self._query = query
         self._spark = spark
+        self._submit = submit
         condition = condition_of(dag.schedule)
         scheduled: tuple[Asset, ...] = () if condition is None else assets_of(condition)
         self._triggering = TriggeringAssetEvents(query, scheduled)
@@ -121,6 +129,8 @@ class RunContext:
                 return InletEvents(self._query, task.inlets)
             case "dag_run":
                 return self.dag_run
+            case "submit":
+                return partial(self._submit, task.task_id)
             case "log":
                 return logging.getLogger(f"task.{task.task_id}")
             case _:

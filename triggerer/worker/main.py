@@ -52,6 +52,7 @@ class Worker:
         )
         self._context = WorkerContext(
             dags_folder=Path(setup["dags_folder"]),
+            home=Path(setup["home"]),
             file_patience_s=setup["file_patience_s"],
             holds_broken=setup["holds_broken"],
             sightings=Sightings(),

@@ -55,7 +55,7 @@ class SparkHolder:
         """
         from triggerer.worker.spark import needs_cluster
 
-        return needs_cluster(self._settings)
+        return needs_cluster(self.settings)
 
     def why_waiting(self) -> str | None:
         """Return the reason why the session, open or opening, waits for its cluster; None: no wait. From any thread."""
@@ -65,7 +65,7 @@ class SparkHolder:
         since = self._opening_since
         if since is not None:
             is_slow = time.monotonic() - since > _OPENING_S
-            return f"a Spark session on {master_of(self._settings)}" if is_slow else None
+            return f"a Spark session on {master_of(self.settings)}" if is_slow else None
         session = self._session
         return None if session is None else why_waiting(session)
 
@@ -77,7 +77,7 @@ class SparkHolder:
         """
         from triggerer.worker.spark import await_cluster
 
-        await_cluster(self._settings, tell)
+        await_cluster(self.settings, tell)
 
     def release_executors(self) -> None:
         """Give the session's executors back to the cluster until the session has work again."""
@@ -87,7 +87,7 @@ class SparkHolder:
             release_executors(self._session)
 
     @functools.cached_property
-    def _settings(self) -> SparkSettings:
+    def settings(self) -> SparkSettings:
         from triggerer.worker.spark import SparkSettings
 
         return SparkSettings.from_json(self._values)
@@ -144,7 +144,7 @@ class SparkHolder:
         begun = self._opening_since = time.monotonic()
         try:
             with self._output.of_the_worker():
-                self._session = open_session(self._settings, home=self._home, app_name="triggerer")
+                self._session = open_session(self.settings, home=self._home, app_name="triggerer")
         finally:
             self._opening_since = None
         logger.info("Spark session opened in %.2f s", time.monotonic() - begun)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -58,7 +58,7 @@ class Arguments:
 
     bound: inspect.BoundArguments
     by_name: frozenset[str]
-    """The `CONTEXT_ARGUMENTS` that the function has as parameters."""
+    """The names that the function has as parameters and a run fills in."""
     into_keywords: frozenset[str] = frozenset()
     """The `CONTEXT_ARGUMENTS` that go into the function's `**keywords`."""
     takes_context: bool = False
@@ -75,6 +75,7 @@ class Arguments:
         *,
         owner: str,
         names_assets: bool = False,
+        internal: Sequence[str] = (),
     ) -> Arguments:
         """Bind a call, and find the arguments that a run must fill in.
 
@@ -84,6 +85,7 @@ class Arguments:
         Args:
             names_assets: True for `@asset` functions: `context` receives the whole context, and every other parameter
                 that no run fills in is the name of an asset.
+            internal: Names that a run fills in for our own functions, in addition to `CONTEXT_ARGUMENTS`.
         Raises:
             DagError: The call does not fit the function, or it omits a parameter that has no default and that no run
                 fills in.
@@ -105,7 +107,7 @@ class Arguments:
                 keywords = _WITHOUT_SPARK - taken
             elif parameter.kind is parameter.VAR_POSITIONAL or parameter.name in bound.arguments:
                 continue
-            elif parameter.name in CONTEXT_ARGUMENTS:
+            elif parameter.name in CONTEXT_ARGUMENTS or parameter.name in internal:
                 named.add(parameter.name)
             elif parameter.default is not parameter.empty:
                 continue

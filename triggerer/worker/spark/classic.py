@@ -249,15 +249,21 @@ def _launch(
 
 def _java_options(installation: Installation) -> list[str]:
     """Return options for a JVM that starts fast for small jobs. Users set other options for long jobs."""
-    options = ["-XX:TieredStopAtLevel=1", *quiet_options(installation.java)]
-    if not has_own_logging(os.environ, installation.spark_home):
-        file = installation.directory / "log4j2.properties"
-        try:
-            write_whole(file, _LOG4J)
-            options.append(f"-Dlog4j2.configurationFile={file.as_uri()}")
-        except OSError as error:
-            _log.warning("Spark logs in its own way", reason=str(error))
-    return options
+    quick = ["-XX:TieredStopAtLevel=1", *quiet_options(installation.java)]
+    return [*quick, *logging_options(installation)]
+
+
+def logging_options(installation: Installation) -> list[str]:
+    """Return options that make a driver log warnings and errors only; empty if the operator has configured logging."""
+    if has_own_logging(os.environ, installation.spark_home):
+        return []
+    file = installation.directory / "log4j2.properties"
+    try:
+        write_whole(file, _LOG4J)
+    except OSError as error:
+        _log.warning("Spark logs in its own way", reason=str(error))
+        return []
+    return [f"-Dlog4j2.configurationFile={file.as_uri()}"]
 
 
 def _environment(settings: SparkSettings, installation: Installation) -> jvm.Environment:

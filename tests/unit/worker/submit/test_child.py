@@ -1,0 +1,58 @@
+"""An application as a child process: its output, its end, and its error."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from triggerer.errors import RunFailed, SubmitFailed
+from triggerer.worker.submit.child import run_child
+
+
+def run(code: str, **environment: str) -> None:
+    run_child([sys.executable, "-c", code], {**os.environ, **environment}, what="the application x")
+
+
+def test_its_output_goes_to_standard_error_as_it_comes(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run("import os, sys; print(os.environ['A']); print('two', file=sys.stderr)", A="one")
+    assert sorted(capfd.readouterr().err.splitlines()) == ["one", "two"]
+
+
+def test_the_error_is_the_last_line_of_its_traceback() -> None:
+    with pytest.raises(RunFailed) as caught:
+        run("raise ValueError('it is wrong')")
+    assert str(caught.value) == "the application x ended with code 1: ValueError: it is wrong"
+
+
+def test_an_application_that_was_killed_says_by_which_signal() -> None:
+    with pytest.raises(RunFailed, match="was ended by SIGKILL"):
+        run(f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
+
+
+def test_a_command_that_does_not_exist_is_an_error_of_the_submission() -> None:
+    with pytest.raises(SubmitFailed, match="cannot be started"):
+        run_child(["/nowhere/spark-submit"], {}, what="the application x")
+
+
+def test_it_is_stopped_when_the_task_is_interrupted() -> None:
+    class Stop(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    me = os.getpid()
+    threading.Timer(0.5, os.kill, (me, signal.SIGUSR1)).start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(Stop):
+            run("import time; time.sleep(60)")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert time.monotonic() - began < 30

@@ -1,0 +1,89 @@
+"""Runs a command of an application as a child whose output is the run's log, and stops it with the task."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from triggerer.errors import RunFailed, SubmitFailed
+from triggerer.processes.signals import signal_name
+from triggerer.worker.spark.gateway import reason_in
+
+_GRACE_S: Final = 5.0
+"""Longer than a driver needs to tell its cluster that it ends."""
+_LAST_LINES: Final = 60
+
+
+def run_child(command: Sequence[str], environment: Mapping[str, str], *, what: str) -> None:
+    """Run the command to its end. The child ends with this call, whichever way the call ends.
+
+    Args:
+        what: The application's name for messages.
+    Raises:
+        SubmitFailed: The command cannot be started.
+        RunFailed: The application failed. The message has the probable reason from its output.
+    """
+    try:
+        child = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+    except OSError as error:
+        raise SubmitFailed(f"{what} cannot be started: {error}") from error
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    copying = threading.Thread(
+        target=_copy_output, args=(child, last), name="application-output", daemon=True
+    )
+    copying.start()
+    try:
+        code = child.wait()
+    finally:
+        _end(child)
+    copying.join(_GRACE_S)
+    if code != 0:
+        how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with code {code}"
+        reason = _reason(list(last))
+        raise RunFailed(f"{what} {how}" + (f": {reason}" if reason else ""))
+
+
+def _copy_output(child: subprocess.Popen[bytes], last: deque[str]) -> None:
+    assert child.stdout is not None
+    out = sys.stderr.fileno()
+    with child.stdout as lines:
+        for line in lines:
+            last.append(line.decode(errors="replace").rstrip())
+            try:
+                os.write(out, line)
+            except OSError:
+                # The log cannot be written, perhaps because the disk is full. The application goes on.
+                continue
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is not None:
+        return
+    child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _reason(lines: list[str]) -> str:
+    """Return the last line of a Python traceback, or else the lines of Spark's output that tell a reason."""
+    starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+    if starts:
+        after = [line for line in lines[starts[-1] + 1 :] if line and not line.startswith(" ")]
+        if after:
+            return after[0]
+    return reason_in([line for line in lines if " INFO " not in line])

@@ -1,0 +1,177 @@
+"""Submits an application whose driver runs on the cluster, and follows it to its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.launches import FormerLaunch, Launch
+from triggerer.errors import RunFailed, SubmitFailed
+from triggerer.worker.launchers import (
+    Absent,
+    Ended,
+    Handle,
+    Intent,
+    Launcher,
+    Running,
+    Unknown,
+    launcher_named,
+)
+from triggerer.worker.spark.settings import master_of
+from triggerer.worker.submit.submission import Submission
+
+if TYPE_CHECKING:
+    from triggerer.config import SparkSettings
+
+logger = logging.getLogger("triggerer.run")
+
+_STOP_S: Final = 20.0
+"""How long a stopped driver may take to unwind before its state counts as unknown."""
+_LOOK_EVERY_S: Final = 0.5
+_UNKNOWN_EVERY_S: Final = 5.0
+
+
+def launcher_of_master(master: str) -> str:
+    """Return the name of the launcher that submits to this master in cluster mode.
+
+    Raises:
+        SubmitFailed: The master runs no drivers.
+    """
+    for start, name in (("yarn", "yarn"), ("k8s://", "kubernetes"), ("spark://", "standalone")):
+        if master.startswith(start):
+            return name
+    raise SubmitFailed(
+        f"the master {master} runs no drivers",
+        hint='take "spark.submit.deployMode" = "cluster" out, or set [spark] master to a cluster',
+    )
+
+
+def follow(
+    submission: Submission,
+    settings: SparkSettings,
+    task_id: str,
+    former: Sequence[FormerLaunch],
+    on_launch: Callable[[Launch], None],
+) -> None:
+    """Return once the application has succeeded. If the task is stopped, the application is stopped as well.
+
+    An application that a former attempt submitted for this task, and that still works or has succeeded, is followed
+    in place of a new one.
+
+    Args:
+        former: The launches of former attempts that may still work.
+    Raises:
+        SubmitFailed: The cluster refused the application.
+        RunFailed: The application failed, was stopped by somebody else, or nobody knows it any longer.
+    """
+    master = master_of(settings)
+    launcher = launcher_named(launcher_of_master(master), settings)
+
+    def tell(handle: Handle, state: AttemptState, reason: str | None = None) -> None:
+        on_launch(
+            Launch(
+                handle.tag,
+                launcher.name,
+                state,
+                datetime.now(UTC),
+                task_id=task_id,
+                place=master,
+                external_id=handle.external_id,
+                link=handle.link,
+                reason=reason,
+            )
+        )
+
+    handle = Handle(submission.tag)
+    try:
+        again = _find_former(launcher, task_id, former)
+        if isinstance(again, Ended):
+            ended = again
+        else:
+            if again is not None:
+                handle = again.handle
+                logger.info("the application of a former attempt still works, and is followed")
+            else:
+                # Stored before the cluster is asked: from here on the application may work.
+                tell(handle, AttemptState.LAUNCHING)
+                intent = Intent(submission.tag, submission.name, {"submission": submission})
+                handle = launcher.launch(intent)
+            logger.info("application %s on %s", handle.external_id or handle.tag, master)
+            tell(handle, AttemptState.RUNNING)
+            ended = _watch(launcher, handle, tell)
+    except SubmitFailed as error:
+        tell(handle, AttemptState.FAILED, error.message)
+        raise
+    except BaseException:
+        _stop(launcher, handle, tell)
+        raise
+    tell(ended.handle, ended.state, ended.reason)
+    if ended.state is not AttemptState.SUCCESS:
+        name = ended.handle.external_id or submission.tag
+        raise RunFailed(f"the application {name} {ended.state}: {ended.reason or 'no reason'}")
+
+
+def _find_former(
+    launcher: Launcher, task_id: str, former: Sequence[FormerLaunch]
+) -> Running | Ended | None:
+    """Return a former attempt's application for this task that works or has succeeded, if any."""
+    for one in former:
+        if one.task_id != task_id or one.launcher != launcher.name or not launcher.can_reattach:
+            continue
+        sighting = launcher.find(one.tag, one.external_id)
+        while isinstance(sighting, Unknown):
+            # A second application must not begin beside one that may work.
+            logger.warning("the application of attempt %d: %s", one.attempt, sighting.reason)
+            time.sleep(_UNKNOWN_EVERY_S)
+            sighting = launcher.find(one.tag, one.external_id)
+        if isinstance(sighting, Running):
+            return sighting
+        if isinstance(sighting, Ended) and sighting.state is AttemptState.SUCCESS:
+            return sighting
+    return None
+
+
+def _watch(
+    launcher: Launcher, handle: Handle, tell: Callable[[Handle, AttemptState, str | None], None]
+) -> Ended:
+    for sighting in launcher.watch(handle):
+        match sighting:
+            case Ended():
+                return sighting
+            case Absent():
+                reason = "the cluster no longer knows it"
+                return Ended(handle, AttemptState.LOST, reason)
+            case Unknown(reason):
+                logger.warning("the application's state is unknown: %s", reason)
+                tell(handle, AttemptState.UNKNOWN, reason)
+            case Running(found, progress):
+                handle = found
+                logger.info(
+                    "application %s: %s", found.external_id or found.tag, progress or "runs"
+                )
+                tell(found, AttemptState.RUNNING, progress)
+    raise RunFailed("the application was not followed to its end")
+
+
+def _stop(
+    launcher: Launcher, handle: Handle, tell: Callable[[Handle, AttemptState, str | None], None]
+) -> None:
+    """Stop the application, and report its end, or that nobody can tell."""
+    until = time.monotonic() + _STOP_S
+    sighting = launcher.stop(handle)
+    while isinstance(sighting, Running) and time.monotonic() < until:
+        time.sleep(_LOOK_EVERY_S)
+        sighting = launcher.find(handle.tag, handle.external_id)
+    match sighting:
+        case Ended(found, state, reason):
+            tell(found, AttemptState.CANCELLED if state is AttemptState.KILLED else state, reason)
+        case Absent():
+            tell(handle, AttemptState.CANCELLED, None)
+        case Unknown(reason):
+            tell(handle, AttemptState.UNKNOWN, reason)
+        case Running():
+            tell(handle, AttemptState.UNKNOWN, "it was stopped, and has not ended yet")

@@ -1,0 +1,160 @@
+"""What is submitted, and the command, the configuration and the environment of `spark-submit` for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Final
+from urllib.parse import urlsplit
+
+from triggerer.config import SparkSettings
+from triggerer.domain.authoring.spark_tasks import kind_of
+from triggerer.errors import SubmitFailed
+from triggerer.worker.spark.classic import Installation, logging_options
+from triggerer.worker.spark.settings import (
+    classic_conf,
+    is_local,
+    keys_in_spark_defaults,
+    master_of,
+    shlex_join,
+)
+
+DEPLOY_MODE: Final = "spark.submit.deployMode"
+PACKAGES: Final = "spark.jars.packages"
+_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+_NOT_FOR_APPLICATIONS: Final = ("spark.api.mode", _JAVA_OPTIONS, "spark.app.name", "spark.master")
+"""Settings that are for our own sessions, or are arguments of `spark-submit`."""
+_SETTINGS_PREFIX: Final = "TRIGGERER__"
+"""The service's own settings, among them the database's password. No application needs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One application, ready to be submitted."""
+
+    tag: str
+    """The tag under which it is found after a crash."""
+    name: str
+    """The name in lists of applications. It ends with the tag."""
+    application: str
+    arguments: tuple[str, ...]
+    conf: Mapping[str, str]
+    """The whole configuration, except the master."""
+    main_class: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The variables that tell the application which run it works for."""
+
+    @property
+    def is_cluster_mode(self) -> bool:
+        """True if the driver runs on the cluster, and not on this machine."""
+        return self.conf.get(DEPLOY_MODE, "client") == "cluster"
+
+    @property
+    def is_python(self) -> bool:
+        return kind_of(self.application) == ".py"
+
+
+def application_path(application: str, dags_folder: Path) -> str:
+    """Return the URL unchanged, or the absolute path of a file on this machine.
+
+    Raises:
+        SubmitFailed: There is no such file, or it is neither a Python file nor a jar.
+    """
+    if kind_of(application) is None:
+        raise SubmitFailed(
+            f"the application {application!r} is neither a Python file nor a jar",
+            hint="it ends with .py or .jar",
+        )
+    parts = urlsplit(application)
+    if parts.scheme not in ("", "file"):
+        return application
+    path = dags_folder / (parts.path if parts.scheme else application)
+    if not path.is_file():
+        raise SubmitFailed(
+            f"there is no application {path}",
+            hint="a relative path is below the DAGs folder; a URL such as s3a://… is for the cluster",
+        )
+    return str(path)
+
+
+def application_conf(
+    settings: SparkSettings,
+    installation: Installation,
+    own: Mapping[str, str],
+    packages: Sequence[str],
+) -> dict[str, str]:
+    """Return the configuration: our defaults for the master, then `[spark] conf`, then the application's own.
+
+    Args:
+        own: The settings of the DAG and of the task.
+        packages: Maven coordinates, which are added to those of `[spark] conf`.
+    """
+    merged = SparkSettings(
+        mode=settings.mode, master=settings.master, conf={**settings.conf, **own}
+    )
+    conf = classic_conf(
+        merged,
+        app_name="",
+        warehouse=installation.directory / "warehouse",
+        java_options=[],
+        elsewhere=keys_in_spark_defaults(os.environ, installation.spark_home),
+    )
+    for key in _NOT_FOR_APPLICATIONS:
+        if key not in merged.conf:
+            conf.pop(key, None)
+    if conf.get(DEPLOY_MODE) != "cluster" and (options := logging_options(installation)):
+        conf.setdefault(_JAVA_OPTIONS, shlex_join(options))
+    if packages:
+        named = [one for one in conf.get(PACKAGES, "").split(",") if one]
+        conf[PACKAGES] = ",".join(dict.fromkeys([*named, *packages]))
+    return conf
+
+
+@contextmanager
+def submit_command(
+    submission: Submission, settings: SparkSettings, installation: Installation
+) -> Iterator[list[str]]:
+    """Yield the command of `spark-submit`. Within the block its file of settings exists.
+
+    Settings may hold secrets, which `ps` would show on a command line. So they go into a file for this user alone.
+    """
+    with NamedTemporaryFile("w", prefix="triggerer-submit-", suffix=".conf", delete=True) as file:
+        for key, value in submission.conf.items():
+            file.write(f"{key} {_escaped(value)}\n")
+        file.flush()
+        yield [
+            str(installation.spark_home / "bin" / "spark-submit"),
+            "--master", master_of(settings),
+            "--deploy-mode", "cluster" if submission.is_cluster_mode else "client",
+            "--name", submission.name,
+            "--properties-file", file.name,
+            "--load-spark-defaults",
+            *(["--class", submission.main_class] if submission.main_class else []),
+            submission.application,
+            *submission.arguments,
+        ]  # fmt: skip
+
+
+def submit_environment(
+    submission: Submission, settings: SparkSettings, installation: Installation
+) -> dict[str, str]:
+    """Return the whole environment of `spark-submit`."""
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS_PREFIX)
+    }
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
+        variables.pop(name, None)
+    variables["SPARK_HOME"] = str(installation.spark_home)
+    variables["JAVA_HOME"] = str(installation.java_home)
+    if is_local(master_of(settings)):
+        variables.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return variables | submission.environment
+
+
+def _escaped(value: str) -> str:
+    """Return the value as Java's property files write it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
