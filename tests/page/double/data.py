@@ -87,6 +87,7 @@ class Data:
             "extra": {},
             "declared_in": f"/srv/dags/{self.dag_id(number % max(1, self.size.dags))}.py",
             "last_event_timestamp": self.at(2 + number % 900),
+            "watchers": {self.watcher(number)["state"]: 1},
         }
 
     def event(self, number: int) -> Row:

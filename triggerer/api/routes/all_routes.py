@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from litestar import Router
 
-from triggerer.api.routes import assets, changes, dags, logs, runs, service, watchers
+from triggerer.api.routes import assets, changes, dags, drawings, logs, runs, service, watchers
 
 
 def api_router() -> Router:
@@ -15,6 +15,7 @@ def api_router() -> Router:
             assets.ROUTER,
             changes.ROUTER,
             dags.ROUTER,
+            drawings.ROUTER,
             logs.ROUTER,
             runs.ROUTER,
             service.ROUTER,

@@ -83,10 +83,16 @@ export function bytes(value: number | null | undefined): string {
   return `${rest < 10 ? rest.toFixed(1) : Math.round(rest)} ${units[unit]}`
 }
 
-/** Return the first line of a text, cut to a length. */
+/** Return a text as one line, cut to a length: of a traceback, what was raised; of anything else, the first line. */
 export function oneLine(text: string | null | undefined, most = 200): string {
   if (!text) return ''
-  const line = text.trim().split('\n', 1)[0] ?? ''
+  const lines = text.trim().split('\n')
+  const trace = lines.findIndex((one) => one.includes('Traceback (most recent call last):'))
+  let line = lines[0] ?? ''
+  if (trace >= 0) {
+    const raised = lines.slice(trace + 1).findLast((one) => /^[\w.]+(:|$)/.test(one)) ?? lines.at(-1) ?? ''
+    line = (lines[trace] ?? '').split('Traceback (')[0] + raised
+  }
   return line.length > most ? line.slice(0, most - 1) + '…' : line
 }
 

@@ -35,6 +35,8 @@ export type Problem = {
   href: string
   action: string
   command: string
+  /** What the row shows when it is opened. */
+  more?: string
   /** A failed run, which the button repeats. */
   retry?: { dag: string; run: string }
 }
@@ -54,7 +56,8 @@ export function problemsOf(overview: Overview, streams: Stream[]): Problem[] {
     const first = file.errors[0]
     add(2, {
       key: `file ${file.path}`, kind: 'Broken file', state: 'broken', title: `${file.path}${first?.line ? ':' + first.line : ''} does not load`,
-      detail: oneLine(first?.reason ?? '', 300), since: null, href: link('/dags', { state: 'broken' }), action: 'See its DAGs', command: command('check'),
+      detail: oneLine(first?.reason ?? '', 300), since: null, href: link('/dags'), action: 'See the DAGs', command: command('check'),
+      more: file.errors.map((one) => `${one.file}${one.line ? ':' + one.line : ''}: ${one.reason}`).join('\n'),
     })
   }
   for (const one of overview.watchers) {
@@ -63,7 +66,7 @@ export function problemsOf(overview: Overview, streams: Stream[]): Problem[] {
     add(isFailing ? 3 : WAITS, {
       key: `watcher ${name}`, kind: isFailing ? 'Failing watcher' : one.state === 'catching_up' ? 'Watcher behind' : 'Watcher waits', state: one.state, title: name,
       detail: oneLine(one.error ?? one.reason, 300) || (one.behind ? `${count(one.behind, 'message')} behind` : one.owner ? '' : 'No instance hosts it.'),
-      since: one.behind_since ?? (isFailing ? (one.updated_at ?? null) : null), href: link('/assets', { name: one.asset_name }), action: 'Open the watcher', command: command('watchers', 'show', name),
+      since: one.behind_since ?? (isFailing ? (one.updated_at ?? null) : null), more: one.traceback ?? undefined, href: link('/assets', { name: one.asset_name }), action: 'Open the watcher', command: command('watchers', 'show', name),
     })
   }
   for (const one of streams)
@@ -81,7 +84,7 @@ export function problemsOf(overview: Overview, streams: Stream[]): Problem[] {
   }
   for (const run of overview.failed_runs)
     add(6, {
-      key: `run ${run.dag_id}\n${run.run_id}`, kind: 'Failed run', state: 'failed', title: `${run.dag_id} ${run.run_id}`, detail: oneLine(run.error, 300), since: run.ended_at,
+      key: `run ${run.dag_id}\n${run.run_id}`, kind: 'Failed run', state: 'failed', title: `${run.dag_id} ${run.run_id}`, detail: oneLine(run.error, 300), since: run.ended_at, more: run.error ?? undefined,
       href: link(path('dags', run.dag_id, 'runs', run.run_id)), action: 'Open the run', command: command('runs', 'show', run.dag_id, run.run_id), retry: { dag: run.dag_id, run: run.run_id },
     })
   for (const run of overview.waiting_runs)

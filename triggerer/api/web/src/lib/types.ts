@@ -24,9 +24,8 @@ export type Asset = {
   extra: Record<string, unknown>
   declared_in: string | null
   last_event_timestamp: string | null
-  watchers?: { name: string; state: string; error?: string | null }[]
-  producers?: { dag_id: string; task_id: string }[]
-  consumers?: string[]
+  /** How many watchers it has, by state. */
+  watchers?: Record<string, number>
 }
 
 export type Watcher = {

@@ -1,6 +1,6 @@
 // Sentences and short descriptions that several screens share.
 
-import { duration, shell } from './format'
+import { duration, oneLine, shell } from './format'
 import type { AssetEvent } from './types'
 
 /** Return the message's place in its topic if the event has it, else its key. */
@@ -57,8 +57,7 @@ export function command(...words: string[]): string {
 /** Return the first line of an error without what differs from message to message, to group by. */
 export function errorKind(error: string | null): string {
   if (!error) return 'no error was recorded'
-  const line = error.trim().split('\n', 1)[0]!
-  return line
+  return oneLine(error)
     .replace(/0x[0-9a-f]+/gi, '0x…')
     .replace(/\b\d[\d.,:_-]*\b/g, '…')
     .replace(/(['"]).{1,80}?\1/g, '$1…$1')
