@@ -243,6 +243,10 @@ class RunFailed(SparkError):
     """A run, or the worker that executed it, failed; the message is what `runs show` prints."""
 
 
+class OutputRefused(RunFailed):
+    """A writer of `output` wrote nothing: an argument is wrong, or the attempt is no longer the current one."""
+
+
 class RequestError(TriggererError):
     """The HTTP API cannot answer a request as it is. The client has to change the request."""
 

@@ -1,4 +1,4 @@
-"""What begins a new repetition of a task's output: a clearing does, a retry does not, also after several of each."""
+"""A clearing begins a new repetition of a task's output, a retry does not; and a former attempt may not commit it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 
 from sqlalchemy import select, update
 
+from tests.actors import TESTER
 from tests.store.seeding import add_dag
 from triggerer.domain.attempts import Repeat
 from triggerer.operations.runs import clear_run, retry_run
 from triggerer.store.database.transactions import Database
+from triggerer.store.runs.current_attempt import is_current
 from triggerer.store.schema.models import Dag, DagRun, TaskRun
 
 TASKS = [{"task_id": "a", "upstream": []}, {"task_id": "b", "upstream": ["a"]}]
@@ -41,13 +43,13 @@ async def _repetitions(database: Database) -> dict[str, int]:
 
 async def _retry(database: Database) -> dict[str, int]:
     async with database.transaction() as session:
-        await retry_run(session, "d", "r")
+        await retry_run(session, TESTER, "d", "r")
     return await _repetitions(database)
 
 
 async def _clear(database: Database, *tasks: str) -> dict[str, int]:
     async with database.transaction() as session:
-        await clear_run(session, "d", "r", tasks=tasks)
+        await clear_run(session, TESTER, "d", "r", tasks=tasks)
     return await _repetitions(database)
 
 
@@ -81,3 +83,28 @@ async def test_a_task_that_its_file_lacks_for_a_while_is_cleared_with_the_run(
     assert await _clear(database) == {"a": 1, "b": 1}
     await _end(database, a="success")
     assert await _clear(database) == {"a": 2, "b": 2}
+
+
+async def test_one_attempt_of_a_running_run_may_commit(database: Database) -> None:
+    await _add_run(database)
+
+    async def may_commit(executor: str, epoch: int) -> bool:
+        async with database.reading() as session:
+            pk = (await session.scalars(select(DagRun.id))).one()
+            return await is_current(session, executor=executor, run_pk=pk, epoch=epoch)
+
+    async def change(**values: object) -> None:
+        async with database.transaction() as session:
+            await session.execute(update(DagRun).values(**values))
+
+    await change(state="running", executor="a", epoch=1)
+    assert await may_commit("a", 1)
+    assert not await may_commit("b", 1)
+    # The executor was taken for dead, and nobody has claimed the run yet.
+    await change(state="queued", executor=None)
+    assert not await may_commit("a", 1)
+    await change(state="running", executor="b", epoch=2)
+    assert not await may_commit("a", 1)
+    assert await may_commit("b", 2)
+    await change(state="failed")
+    assert not await may_commit("b", 2)

@@ -1,4 +1,4 @@
-"""Answers the queries of a run's tasks about asset events."""
+"""Answers the queries of a run's tasks: about asset events, and whether the run may commit an output."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.worker_frames import QueryFrame
 from triggerer.store.database.transactions import Database
 from triggerer.store.events import run_events
+from triggerer.store.runs.current_attempt import is_current
 from triggerer.worker.protocol import message
 
 _log = structlog.get_logger(__name__)
@@ -29,7 +30,7 @@ async def answer(
         await result_writer.written(order.run_pk)
     try:
         value = await retry(
-            lambda: _look_up(database, order, what, fields),
+            lambda: _look_up(database, result_writer.executor, order, what, fields),
             on=TransientStoreError,
             backoff=Backoff(first=0.2, longest=10.0),
             on_failure=log_failure(_log, "a question waits for the store", run=order.run_id),
@@ -43,9 +44,15 @@ async def answer(
     return message("reply", number=question["number"], value=value, error=None)
 
 
-async def _look_up(database: Database, order: RunOrder, what: str, fields: dict[str, Any]) -> Any:
+async def _look_up(
+    database: Database, executor: str, order: RunOrder, what: str, fields: dict[str, Any]
+) -> Any:
     async with database.reading() as session:
         match what:
+            case "may_commit":
+                return await is_current(
+                    session, executor=executor, run_pk=order.run_pk, epoch=order.epoch
+                )
             case "triggering":
                 found = await run_events.triggering_assets(session, order.run_pk)
                 return [dataclasses.asdict(one) for one in found]

@@ -73,7 +73,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     def __init__(self, database: Database, executor: str) -> None:
         super().__init__(Backoff(first=0.2, longest=10.0))
         self._database = database
-        self._executor = executor
+        self.executor = executor
         self._updates: deque[AttemptUpdate] = deque()
         self._joined_steps: list[_JoinedStep] = []
         self._written = Notifier()
@@ -122,7 +122,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
         Cancellation: The beginning may be stored or not.
         """
-        step = begin_run(executor=self._executor, run_pk=order.run_pk, epoch=order.epoch)
+        step = begin_run(executor=self.executor, run_pk=order.run_pk, epoch=order.epoch)
         # Storing it twice does no harm.
         rows = await retry(
             lambda: self.perform_with_next_commit(step),
@@ -181,11 +181,11 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
     ) -> list[list[Row]]:
         """Store a group and perform other steps; return the rows of the steps."""
-        group = await hold_unbegun(self._database, self._executor, group)
+        group = await hold_unbegun(self._database, self.executor, group)
         if not group:
             return await self._database.perform_steps(steps) if steps else []
         save = SaveResults(
-            self._executor,
+            self.executor,
             [self._as_refused(update) for update in group],
             self._database.transport.sender,
         )
@@ -259,14 +259,14 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     def _launch_steps(self, group: Sequence[AttemptUpdate]) -> tuple[list[Step], list[Step]]:
         """Return the steps before and after those of the results. Launches are stored only while the run is running."""
         news = [(update.order, launch) for update in group for launch in update.launches]
-        save = save_launches(executor=self._executor, news=news)
+        save = save_launches(executor=self.executor, news=news)
         if save is None:
             return [], []
         return [save], [settle_attempts([order.run_pk for order, _ in news])]
 
     def _wait_step(self, order: RunOrder, wait: Wait) -> Step:
         return record_wait(
-            executor=self._executor,
+            executor=self.executor,
             run_pk=order.run_pk,
             epoch=order.epoch,
             waiting_for=wait.reason,

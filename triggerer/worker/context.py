@@ -24,6 +24,7 @@ from triggerer.worker.events import (
     find_asset,
 )
 from triggerer.worker.outlets import OutletEvents
+from triggerer.worker.output import Output
 from triggerer.worker.templating import date_names, render
 
 logger = logging.getLogger("triggerer.run")
@@ -65,6 +66,7 @@ class RunContext:
         spark: Callable[[], Any],
         submit: Callable[..., None],
     ) -> None:
+        self._order = order
         self._query = query
         self._spark = spark
         self._submit = submit
@@ -120,6 +122,9 @@ class RunContext:
         match name:
             case "spark":
                 return self._spark()
+            case "output":
+                # Each try gets a new one, which numbers its calls from the beginning.
+                return Output(self._order.output_token(task.task_id), self._may_commit)
             case "triggering_asset_events":
                 return self._triggering
             case "outlet_events":
@@ -136,3 +141,6 @@ class RunContext:
             case _:
                 # run_id, logical_date, data_interval_start, data_interval_end and params
                 return getattr(self.dag_run, name)
+
+    def _may_commit(self) -> bool:
+        return bool(self._query("may_commit"))

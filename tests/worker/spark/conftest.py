@@ -1,6 +1,5 @@
 """A home with an archive of Spark's classes, and sessions on it."""
 
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,27 +13,6 @@ from triggerer.worker.spark import SparkSettings, close_session, open_session
 @pytest.fixture(scope="session", autouse=True)
 def _spark_is_there(trained_home: TrainedHome) -> None:
     """Skip or fail without Spark."""
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _sockets_of_pyspark_end_with_their_files(_spark_is_there: None) -> Iterator[None]:
-    """Close PySpark's sockets, which PySpark 4.1 leaves to the garbage collector. Warnings about ours stay errors."""
-    import pyspark.core.context
-    import pyspark.util
-
-    connect: Any = pyspark.util.local_connect_and_auth
-
-    @functools.wraps(connect)
-    def connect_and_close(*arguments: Any) -> tuple[Any, Any]:
-        file, sock = connect(*arguments)
-        # The connection stays open for as long as the file does.
-        sock.close()
-        return file, sock
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (pyspark.util, pyspark.core.context):
-            patch.setattr(module, "local_connect_and_auth", connect_and_close)
-        yield
 
 
 @pytest.fixture(scope="session")

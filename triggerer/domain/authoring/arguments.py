@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CONTEXT_ARGUMENTS: Final = (
     "spark",
+    "output",
     "triggering_asset_events",
     "outlet_events",
     "inlet_events",

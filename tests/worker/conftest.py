@@ -1,0 +1,33 @@
+"""What tests with a Spark session of their own have in common."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sockets_of_pyspark_end_with_their_files() -> Iterator[None]:
+    """Close PySpark's sockets, which PySpark 4.1 leaves to the garbage collector. Warnings about ours stay errors."""
+    try:
+        import pyspark.core.context
+        import pyspark.util
+    except ImportError:
+        # The tests' own fixtures say what that means.
+        yield
+        return
+
+    connect: Any = pyspark.util.local_connect_and_auth
+
+    @functools.wraps(connect)
+    def connect_and_close(*arguments: Any) -> tuple[Any, Any]:
+        file, sock = connect(*arguments)
+        # The connection stays open for as long as the file does.
+        sock.close()
+        return file, sock
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (pyspark.util, pyspark.core.context):
+            patch.setattr(module, "local_connect_and_auth", connect_and_close)
+        yield

@@ -1,0 +1,149 @@
+"""Each writer writes once, in a real Spark: repeated, twice to one target, in a former attempt, two at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.postgres import PostgresServer
+from tests.worker.output.conftest import TryAgain
+from triggerer.errors import OutputRefused
+from triggerer.worker.output import Output
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
+
+
+_SWEPT = ("No such file", "does not exist", "triggerer_draft")
+
+
+@dataclass
+class Target:
+    """Where a kind of output is written, and its rows by Spark."""
+
+    kind: str
+    write: Callable[[Output, Any], str]
+    count: Callable[[], int]
+
+
+@pytest.fixture(params=["parquet", "delta path", "delta table", "iceberg", "jdbc"])
+def target(
+    request: pytest.FixtureRequest, spark: Any, tmp_path: Path, postgres_server: PostgresServer
+) -> Iterator[Target]:
+    name = f"t{abs(hash(tmp_path))}"
+    match request.param:
+        case "parquet":
+            path = str(tmp_path / "rows")
+            yield Target(
+                request.param,
+                lambda o, df: o.parquet(df, path),
+                lambda: spark.read.parquet(path).count(),
+            )
+        case "delta path":
+            path = str(tmp_path / "rows")
+            read = spark.read.format("delta")
+            yield Target(
+                request.param, lambda o, df: o.delta(df, path), lambda: read.load(path).count()
+            )
+        case "delta table":
+            yield Target(
+                request.param, lambda o, df: o.delta(df, name), lambda: spark.table(name).count()
+            )
+            spark.sql(f"DROP TABLE {name}")
+        case "iceberg":
+            spark.sql(f"CREATE TABLE ice.db.{name} (id BIGINT) USING iceberg")
+            yield Target(
+                request.param,
+                lambda o, df: o.iceberg(df, f"ice.db.{name}"),
+                lambda: spark.table(f"ice.db.{name}").count(),
+            )
+        case _:
+            url = _jdbc(postgres_server)
+            _execute(spark, url, f"CREATE TABLE {name} (id BIGINT)")
+            yield Target(
+                request.param,
+                lambda o, df: o.jdbc(df, url, name, key=()),
+                lambda: _read(spark, url, name).count(),
+            )
+
+
+def _jdbc(server: PostgresServer) -> str:
+    return f"jdbc:postgresql://127.0.0.1:{server.port}/postgres?user=postgres"
+
+
+def _execute(spark: Any, url: str, statement: str) -> None:
+    from triggerer.worker.output.jdbc import Connection
+
+    Connection(spark, url, None).execute(statement)
+
+
+def _read(spark: Any, url: str, table: str) -> Any:
+    return spark.read.jdbc(url, table, properties={"driver": "org.postgresql.Driver"})
+
+
+def test_a_repeat_writes_nothing_a_second_call_does_and_so_does_a_cleared_run(
+    spark: Any, target: Target, try_again: TryAgain
+) -> None:
+    rows = spark.range(10)
+    first = try_again()
+    assert target.write(first, rows) == "written"
+    assert target.count() == 10
+    repeat = try_again()
+    assert target.write(repeat, rows) == "was_there"
+    assert target.count() == 10
+    # The first try died before its second call.
+    assert target.write(repeat, spark.range(5)) == "written"
+    assert target.count() == 15
+    third = try_again()
+    assert [target.write(third, rows), target.write(third, spark.range(5))] == ["was_there"] * 2
+    assert target.write(try_again("0" * 32), rows) == "written"
+    assert target.count() == 25
+
+
+def test_a_former_attempt_writes_nothing_at_its_start_and_at_the_commit(
+    spark: Any, target: Target, try_again: TryAgain
+) -> None:
+    assert target.write(try_again("0" * 32), spark.range(1)) == "written"
+    with pytest.raises(OutputRefused, match="no longer the current one"):
+        target.write(try_again(current=lambda: False), spark.range(10))
+    if not target.kind.startswith("delta"):
+        # Delta's own commit refuses a second write, so nothing else is asked there.
+        answers = iter([True, False])
+        with pytest.raises(OutputRefused, match="no longer the current one"):
+            target.write(try_again(current=lambda: next(answers)), spark.range(10))
+    assert target.count() == 1
+    assert target.write(try_again(), spark.range(10)) == "written"
+    assert target.count() == 11
+
+
+def test_of_two_attempts_that_are_alive_at_once_one_writes(
+    spark: Any, target: Target, try_again: TryAgain
+) -> None:
+    """The second attempt does its whole work where the first asks whether it may commit, and is told yes."""
+    assert target.write(try_again("0" * 32), spark.range(1)) == "written"
+    second: list[str] = []
+    # Delta's own commit decides, so only the beginning is asked about there.
+    moments = iter([target.kind.startswith("delta"), True, False])
+
+    def ask() -> bool:
+        if next(moments):
+            second.append(target.write(try_again(), spark.range(10)))
+        return True
+
+    first = _write_or_be_swept(lambda: target.write(try_again(current=ask), spark.range(10)))
+    assert first in ("was_there", None)
+    assert second == ["written"]
+    assert target.count() == 11
+
+
+def _write_or_be_swept(write: Callable[[], str]) -> str | None:
+    """Return the result, or None if another attempt has deleted the draft of this one."""
+    try:
+        return write()
+    except Exception as error:
+        if not any(text in str(error) for text in _SWEPT):
+            raise
+        return None

@@ -1,0 +1,121 @@
+"""`output.delta`: Delta's own transaction identifiers, which the commit itself checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.errors import OutputRefused
+from triggerer.worker.output.spark_errors import has_condition, mentions
+from triggerer.worker.output.writing import Names, Outcome, Writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MODES: Final = ("append", "overwrite")
+_NO_TABLE: Final = (
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "PATH_NOT_FOUND",
+    "SCHEMA_NOT_FOUND",
+    "TABLE_OR_VIEW_NOT_FOUND",
+)
+
+
+class DeltaTable:
+    """A Delta table, which may not exist yet.
+
+    Args:
+        table: The table's name, or its path if that has a slash.
+    """
+
+    def __init__(self, spark: SparkSession, table: str) -> None:
+        self._spark = spark
+        self.name = table
+        self._is_path = "/" in table
+        self._in_sql = f"delta.`{table.replace('`', '``')}`" if self._is_path else table
+
+    def identity(self) -> str | None:
+        """Return Delta's id of the table, which is equal for all of its names; None: there is no table."""
+        try:
+            row: Any = self._spark.sql(f"DESCRIBE DETAIL {self._in_sql}").first()
+        except Exception as error:
+            if has_condition(error, *_NO_TABLE):
+                return None
+            if has_condition(error, "PARSE_SYNTAX_ERROR"):
+                raise OutputRefused(
+                    "Spark cannot read Delta's statements",
+                    hint="set spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension",
+                ) from error
+            raise
+        if row["format"] != "delta":
+            raise OutputRefused(f"{self.name} is a table of the format {row['format']}, not Delta")
+        return str(row["id"])
+
+    def version(self) -> int:
+        """Return the table's latest version."""
+        row: Any = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql} LIMIT 1").first()
+        return int(row["version"])
+
+    def was_written(self, mark: str, *, after: int) -> bool:
+        """Return whether one of the versions after this one has the mark."""
+        history = self._spark.sql(f"DESCRIBE HISTORY {self._in_sql}")
+        newer = history.where(f"version > {after}").where(history["userMetadata"] == mark)
+        return newer.first() is not None
+
+    def write(self, df: DataFrame, mode: str, name: str, mark: str) -> None:
+        """Write the rows, unless a commit of the table has this name."""
+        writer = (
+            df.write.format("delta")
+            .mode(mode)
+            .option("txnAppId", name)
+            .option("txnVersion", 1)
+            .option("userMetadata", mark)
+        )
+        if self._is_path:
+            writer.save(self.name)
+        else:
+            writer.saveAsTable(self.name)
+
+
+def check_mode(mode: str) -> None:
+    """Refuse a mode that Delta's identifiers do not serve.
+
+    Raises:
+        OutputRefused: It is none of `append` and `overwrite`.
+    """
+    if mode not in _MODES:
+        raise OutputRefused(f"output.delta has no mode {mode!r}", hint="use append or overwrite")
+
+
+def open_target(table: DeltaTable) -> str:
+    """Return what the calls for this table are counted by: its id, or its name while it does not exist."""
+    return table.identity() or table.name
+
+
+def write_delta(
+    df: DataFrame, table: DeltaTable, target: str, names: Names, writing: Writing, *, mode: str
+) -> Outcome:
+    """Write the rows in one commit, unless an earlier try has.
+
+    Args:
+        target: The result of `open_target`.
+    Raises:
+        OutputRefused: This attempt is a former one.
+    """
+    writing.require_current()
+    is_new = target == table.name
+    before = -1 if is_new else table.version()
+    mark = f"triggerer {writing.name} {writing.mark}"
+    try:
+        table.write(df, mode, writing.name, mark)
+    except Exception as error:
+        if not mentions(error, "ConcurrentTransactionException", "DELTA_CONCURRENT_TRANSACTION"):
+            raise
+        # Another try committed at the same moment. The repeat finds its commit.
+        table.write(df, mode, writing.name, mark)
+    if is_new:
+        # A commit that creates a table from its name keeps no mark.
+        names.identify(("delta", target), ("delta", open_target(table)))
+        return "written"
+    return "written" if table.was_written(mark, after=before) else "was_there"

@@ -1,0 +1,112 @@
+"""Files of any file system that Hadoop knows, for `drafts`, through the JVM of a classic session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from triggerer.worker.output.local_files import is_hidden
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HadoopFiles:
+    """HDFS, an object store, or whatever else the session's Hadoop settings name.
+
+    Moves are renames. HDFS renames at once. An object store copies each object, and shows it when it is complete.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        session: Any = spark
+        self._jvm = session._jvm  # noqa: SLF001
+        self._conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        self._fs = self._path(path).getFileSystem(self._conf)
+        self.root: str = self._fs.makeQualified(self._path(path)).toString()
+        """The path with its scheme and authority."""
+
+    @property
+    def local_root(self) -> str | None:
+        """The path on this machine; None: it is elsewhere."""
+        uri = self._path(self.root).toUri()
+        return str(uri.getPath()) if uri.getScheme() == "file" else None
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.exists(self._path(path)))
+
+    def names(self, folder: str) -> list[str]:
+        if not self.exists(folder):
+            return []
+        return sorted(one.getPath().getName() for one in self._fs.listStatus(self._path(folder)))
+
+    def visible_below(self, folder: str) -> list[str]:
+        root = self._fs.makeQualified(self._path(folder)).toString()
+        found = []
+        listing = self._fs.listFiles(self._path(folder), True)
+        while listing.hasNext():
+            relative = listing.next().getPath().toString().removeprefix(f"{root}/")
+            if not any(map(is_hidden, relative.split("/"))):
+                found.append(relative)
+        return sorted(found)
+
+    def read(self, path: str) -> str | None:
+        if not self.exists(path):
+            return None
+        stream = self._fs.open(self._path(path))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def create(self, path: str, text: str, *, by_way_of: str) -> bool:
+        if self.exists(path):
+            return False
+        stream = self._fs.create(self._path(by_way_of), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self._fs.mkdirs(self._path(path).getParent())
+        return self._rename_to_new(by_way_of, path)
+
+    def move(self, source: str, target: str) -> None:
+        if not self.exists(source):
+            return
+        if self.exists(target):
+            # An object store that died between the copy and the deletion.
+            self.delete(source)
+            return
+        self._fs.mkdirs(self._path(target).getParent())
+        renamed = self._fs.rename(self._path(source), self._path(target))
+        if not renamed and self.exists(source):
+            raise OSError(f"{source} cannot be renamed to {target}")
+
+    def delete(self, path: str) -> None:
+        self._fs.delete(self._path(path), True)
+
+    def _rename_to_new(self, source: str, target: str) -> bool:
+        """Rename a file unless the target exists, at once where the file system can do that, as HDFS can."""
+        from py4j.protocol import Py4JJavaError
+
+        hadoop: Any = self._jvm.org.apache.hadoop.fs
+        try:
+            context = hadoop.FileContext.getFileContext(self._path(self.root).toUri(), self._conf)
+        except Py4JJavaError:
+            # Some object stores have no such class. Their answer to `exists` is a moment old.
+            return bool(self._fs.rename(self._path(source), self._path(target)))
+        options = self._new_array(self._jvm.org.apache.hadoop.fs.Options.Rename)
+        try:
+            context.rename(self._path(source), self._path(target), options)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() == "FileAlreadyExistsException":
+                return False
+            raise
+        return True
+
+    def _new_array(self, of: Any) -> Any:
+        from pyspark import SparkContext
+
+        gateway: Any = SparkContext._gateway  # noqa: SLF001
+        return gateway.new_array(of, 0)
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)

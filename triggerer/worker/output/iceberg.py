@@ -1,0 +1,142 @@
+"""`output.iceberg`: a snapshot on a branch of its own, which the commit picks into the table unless it has this name.
+
+The name stands in the snapshot's summary as Iceberg's `wap.id`. Picking a snapshot whose `wap.id` the table has already
+is refused by Iceberg, in the commit itself, so two tries that are alive at once cannot both succeed.
+
+Branches need Iceberg's SQL extensions. Without them the rows are appended at once, after a look at the snapshots; then
+only the question to the service keeps two live tries apart.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.worker.output.marks import is_stale
+from triggerer.worker.output.spark_errors import has_condition, mentions
+from triggerer.worker.output.writing import Outcome, Writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("triggerer.run")
+
+_BRANCH: Final = "triggerer_draft_"
+
+
+class IcebergTable:
+    """An Iceberg table. Args: `table` is its name as Spark resolves it, with or without a catalog."""
+
+    def __init__(self, spark: SparkSession, table: str) -> None:
+        self._spark = spark
+        self.name = table
+
+    def writer_of(self, name: str) -> str | None:
+        """Return the mark of the call that wrote this output; None: the table's history does not have it."""
+        rows: Any = self._spark.sql(
+            f"""
+            SELECT coalesce(picked.summary['triggerer.mark'], own.summary['triggerer.mark'], '')
+            FROM {self.name}.snapshots own
+            JOIN {self.name}.history h ON h.snapshot_id = own.snapshot_id AND h.is_current_ancestor
+            LEFT JOIN {self.name}.snapshots picked
+              ON picked.snapshot_id = CAST(own.summary['source-snapshot-id'] AS BIGINT)
+            WHERE own.summary['wap.id'] = '{name}' OR own.summary['published-wap-id'] = '{name}'
+            """
+        ).first()
+        return None if rows is None else str(rows[0])
+
+    def create_branch(self, branch: str) -> bool:
+        """Branch off the table's present state; False if the session lacks Iceberg's SQL extensions."""
+        try:
+            self._spark.sql(f"ALTER TABLE {self.name} CREATE BRANCH `{branch}`")
+        except Exception as error:
+            if has_condition(error, "PARSE_SYNTAX_ERROR"):
+                return False
+            raise
+        return True
+
+    def drop_branch(self, branch: str) -> None:
+        """Drop a branch, if it exists."""
+        self._spark.sql(f"ALTER TABLE {self.name} DROP BRANCH IF EXISTS `{branch}`")
+
+    def drafts(self) -> dict[str, int]:
+        """Return the snapshot of each of our branches."""
+        rows = self._spark.sql(f"SELECT name, snapshot_id FROM {self.name}.refs").collect()
+        return {row[0]: row[1] for row in rows if row[0].startswith(_BRANCH)}
+
+    def append(self, df: DataFrame, name: str, mark: str, *, branch: str | None = None) -> None:
+        """Add the rows to the table, or to a branch of it."""
+        target = self.name if branch is None else f"{self.name}.`branch_{branch}`"
+        (
+            df.writeTo(target)
+            .option("snapshot-property.wap.id", name)
+            .option("snapshot-property.triggerer.mark", mark)
+            .append()
+        )
+
+    def pick(self, snapshot_id: int) -> bool:
+        """Add a branch's snapshot to the table; False if the table has an output of this name already."""
+        catalog, name = self._split()
+        call = f"CALL {catalog}.system.cherrypick_snapshot('{name}', {snapshot_id})"
+        try:
+            self._spark.sql(call).collect()
+        except Exception as error:
+            if mentions(error, "DuplicateWAPCommitException"):
+                return False
+            raise
+        return True
+
+    def _split(self) -> tuple[str, str]:
+        first, _, rest = self.name.partition(".")
+        plain = first.strip("`")
+        if rest and self._spark.conf.get(f"spark.sql.catalog.{plain}", None) is not None:
+            return first, rest
+        return f"`{self._spark.catalog.currentCatalog()}`", self.name
+
+
+def write_iceberg(df: DataFrame, table: IcebergTable, writing: Writing) -> Outcome:
+    """Append the rows in one commit, unless an earlier try has.
+
+    Raises:
+        OutputRefused: This attempt is a former one.
+    """
+    writing.require_current()
+    found = table.writer_of(writing.name)
+    if found is None:
+        branch = f"{_branches_of(writing.name)}{writing.mark}"
+        if table.create_branch(branch):
+            _sweep(table, writing, own=branch)
+            found = _append_and_pick(df, table, writing, branch)
+        else:
+            logger.info(
+                "without Iceberg's SQL extensions, %s is written without a branch", table.name
+            )
+            writing.require_current()
+            table.append(df, writing.name, writing.mark)
+            found = writing.mark
+    return writing.outcome(found, table.name)
+
+
+def _append_and_pick(df: DataFrame, table: IcebergTable, writing: Writing, branch: str) -> str:
+    try:
+        table.append(df, writing.name, writing.mark, branch=branch)
+        # The last moment before the commit.
+        writing.require_current()
+        if table.pick(table.drafts()[branch]):
+            return writing.mark
+        return table.writer_of(writing.name) or ""
+    finally:
+        table.drop_branch(branch)
+
+
+def _sweep(table: IcebergTable, writing: Writing, *, own: str) -> None:
+    """Drop the branches of earlier tries of this output, and those of other outputs that are a week old."""
+    for branch in table.drafts():
+        of_this = branch.startswith(_branches_of(writing.name))
+        mark = branch.removeprefix(_BRANCH).split("__")[-1]
+        if branch != own and (of_this or is_stale(mark)):
+            table.drop_branch(branch)
+
+
+def _branches_of(name: str) -> str:
+    return f"{_BRANCH}{name.replace('-', '_')}__"

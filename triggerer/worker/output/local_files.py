@@ -1,0 +1,84 @@
+"""Files of this machine, for `drafts`. This module is sent to Spark's servers, so it imports nothing of ours."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""The errors of a file system without hard links, such as some network drives."""
+
+
+class LocalFiles:
+    """The file system of the machine that executes the call."""
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(one.name for one in Path(folder).iterdir())
+        except FileNotFoundError:
+            return []
+
+    def visible_below(self, folder: str) -> list[str]:
+        found = []
+        for below, folders, files in os.walk(folder, onerror=_raise):
+            folders[:] = [name for name in folders if not is_hidden(name)]
+            relative = Path(below).relative_to(folder)
+            found += [str(relative / name) for name in files if not is_hidden(name)]
+        return sorted(found)
+
+    def read(self, path: str) -> str | None:
+        try:
+            return Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def create(self, path: str, text: str, *, by_way_of: str) -> bool:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(by_way_of).write_text(text, encoding="utf-8")
+        try:
+            # Unlike a rename, this fails if the file exists.
+            Path(path).hardlink_to(by_way_of)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # Two tries at the same moment could both pass here. Only the question to the service is left then.
+            if Path(path).exists():
+                return False
+            Path(by_way_of).rename(path)
+        return True
+
+    def move(self, source: str, target: str) -> None:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            Path(source).rename(target)
+        except FileNotFoundError:
+            if os.path.lexists(source):
+                raise
+
+    def delete(self, path: str) -> None:
+        try:
+            if Path(path).is_dir():
+                shutil.rmtree(path)
+            else:
+                Path(path).unlink(missing_ok=True)
+        except FileNotFoundError:
+            # Another try deletes the same draft at this moment.
+            self.delete(path)
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether Spark's readers ignore a file or folder of this name."""
+    # As Spark decides it: the folder of a partition column may begin with an underscore.
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,129 @@
+"""The argument `output` of a task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from triggerer.errors import OutputRefused
+from triggerer.worker.output import delta as delta_tables
+from triggerer.worker.output import iceberg as iceberg_tables
+from triggerer.worker.output import jdbc as jdbc_tables
+from triggerer.worker.output.marks import new_mark
+from triggerer.worker.output.parquet import write_parquet
+from triggerer.worker.output.places import open_place
+from triggerer.worker.output.writing import Names, Outcome, Writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Output:
+    """Writes data once for the same DAG, run, task and repetition, however often the run is attempted.
+
+    Each writer returns `written`, or `was_there` if an earlier try of the task has written this output. A writer does
+    not compare rows: a retry whose input has changed keeps the rows of the first try. The second call for one target is
+    another output, so the calls for one target must come in the same order in every try.
+
+    Args:
+        token: The output's identity, see `triggerer.domain.outputs`.
+        may_commit: Asks the service whether this attempt is still the run's current one.
+    """
+
+    def __init__(self, token: str, may_commit: Callable[[], bool]) -> None:
+        self.token = token
+        """The identity as text, equal in every attempt until somebody clears the task."""
+        self._may_commit = may_commit
+        self._try_mark = new_mark()
+        self._calls = itertools.count(1)
+        self._names = Names(token)
+
+    def __repr__(self) -> str:
+        return f"Output({self.token!r})"
+
+    def parquet(
+        self, df: DataFrame, path: str, *, partition_by: Sequence[str] | str = ()
+    ) -> Outcome:
+        """Add the rows to a folder of Parquet files.
+
+        Args:
+            path: The folder, as in `df.write.parquet`.
+            partition_by: Columns whose values become folders.
+        Raises:
+            OutputRefused: This attempt is a former one, or the path is out of reach over Spark Connect.
+        """
+        place = open_place(_session(df, "parquet"), str(path))
+        writing = self._begin("parquet", place.identity)
+        return write_parquet(df, place, writing, partition_by=_names(partition_by))
+
+    def delta(self, df: DataFrame, table: str, *, mode: str = "append") -> Outcome:
+        """Write the rows to a Delta table, which is created if it does not exist.
+
+        Args:
+            table: Its name, or its path if that has a slash.
+            mode: `append` or `overwrite`.
+        Raises:
+            OutputRefused: This attempt is a former one, or the table is not Delta's.
+        """
+        delta_tables.check_mode(mode)
+        found = delta_tables.DeltaTable(_session(df, "delta"), str(table))
+        target = delta_tables.open_target(found)
+        writing = self._begin("delta", target)
+        return delta_tables.write_delta(df, found, target, self._names, writing, mode=mode)
+
+    def iceberg(self, df: DataFrame, table: str) -> Outcome:
+        """Append the rows to an Iceberg table, which must exist.
+
+        Raises:
+            OutputRefused: This attempt is a former one.
+        """
+        found = iceberg_tables.IcebergTable(_session(df, "iceberg"), table)
+        writing = self._begin("iceberg", table.lower())
+        return iceberg_tables.write_iceberg(df, found, writing)
+
+    def jdbc(
+        self,
+        df: DataFrame,
+        url: str,
+        table: str,
+        *,
+        key: Sequence[str] | str,
+        properties: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Write the rows to a table of a PostgreSQL database, in one transaction.
+
+        Args:
+            url: As in `df.write.jdbc`.
+            table: Its name as in SQL. It must exist, and its schema must allow new tables.
+            key: The columns of a unique constraint: a row replaces the one with the same key. `()`: rows are added.
+            properties: Such as `user` and `password`.
+        Raises:
+            OutputRefused: This attempt is a former one, the database is another one, or the rows do not fit the table.
+        """
+        connection = jdbc_tables.Connection(_session(df, "jdbc"), url, properties)
+        writing = self._begin("jdbc", (url, table))
+        return jdbc_tables.write_jdbc(df, connection, table, writing, key=_names(key))
+
+    def _begin(self, kind: str, target: Any) -> Writing:
+        name = self._names.next((kind, target))
+        return Writing(name, self._try_mark, next(self._calls), self._may_commit)
+
+
+def _session(df: Any, writer: str) -> Any:
+    """Return the frame's session.
+
+    Raises:
+        OutputRefused: It is no Spark DataFrame.
+    """
+    session = getattr(df, "sparkSession", None)
+    if session is None:
+        raise OutputRefused(
+            f"output.{writer} takes a Spark DataFrame, not a {type(df).__name__}",
+            hint="spark.createDataFrame makes one",
+        )
+    return session
+
+
+def _names(given: Sequence[str] | str) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

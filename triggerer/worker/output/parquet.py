@@ -1,0 +1,52 @@
+"""`output.parquet`: a draft, the commit, and the moves to the final names. `drafts` has the details."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from triggerer.worker.output.places import Place
+from triggerer.worker.output.writing import Outcome, Writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger("triggerer.run")
+
+
+def write_parquet(
+    df: DataFrame, place: Place, writing: Writing, *, partition_by: Sequence[str]
+) -> Outcome:
+    """Add the rows to the folder once.
+
+    Raises:
+        OutputRefused: This attempt is a former one.
+    """
+    name, mark = writing.name, writing.mark
+    writing.require_current()
+    found = place.prepare(name)
+    if found is None:
+        try:
+            df.write.partitionBy(*partition_by).parquet(place.draft(name, mark))
+        except Exception:
+            _discard(place, writing)
+            raise
+        # The last moment before the commit.
+        writing.require_current()
+        try:
+            found = place.commit(name, mark)
+        except FileNotFoundError:
+            # The draft was swept, so there is a later attempt, and this says so.
+            writing.require_current()
+            raise
+        df.sparkSession.catalog.refreshByPath(place.identity)
+    return writing.outcome(found, place.identity)
+
+
+def _discard(place: Place, writing: Writing) -> None:
+    try:
+        place.discard(writing.name, writing.mark)
+    except Exception:
+        # The write's own error is the one to tell, and the next try sweeps the draft.
+        logger.exception("a draft could not be deleted")
