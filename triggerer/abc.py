@@ -344,6 +344,13 @@ class SharedStreamProducer(ABC):
         """Send an event to the source's dead letters. Returns when it is durable there."""
         raise NotImplementedError(f"{type(self).__qualname__} has no dead letters")
 
+    def get_waiting(self) -> int | None:
+        """Return how many messages wait at the source, as far as its last answers tell. None (the default): unknown.
+
+        For displays and metrics, so it must not ask the source. Another thread may call it.
+        """
+        return None
+
     async def pause(self) -> None:  # noqa: B027  (an optional hook)
         """Stop the broker's delivery, because the group pulls nothing for now; keep the membership. Off by default.
 

@@ -272,6 +272,19 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """`[topic id, offset]`; with brokers before Kafka 2.8, which have no topic ids, `[null, offset]`."""
         return [broker_payload.lane.incarnation, broker_payload.offset]
 
+    def get_waiting(self) -> int | None:
+        """Return the messages after the delivered ones, by the ends of the logs in the last fetch answers."""
+        consumer = self._consumer
+        if consumer is None:
+            return None
+        waiting = 0
+        for partition, lane in list(self.lanes.items()):
+            end = consumer.highwater(partition)
+            if end is None:
+                return None
+            waiting += max(end - lane.delivered, 0)
+        return waiting
+
     def read_lane(
         self, lane: Hashable, position: list[Any]
     ) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage]]:

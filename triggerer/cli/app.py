@@ -79,6 +79,10 @@ COMMANDS: Final = {
         "triggerer.cli.audit:audit",
         "List the changes that people and programs asked for, newest first.",
     ),
+    "health": (
+        "triggerer.cli.health:health",
+        "Show each part of the service with its heartbeat; exit code 1 if a part is missing or silent.",
+    ),
     "db": ("triggerer.cli.database:app", "The database: migrate, check, clean."),
     "config": ("triggerer.cli.config:app", "The configuration: show every setting and its origin."),
     "completion": (

@@ -37,6 +37,8 @@ class Part(StrEnum):
 
 
 ALL_PARTS: Final = frozenset(Part)
+_OWN_NOTHING: Final = frozenset({Part.SCHEDULER, Part.DAG_PROCESSOR, Part.API})
+"""The parts whose heartbeat is only shown. The others register on their own, under a lease."""
 
 
 async def start_parts(
@@ -47,6 +49,11 @@ async def start_parts(
     workers: TaskGroup,
 ) -> None:
     """Build and start the given parts in this process. `start_api` starts the API."""
+    if visible := [part.value for part in sorted(parts & _OWN_NOTHING)]:
+        from triggerer.store.streams.presence import Presence
+
+        presence = Presence(database, visible)
+        await background.start(unless_it_returns, "presence", presence.run)
     if Part.DAG_PROCESSOR in parts:
         await workers.start(unless_it_returns, "dag-processor", _dag_processor(settings, database))
     if Part.TRIGGERER in parts:
@@ -85,6 +92,7 @@ async def _start_triggerer(
 ) -> None:
     from triggerer.hosting import TriggerHost
     from triggerer.hosting.ownership import OWN_LEASE_MARGIN
+    from triggerer.hosting.reporting import Reporter
     from triggerer.processes.own_lease import OwnLease
     from triggerer.store.events.recorder import EventRecorder
     from triggerer.store.streams.state_writer import StateWriter
@@ -92,6 +100,7 @@ async def _start_triggerer(
     from triggerer.store.watchers.parked_writer import ParkedWriter
     from triggerer.store.watchers.position_writer import PositionWriter
     from triggerer.streams import RuntimeContext
+    from triggerer.streams.supervision.live_state import read_streams
 
     chosen = settings.triggerer
     # A SQLite database has one service at a time, so no other instance can take over.
@@ -111,9 +120,10 @@ async def _start_triggerer(
         if is_alone
         else OwnLease(chosen.lease_duration, margin=OWN_LEASE_MARGIN)
     )
+    instance_id = new_instance_id()
     host = TriggerHost(
         database,
-        instance_id=new_instance_id(),
+        instance_id=instance_id,
         factory=_trigger_factory(settings),
         runtime=RuntimeContext(
             recorder,
@@ -137,6 +147,8 @@ async def _start_triggerer(
     background.start_soon(unless_it_returns, "states", without_status(states.run))
     background.start_soon(unless_it_returns, "bookmarks", without_status(bookmarks.run))
     await workers.start(unless_it_returns, "triggerer", host.run)
+    reporter = Reporter(database, instance_id, partial(read_streams, host.manager))
+    await workers.start(unless_it_returns, "reporter", reporter.run)
 
 
 def _trigger_factory(settings: Settings) -> TriggerFactory:

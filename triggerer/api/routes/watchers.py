@@ -16,6 +16,7 @@ from triggerer.errors import NothingThere, UnknownWatcher
 from triggerer.store.listing.unknown import refuse_unknown
 from triggerer.store.listing.views import ParkedMessageView, ParkedView, StreamView, WatcherView
 from triggerer.store.streams.listing import list_streams
+from triggerer.store.streams.reports import ask_for_reports
 from triggerer.store.watchers.listing import list_watchers
 from triggerer.store.watchers.parked_listing import find_parked, list_parked, parked_body
 
@@ -121,6 +122,7 @@ def no_message(message_id: str) -> NothingThere:
 @reads("/streams")
 async def streams(api: Api, limit: Limit = 100, cursor: Cursor = None) -> Page[StreamView]:
     """List the shared streams with their owners and lanes."""
+    await ask_for_reports(api.use.reading, api.use.changing)
     async with api.use.reading() as session:
         return Page(await list_streams(session, limit=limit), None)
 
@@ -128,6 +130,7 @@ async def streams(api: Api, limit: Limit = 100, cursor: Cursor = None) -> Page[S
 @reads("/streams/{digest:str}")
 async def stream(api: Api, digest: str) -> StreamView:
     """Show a stream."""
+    await ask_for_reports(api.use.reading, api.use.changing)
     async with api.use.reading() as session:
         found = await list_streams(session, digest=part(digest), limit=1)
     if not found:

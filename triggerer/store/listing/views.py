@@ -321,11 +321,30 @@ class StreamView:
     reported_at: datetime | None
     """When the owner reported the fields below. None: it has not reported yet."""
     lag: int | None = None
+    """Messages at the broker and in memory that are not advanced. None: the producer cannot tell."""
     lag_seconds: float | None = None
+    """The age of the oldest message in memory that is not advanced; 0 if there is none."""
     outstanding: int | None = None
+    outstanding_bytes: int | None = None
+    consumed: int | None = None
+    """Messages since the owner has the stream."""
+    advanced: int | None = None
+    """Messages up to which the broker's position has moved, or that the broker was told to deliver again."""
+    rejected: int | None = None
+    """Messages that a watcher rejected and none failed."""
+    failed: int | None = None
+    """Messages that the broker was told to deliver again."""
+    restarts: int | None = None
+    behind: int | None = None
+    """Watchers that have fallen behind."""
     paused: str | None = None
+    """Why the stream, or a part of it, pulls nothing for now. None: nothing is paused."""
+    paused_reasons: list[str] = field(default_factory=list)
+    """`stream_full`, `lane_full`, `slow_watcher`, `parked_bound`, `standing`, `restarting` or `stopping`."""
+    lane_count: int | None = None
+    """Lanes with outstanding messages, and standing lanes."""
     lanes: list[LaneView] = field(default_factory=list)
-    """The lanes with the most lag, at most 256."""
+    """The worst lanes first, at most 256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +356,10 @@ class InstanceView:
     kind: str
     state: str
     """running, silent (a heartbeat is missed) or gone."""
+    host: str
+    pid: int | None
+    release: str
+    """The release of its code."""
     started_at: datetime
     heartbeat_at: datetime | None
     lease_ends_at: datetime | None

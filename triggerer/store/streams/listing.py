@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.live_state import StreamLive
 from triggerer.observability.redaction import redact_text
+from triggerer.processes.instance_ids import host_and_pid
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.filters import limited, some_of
-from triggerer.store.listing.views import InstanceView, StreamView
+from triggerer.store.listing.views import InstanceView, LaneView, StreamView
 from triggerer.store.schema.models import Instance, Stream, Trigger, Watcher
 from triggerer.store.streams.liveness import GONE, known_instances
+from triggerer.store.streams.reports import Report, load_reports
 
 
 async def list_streams(
@@ -34,12 +38,19 @@ async def list_streams(
         query = query.where(Stream.digest == digest)
     rows = list(await session.scalars(limited(query, limit)))
     states = await _watcher_states(session, [row.digest for row in rows], now)
-    return [_stream_view(row, states.get(row.digest, {}), now) for row in rows]
+    reports = await load_reports(session, {row.owner for row in rows if row.owner is not None})
+    return [
+        _stream_view(row, states.get(row.digest, {}), reports.get(row.owner or ""), now)
+        for row in rows
+    ]
 
 
-def _stream_view(row: Stream, watchers: dict[str, int], now: datetime) -> StreamView:
+def _stream_view(
+    row: Stream, watchers: dict[str, int], report: Report | None, now: datetime
+) -> StreamView:
     is_owned = row.owner is not None and row.expires_at is not None and row.expires_at > now
-    return StreamView(
+    live = None if report is None else report.streams.get(row.digest)
+    view = StreamView(
         id=row.digest,
         stream=redact_text(row.key),
         owner=row.owner if is_owned else None,
@@ -47,6 +58,43 @@ def _stream_view(row: Stream, watchers: dict[str, int], now: datetime) -> Stream
         lease_ends_at=row.expires_at if is_owned else None,
         watchers=watchers,
         reported_at=None,
+    )
+    # A report of an earlier lease of the same instance is out of date.
+    if report is None or live is None or not is_owned or live.epoch != row.epoch:
+        return view
+    return _with_report(replace(view, reported_at=report.reported_at), live)
+
+
+def _with_report(view: StreamView, live: StreamLive) -> StreamView:
+    reasons = {
+        pause.reason: pause.reason.replace("_", " ") + (f": {pause.detail}" if pause.detail else "")
+        for pause in live.paused
+    }
+    return replace(
+        view,
+        lag=live.lag_messages,
+        lag_seconds=live.lag_seconds,
+        outstanding=live.outstanding,
+        outstanding_bytes=live.outstanding_bytes,
+        consumed=live.consumed,
+        advanced=live.advanced,
+        rejected=live.rejected,
+        failed=live.failed,
+        restarts=live.restarts,
+        behind=live.behind,
+        paused="; ".join(reasons.values()) or None,
+        paused_reasons=list(reasons),
+        lane_count=live.lane_count,
+        lanes=[
+            LaneView(
+                lane=lane.lane,
+                lag=None,
+                lag_seconds=lane.seconds,
+                outstanding=lane.outstanding,
+                paused=lane.standing or ("full" if lane.is_full else None),
+            )
+            for lane in live.lanes
+        ],
     )
 
 
@@ -78,6 +126,9 @@ async def list_instances(session: AsyncSession) -> list[InstanceView]:
         InstanceView(
             id=row.id,
             kind=row.kind,
+            host=host_and_pid(row.id)[0],
+            pid=host_and_pid(row.id)[1],
+            release=row.release,
             state="gone" if life.is_over else "silent" if life.is_silent else "running",
             started_at=row.started_at,
             heartbeat_at=life.seen_at,

@@ -11,7 +11,12 @@ from typing import Any
 import anyio
 import structlog
 
-from triggerer.abc import BaseEventTrigger, SharedStreamProducer, StreamState, is_acknowledged
+from triggerer.abc import (
+    BaseEventTrigger,
+    SharedStreamProducer,
+    StreamState,
+    is_acknowledged,
+)
 from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.domain.watchers.parked import ParkedStore
 from triggerer.domain.watchers.stream_names import readable_key
@@ -23,6 +28,7 @@ from triggerer.streams.catchup.backlogs.backlogs import Backlogs
 from triggerer.streams.catchup.decision.falling_behind import FallingBehind
 from triggerer.streams.catchup.decision.falling_behind_in_queues import FallingBehindInQueues
 from triggerer.streams.clock import Clock
+from triggerer.streams.delivery.counts import counting
 from triggerer.streams.delivery.deadlines import Deadlines
 from triggerer.streams.delivery.flow import Flow
 from triggerer.streams.delivery.group_state import GroupState
@@ -121,7 +127,8 @@ class Group:
         )
         falling_behind = FallingBehind(self.state, self.subscribers)
         rejected = Rejected(self.state, falling_behind.decide)
-        lanes.decide, lanes.on_failed = rejected.decide, falling_behind.record_redelivery
+        lanes.decide = counting(self.state, rejected.decide)
+        lanes.on_failed = falling_behind.record_redelivery
         self._slow_subscribers = SlowSubscribers(self.state, self.subscribers, pending, sink)
         self._flow = Flow(self.state, self.subscribers, self._slow_subscribers)
         self._pump = Pump(self.state)
@@ -138,6 +145,10 @@ class Group:
     def outstanding(self) -> int:
         """See `GroupState.outstanding`."""
         return self.state.outstanding
+
+    def slow_watchers(self) -> list[str]:
+        """Return the names of the triggers whose queue is full."""
+        return [one.name for one in self._slow_subscribers.full_subscribers()]
 
     # Life
 
@@ -220,7 +231,8 @@ class Group:
             )
             lanes = state.lanes
             rejected = Rejected(state, decisions.decide)
-            lanes.decide, lanes.on_failed = rejected.decide, decisions.record_redelivery
+            lanes.decide = counting(state, rejected.decide)
+            lanes.on_failed = decisions.record_redelivery
             lanes.decided_lanes = state.backlogs.by_lane
 
     def _record_blockers(self) -> None:

@@ -115,6 +115,10 @@ class GroupState:
     """The producer, in ack mode, once the stream is open."""
     staging: Stages | None = None
     """The staging, if the producer's state is stored with the events."""
+    rejected: int = 0
+    """Messages that a watcher rejected and none failed."""
+    failed: int = 0
+    """Messages that the broker was told to deliver again."""
     is_stopping: bool = False
     """Whether no message is pulled any longer: the service stops, or the group was closed."""
     is_ending: bool = False

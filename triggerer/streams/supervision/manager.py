@@ -75,6 +75,11 @@ class Manager:
         """The streams that have members, by key. Read only."""
         return self._streams
 
+    @property
+    def streams_by_id(self) -> dict[str, SharedStream]:
+        """The streams that have members, by the digest of their key. Read only."""
+        return self._by_id
+
     def add(self, specs: Iterable[TriggerSpec]) -> list[Member]:
         """Host these triggers, in the given order.
 

@@ -14,6 +14,7 @@ from triggerer.domain.watchers.stream_names import readable_key
 from triggerer.errors import GroupEnded
 from triggerer.streams.catchup.processing.catch_up_tasks import CatchUpTasks
 from triggerer.streams.context import RuntimeContext
+from triggerer.streams.delivery.counts import StreamCounts
 from triggerer.streams.delivery.group import Group
 from triggerer.streams.delivery.pending_limit import PendingLimit
 from triggerer.streams.supervision.member import Member
@@ -36,6 +37,7 @@ class SharedStream:
         self.key = key
         self.members: dict[Member, None] = {}
         self.group: Group | None = None
+        self.counts = StreamCounts()
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
         """Set when its last producer is closed and none of its tasks runs."""
@@ -59,6 +61,11 @@ class SharedStream:
         """The readable name of the key."""
         named = (member.stream_name for member in self.members if member.stream_name)
         return next(named, "") or readable_key(self.key)
+
+    @property
+    def last_error(self) -> str:
+        """The error of the last restart; empty once the stream has lasted since."""
+        return self._warned_of
 
     # Membership
 
@@ -145,6 +152,7 @@ class SharedStream:
         """Warn of a new error at once, and of a repeated one at growing intervals."""
         is_news = error != self._warned_of or is_worth_a_line(self._backoff.failures)
         self._warned_of, self._is_restarting = error, True
+        self.counts.restarts += 1
         log = _log.warning if is_news else _log.debug
         log("shared stream restarts", stream=self.name, delay_s=round(delay, 2), error=error)
 
@@ -207,6 +215,7 @@ class SharedStream:
         try:
             return await self._serve_all(group)
         finally:
+            self.counts.add(group.state)
             group.clear()
 
     async def _serve_all(self, group: Group) -> GroupEnded | None:

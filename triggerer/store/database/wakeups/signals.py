@@ -42,6 +42,8 @@ class Signal(StrEnum):
     """Callbacks wait for an executor after the end of runs (DAG ids)."""
     DAGS_CHANGED = "dags_changed"
     """DAGs were parsed, paused or unpaused (DAG ids)."""
+    REPORTS_WANTED = "reports_wanted"
+    """Somebody looks at the live state of streams (no subjects)."""
     STREAMS_CHANGED = "streams_changed"
     """Triggers, watchers or streams changed (stream digests)."""
 

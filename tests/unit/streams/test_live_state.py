@@ -1,0 +1,114 @@
+"""The live state of streams: how full they are, how far behind, and why they wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import anyio
+
+from tests.unit.streams.scene import Scene, Sink, context
+from triggerer.domain.live_state import StreamLive, stream_from_json
+from triggerer.streams import Manager, Member, RuntimeSettings
+from triggerer.streams.supervision.live_state import read_streams
+
+
+@asynccontextmanager
+async def hosted(
+    scene: Scene, sink: Sink, *names: str, **others: Any
+) -> AsyncIterator[tuple[Manager, list[Member]]]:
+    """Host watchers of these names on one stream with the id `digest`."""
+    specs = [replace(spec, stream_id="digest") for spec in scene.specs(*names)]
+    async with Manager(context(sink, **others)) as manager:
+        yield manager, manager.add(specs)
+
+
+def live(manager: Manager, **options: Any) -> StreamLive:
+    (found,) = read_streams(manager, **options)
+    # A report is JSON, and reads back as it was.
+    assert stream_from_json(json.loads(json.dumps(asdict(found)))) == found
+    return found
+
+
+async def test_messages_are_consumed_outstanding_and_then_advanced(scene: Scene) -> None:
+    sink = Sink()
+    scene.gates["one", "b"] = anyio.Event()
+    async with hosted(scene, sink, "one") as (manager, _):
+        scene.publish("a")
+        scene.publish("b", "c", lane="other")
+        await sink.until(lambda: ("one", "b") in scene.opened)
+        await sink.until(lambda: live(manager).advanced == 1)
+        seen = live(manager)
+        assert (seen.stream_id, seen.epoch, seen.triggers) == ("digest", 1, 1)
+        assert (seen.consumed, seen.advanced, seen.outstanding) == (3, 1, 2)
+        assert seen.lag_seconds is not None
+        assert seen.lag_seconds >= 0
+        (lane,) = seen.lanes
+        assert (lane.lane, lane.outstanding, seen.lane_count) == ('"other"', 2, 1)
+        scene.gates["one", "b"].set()
+        await sink.until(lambda: live(manager).advanced == 3)
+        seen = live(manager)
+        assert (seen.outstanding, seen.lag_seconds, seen.lane_count) == (0, 0.0, 0)
+        assert not seen.lanes
+
+
+async def test_rejected_and_failed_messages_are_counted_once_and_restarts_keep_the_counts(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.has_dead_letters = True
+    scene.rejects = lambda event: event == "bad"
+    async with hosted(scene, sink, "one") as (manager, _):
+        scene.publish("a", "bad", "b")
+        await sink.until(lambda: live(manager).advanced == 3)
+        assert live(manager).rejected == 1
+        scene.is_breaking = True
+        scene.publish("c")
+        await sink.until(lambda: live(manager).restarts == 1)
+        scene.is_breaking = False
+        await sink.until(lambda: sink.derived(1) == ["a", "b", "c"])
+        await sink.until(lambda: live(manager).outstanding == 0)
+        seen = live(manager)
+        assert seen.rejected == 1
+        # The message of the broken advance was consumed twice.
+        assert seen.consumed == seen.advanced + 1 == 5
+
+
+async def test_a_stream_that_is_full_says_so_and_shows_its_worst_lanes_only(scene: Scene) -> None:
+    sink = Sink()
+    for number in range(6):
+        scene.gates["one", number] = anyio.Event()
+    settings = RuntimeSettings(max_outstanding=6, max_outstanding_per_lane=3)
+    async with hosted(scene, sink, "one", settings=settings) as (manager, _):
+        for number in range(6):
+            scene.publish(number, lane=max(number - 2, 0))
+        await sink.until(lambda: live(manager).outstanding == 6)
+        seen = live(manager, most_lanes=2)
+        assert {"stream_full", "lane_full"} <= {pause.reason for pause in seen.paused}
+        assert (seen.lane_count, len(seen.lanes)) == (4, 2)
+        assert seen.lanes[0].is_full
+        assert seen.lanes[0].lane == "0"
+        for gate in scene.gates.values():
+            gate.set()
+        await sink.until(lambda: live(manager).advanced == 6)
+        assert not live(manager).paused
+
+
+async def test_a_watcher_that_fell_behind_and_a_standing_lane_are_shown(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "poison"
+    async with hosted(scene, sink, "sick", "well") as (manager, members):
+        scene.publish("poison")
+        await sink.until(lambda: bool(members[0].catching_up))
+        assert live(manager).behind == 1
+        group = manager.streams_by_id["digest"].group
+        assert group is not None
+        group.state.standing["x", 1] = "there is no dead-letter topic"
+        seen = live(manager)
+        assert seen.lanes[0].standing == "there is no dead-letter topic"
+        assert ("standing", '["x",1]: there is no dead-letter topic') in [
+            (pause.reason, pause.detail) for pause in seen.paused
+        ]

@@ -1,0 +1,83 @@
+"""The live state of streams, which only the memory of their owner holds: how full, how far behind, and why paused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLive:
+    """A lane with outstanding messages, or one that stands."""
+
+    lane: str
+    """The lane as JSON."""
+    outstanding: int
+    outstanding_bytes: int
+    """0 if the producer tells no sizes."""
+    seconds: float | None
+    """How long its oldest message has been outstanding."""
+    standing: str | None
+    """Why the producer holds the lane, or None."""
+    is_full: bool
+    """True if the lane has reached a bound and waits for room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A reason why a stream, or a part of it, pulls nothing for now."""
+
+    reason: str
+    """`stream_full`, `lane_full`, `slow_watcher`, `parked_bound`, `standing`, `restarting` or `stopping`."""
+    detail: str | None
+    """The watchers, lanes or the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLive:
+    """One stream, as its owner sees it."""
+
+    stream_id: str
+    """The digest of the stream key."""
+    stream: str
+    """The readable stream key."""
+    system: str
+    """The broker or source: the first word of the stream's readable name, such as kafka."""
+    epoch: int
+    """The epoch of the owner's lease."""
+    consumed: int
+    """Messages since this owner has the stream."""
+    advanced: int
+    """Messages of them up to which the broker's position has moved, or that the broker was told to deliver again."""
+    rejected: int
+    """Messages that a watcher rejected and none failed."""
+    failed: int
+    """Messages that the broker was told to deliver again."""
+    restarts: int
+    """How often the stream has failed and was opened again."""
+    outstanding: int
+    outstanding_bytes: int
+    lag_messages: int | None
+    """Messages at the broker and in memory that are not advanced. None: the producer cannot tell."""
+    lag_seconds: float | None
+    """The age of the oldest message that is not advanced. 0: there is none here. None: unknown."""
+    behind: int
+    """Watchers that have fallen behind."""
+    failing: int
+    """Watchers' triggers that have failed and wait for their restart."""
+    triggers: int
+    paused: Sequence[Pause]
+    lane_count: int
+    """Lanes with outstanding messages, and standing lanes."""
+    lanes: Sequence[LaneLive]
+    """The worst lanes first: standing, then full, then the oldest."""
+
+
+def stream_from_json(value: Mapping[str, Any]) -> StreamLive:
+    """Return a stream from the JSON of a report. Keys of a later release are ignored."""
+    known = {name: value.get(name) for name in StreamLive.__dataclass_fields__}
+    known["paused"] = [Pause(one["reason"], one.get("detail")) for one in value["paused"]]
+    names = LaneLive.__dataclass_fields__
+    known["lanes"] = [LaneLive(**{name: one.get(name) for name in names}) for one in value["lanes"]]
+    return StreamLive(**known)

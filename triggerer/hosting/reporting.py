@@ -1,0 +1,65 @@
+"""Reports the live state of this instance's streams to the store: every 5 s while somebody looks, else every 30 s.
+
+A report is best effort. It is written outside every other transaction, and left out while the store is slow or away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskStatus
+
+from triggerer.domain.live_state import StreamLive
+from triggerer.errors import StoreError
+from triggerer.store.database.transactions import Database
+from triggerer.store.database.wakeups.signals import Signal
+from triggerer.store.streams.reports import write_report
+
+_log = structlog.get_logger(__name__)
+
+OFTEN: Final = timedelta(seconds=5)
+SELDOM: Final = timedelta(seconds=30)
+_PATIENCE: Final = timedelta(seconds=2)
+"""A slower store has more important things to do than to take a report."""
+
+
+class Reporter:
+    """Writes the reports of one instance.
+
+    Args:
+        read: Returns the live state. Called from a thread.
+    """
+
+    def __init__(
+        self, database: Database, instance_id: str, read: Callable[[], Sequence[StreamLive]]
+    ) -> None:
+        self._database = database
+        self._instance_id = instance_id
+        self._read = read
+        self._is_looked_at = False
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Report until cancelled."""
+        with self._database.wakeups.subscribe(Signal.REPORTS_WANTED) as wanted:
+            task_status.started()
+            while True:
+                await self.report()
+                await wanted.wait(OFTEN if self._is_looked_at else SELDOM)
+
+    async def report(self) -> None:
+        """Write one report, or none if the store does not take it in time."""
+        streams = await to_thread.run_sync(self._read)
+        try:
+            with anyio.move_on_after(_PATIENCE.total_seconds()) as scope:
+                async with self._database.transaction(commit_timeout=_PATIENCE) as session:
+                    self._is_looked_at = await write_report(session, self._instance_id, streams)
+        except StoreError as error:
+            # The next report has newer numbers. An absent database has its own log lines.
+            _log.debug("a report was left out", error=str(error))
+        if scope.cancelled_caught:
+            _log.debug("a report was left out", after_s=_PATIENCE.total_seconds())

@@ -1,0 +1,61 @@
+"""Tells whether each part of the service is alive, by its heartbeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from triggerer.errors import StoreError
+from triggerer.store.database.transactions import Database
+from triggerer.store.listing.views import InstanceView
+from triggerer.store.streams.listing import list_instances
+
+EXPECTED: Final = ("triggerer", "scheduler", "dag-processor", "executor")
+"""The parts without which the service does not work. The API is reported if it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartHealth:
+    """One part of the service."""
+
+    kind: str
+    is_healthy: bool
+    running: int
+    """Instances with a heartbeat in time."""
+    heartbeat_at: datetime | None
+    """The latest heartbeat of an instance. None: there is no instance."""
+    instances: list[InstanceView]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of the whole service."""
+
+    is_healthy: bool
+    database: str | None
+    """What is wrong with the database. None: it answers."""
+    parts: list[PartHealth]
+
+
+async def read_health(database: Database) -> Health:
+    """Return the health of each part. A database that does not answer is an answer, too."""
+    try:
+        async with database.reading() as session:
+            instances = await list_instances(session)
+    except StoreError as error:
+        return Health(is_healthy=False, database=error.message, parts=[])
+    kinds = sorted({*EXPECTED, *(one.kind for one in instances)})
+    parts = [_part(kind, [one for one in instances if one.kind == kind]) for kind in kinds]
+    return Health(all(one.is_healthy for one in parts), None, parts)
+
+
+def _part(kind: str, instances: list[InstanceView]) -> PartHealth:
+    running = [one for one in instances if one.state == "running"]
+    return PartHealth(
+        kind=kind,
+        is_healthy=bool(running),
+        running=len(running),
+        heartbeat_at=max((one.heartbeat_at for one in instances if one.heartbeat_at), default=None),
+        instances=instances,
+    )

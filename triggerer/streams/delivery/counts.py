@@ -1,0 +1,42 @@
+"""Counts what becomes of a stream's messages, across its groups. An ordinary message costs nothing here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triggerer.abc import AdvanceOutcome
+from triggerer.streams.delivery.group_state import GroupState
+from triggerer.streams.delivery.lanes import Decide, Entry
+
+
+@dataclass(slots=True)
+class StreamCounts:
+    """The messages of the groups that have ended, and the restarts."""
+
+    consumed: int = 0
+    advanced: int = 0
+    rejected: int = 0
+    failed: int = 0
+    restarts: int = 0
+
+    def add(self, state: GroupState) -> None:
+        """Add the numbers of a group that ends."""
+        self.consumed += state.ledger.head
+        self.advanced += state.ledger.head - state.outstanding
+        self.rejected += state.rejected
+        self.failed += state.failed
+
+
+def counting(state: GroupState, decide: Decide) -> Decide:
+    """Return `decide` that counts its decisions. It is called for failed and rejected messages."""
+
+    def decide_and_count(entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+        decided = decide(entry, outcome)
+        if decided is not None:
+            if decided.failed:
+                state.failed += 1
+            elif decided.rejected:
+                state.rejected += 1
+        return decided
+
+    return decide_and_count

@@ -1,0 +1,193 @@
+"""Reads the live state of streams, for reports and metrics.
+
+Any thread may call this: each container is copied in one step, and a number that changes meanwhile is as true as one
+that was read a moment before. Nothing is locked, and a message costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from heapq import nsmallest
+from typing import Any, Final
+
+from triggerer.domain.live_state import LaneLive, Pause, StreamLive
+from triggerer.domain.watchers.lane_positions import encode_lane
+from triggerer.observability.redaction import redact_text
+from triggerer.streams.delivery.group import Group
+from triggerer.streams.delivery.lanes import Lane
+from triggerer.streams.supervision.manager import Manager
+from triggerer.streams.supervision.member import Member, MemberState
+from triggerer.streams.supervision.stream import SharedStream
+
+MOST_LANES: Final = 256
+_MOST_NAMED: Final = 5
+
+
+def read_streams(manager: Manager, *, most_lanes: int = MOST_LANES) -> list[StreamLive]:
+    """Return the live state of the streams that have an owner here, by readable name.
+
+    Args:
+        most_lanes: The lanes to describe of each stream. The sums cover all.
+    """
+    found = [
+        _read(stream_id, stream, most_lanes)
+        for stream_id, stream in list(manager.streams_by_id.items())
+    ]
+    return sorted(found, key=lambda one: one.stream)
+
+
+def _read(stream_id: str, stream: SharedStream, most_lanes: int) -> StreamLive:
+    members = list(stream.members)
+    group = stream.group
+    name = redact_text(stream.name)
+    counts = stream.counts
+    consumed, advanced, rejected, failed = (
+        counts.consumed,
+        counts.advanced,
+        counts.rejected,
+        counts.failed,
+    )
+    outstanding = outstanding_bytes = lane_count = 0
+    lanes: list[LaneLive] = []
+    lag_messages, lag_seconds = None, None
+    if group is not None:
+        state = group.state
+        outstanding, outstanding_bytes = group.outstanding, state.lanes.outstanding_bytes
+        consumed += state.ledger.head
+        advanced += max(state.ledger.head - outstanding, 0)
+        rejected += state.rejected
+        failed += state.failed
+        busy = [lane for lane in _lanes(group) if lane.outstanding or lane.key in state.standing]
+        lane_count = len({lane.key for lane in busy} | set(state.standing))
+        lanes = _worst(group, busy, most_lanes)
+        lag_seconds = _lag_seconds(group, busy) if outstanding else 0.0
+        lag_messages = _lag_messages(group, outstanding)
+    fences = [fence for one in members if (fence := one.source.fence) is not None]
+    return StreamLive(
+        stream_id=stream_id,
+        stream=name,
+        system=name.split(" ", 1)[0],
+        epoch=max((fence.epoch for fence in fences), default=0),
+        consumed=consumed,
+        advanced=advanced,
+        rejected=rejected,
+        failed=failed,
+        restarts=counts.restarts,
+        outstanding=outstanding,
+        outstanding_bytes=outstanding_bytes,
+        lag_messages=lag_messages,
+        lag_seconds=lag_seconds,
+        behind=sum(len(one.catching_up) for one in members),
+        failing=sum(one.state is MemberState.FAILING for one in members),
+        triggers=len(members),
+        paused=list(_pauses(stream, group, members)),
+        lane_count=lane_count,
+        lanes=lanes,
+    )
+
+
+def _lanes(group: Group) -> list[Lane]:
+    while True:
+        try:
+            return list(group.state.lanes)
+        except RuntimeError:
+            # Another thread added a lane, because the garbage collector ran during the copy.
+            continue
+
+
+def _worst(group: Group, busy: list[Lane], most: int) -> list[LaneLive]:
+    state = group.state
+    standing = dict(state.standing)
+    now = state.clock.monotonic()
+    views = [
+        LaneLive(
+            lane=_lane_name(lane.key),
+            outstanding=lane.outstanding,
+            outstanding_bytes=lane.outstanding_bytes,
+            seconds=None if (head := lane.head) is None else round(now - head.broadcast_at, 3),
+            standing=standing.pop(lane.key, None),
+            is_full=lane.key in state.lanes.full,
+        )
+        for lane in busy
+    ]
+    views += [
+        LaneLive(_lane_name(lane), 0, 0, None, why, is_full=False) for lane, why in standing.items()
+    ]
+    return nsmallest(
+        most, views, key=lambda one: (one.standing is None, not one.is_full, -(one.seconds or 0.0))
+    )
+
+
+def _lane_name(lane: Hashable) -> str:
+    return encode_lane(lane) or str(lane)
+
+
+def _lag_messages(group: Group, outstanding: int) -> int | None:
+    producer = group.state.producer
+    if producer is None:
+        return None
+    try:
+        waiting = producer.get_waiting()
+    except Exception:
+        return None
+    return None if waiting is None else waiting + outstanding
+
+
+def _lag_seconds(group: Group, busy: list[Lane]) -> float | None:
+    """Return the age of the oldest outstanding message: since it was published, or else since it was broadcast."""
+    state = group.state
+    heads = [head for lane in busy if (head := lane.head) is not None]
+    if not heads:
+        return 0.0
+    oldest = min(heads, key=lambda one: one.seq)
+    seconds = state.clock.monotonic() - oldest.broadcast_at
+    published_at = _published_at(group, oldest.seq, oldest.payload)
+    if published_at is not None:
+        seconds = max(seconds, (state.now() - published_at).total_seconds())
+    return round(seconds, 3)
+
+
+def _published_at(group: Group, seq: int, payload: Any) -> datetime | None:
+    """Return when a message was published, if its event or its payload says so."""
+    ledger = group.state.ledger
+    events, base = list(ledger.events[:1]), ledger.base
+    for one in (payload, events[0] if events and base == seq else None):
+        at = getattr(one, "published_at", None)
+        if (
+            isinstance(at, datetime)
+            and at.tzinfo is not None
+            and at < datetime.now(UTC) + timedelta(days=1)
+        ):
+            return at
+    return None
+
+
+def _pauses(
+    stream: SharedStream, group: Group | None, members: Sequence[Member]
+) -> Iterator[Pause]:
+    """Yield why the stream, or one of its lanes, pulls nothing."""
+    if group is None:
+        yield Pause("restarting", redact_text(stream.last_error) or None)
+        return
+    state, settings = group.state, group.state.settings
+    if state.is_stopping or state.is_closed:
+        yield Pause("stopping", None)
+    if (
+        state.lanes.outstanding >= settings.max_outstanding
+        or state.lanes.outstanding_bytes >= settings.max_outstanding_bytes
+    ):
+        yield Pause("stream_full", None)
+    if full := list(state.lanes.full):
+        yield Pause("lane_full", _named([_lane_name(lane) for lane in full]))
+    if state.is_poll_waiting and (slow := group.slow_watchers()):
+        yield Pause("slow_watcher", _named(slow))
+    if state.blocked_by:
+        yield Pause("parked_bound", next((m.blocked_by for m in members if m.blocked_by), None))
+    for lane, why in list(state.standing.items())[:_MOST_NAMED]:
+        yield Pause("standing", f"{_lane_name(lane)}: {why}")
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
