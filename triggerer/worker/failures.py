@@ -11,6 +11,7 @@ from triggerer.domain.storable import storable_text
 from triggerer.observability.redaction import hide_known, redact_text
 from triggerer.plugins import DagsFolder
 from triggerer.processes.signals import signal_name
+from triggerer.worker.spark.explanations import without_stacktrace
 
 _LONGEST: Final = 6000
 
@@ -34,7 +35,7 @@ def explain(error: BaseException, dags_folder: Path) -> str:
         text = "".join(summary.format()).strip()
     except Exception as other:  # noqa: BLE001  (an exception may have anything for its text, its line or its notes)
         text = f"{type(error).__name__} (it cannot be shown: {type(other).__name__})"
-    return storable(text)
+    return storable(without_stacktrace(text))
 
 
 def _trim(summary: traceback.TracebackException, folder: str) -> None:

@@ -28,6 +28,7 @@ from triggerer.worker.failures import (
 )
 from triggerer.worker.outlets import OutletEvents
 from triggerer.worker.protocol import TaskStart
+from triggerer.worker.spark.explanations import explain_spark
 
 logger = logging.getLogger("triggerer.run")
 
@@ -138,7 +139,9 @@ class TaskRunner:
     def _explain(self, error: BaseException) -> str:
         if isinstance(error, SystemExit):
             return f"the task called sys.exit({error.code!r})"
-        return explain(error, self._dags_folder)
+        text = explain(error, self._dags_folder)
+        sentence = explain_spark(error)
+        return text if sentence is None else storable(f"{sentence}.\n\n{text}")
 
 
 def skipped(
