@@ -10,8 +10,8 @@ from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row, Script, perform, single_step
 from triggerer.store.database.transactions import Database
-from triggerer.store.runs.attempts import begin_run
-from triggerer.store.runs.claims import claim_runs
+from triggerer.store.runs.attempts.claims import claim_runs
+from triggerer.store.runs.attempts.steps import begin_run
 from triggerer.store.runs.listing import list_runs
 from triggerer.store.runs.orphans import MAX_ATTEMPTS, recover_orphans
 from triggerer.store.runs.transitions import (

@@ -12,7 +12,7 @@ from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.script import Script, perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
-from triggerer.store.runs.claims import claim_runs
+from triggerer.store.runs.attempts.claims import claim_runs
 from triggerer.store.runs.held import (
     any_file_is_broken,
     hold_attempt,

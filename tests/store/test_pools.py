@@ -15,7 +15,7 @@ from triggerer.scheduler.explaining import why_not
 from triggerer.store.dags.candidates import create_manual_run
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
-from triggerer.store.runs.claims import claim_runs, claimed_runs
+from triggerer.store.runs.attempts.claims import claim_runs, claimed_runs
 from triggerer.store.runs.pooled_claims import any_run_may_use_pools, claim_with_pools
 
 

@@ -22,7 +22,7 @@ from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.listening import listen
 from triggerer.store.database.wakeups.signals import Signal
-from triggerer.store.runs.claims import claim_runs, claimed_runs
+from triggerer.store.runs.attempts.claims import claim_runs, claimed_runs
 from triggerer.store.runs.new_run import CreateRun, EventSelection
 from triggerer.store.runs.new_runs import CreateRuns, PlannedDag, PlannedRun
 from triggerer.store.runs.results import AttemptUpdate, SaveResults, run_claims

@@ -66,7 +66,10 @@ COMMANDS: Final = {
         "triggerer.cli.why:why_not",
         "Show what a DAG waits for, and what holds its runs back.",
     ),
-    "runs": ("triggerer.cli.runs.commands:app", "Runs: list, show, logs, cancel, retry, clear."),
+    "runs": (
+        "triggerer.cli.runs.commands:app",
+        "Runs: list, show, logs, cancel, retry, clear, resolve.",
+    ),
     "watchers": (
         "triggerer.cli.watchers.commands:app",
         "Watchers: list, show, replay, and their parked messages (parked).",

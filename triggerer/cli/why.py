@@ -50,6 +50,8 @@ def why(
         [
             ("run", f"{run.dag_id} {run.run_id}"),
             ("because", _because(found)),
+            ("waiting for", run.waiting_for),
+            ("waiting since", run.waiting_since if run.waiting_for else None),
             ("partition key", run.partition_key),
             ("logical date", run.logical_date),
             ("data interval", _interval(run.data_interval_start, run.data_interval_end)),

@@ -12,7 +12,7 @@ from triggerer.store.database.script import Row, Script, Step, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal, announce
 from triggerer.store.runs import transitions as queries
-from triggerer.store.runs.claims import claim_runs, claimed_runs
+from triggerer.store.runs.attempts.claims import claim_runs, claimed_runs
 from triggerer.store.runs.held import any_file_is_broken, hold_broken, release_due
 from triggerer.store.runs.orphans import recover_orphans
 from triggerer.store.runs.pooled_claims import (

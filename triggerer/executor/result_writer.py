@@ -27,7 +27,7 @@ from triggerer.store.database.group_commit import GroupCommit
 from triggerer.store.database.script import Row, Step, perform, single_step
 from triggerer.store.database.transactions import Database
 from triggerer.store.database.wakeups.signals import Signal
-from triggerer.store.runs.attempts import (
+from triggerer.store.runs.attempts.steps import (
     begin_run,
     save_launches,
     settle_attempts,

@@ -11,7 +11,7 @@ from triggerer.domain.attempts import RunEnd
 from triggerer.domain.runs import RunState
 from triggerer.store.database.script import Step
 from triggerer.store.database.transactions import Database
-from triggerer.store.runs.attempts import block_attempt
+from triggerer.store.runs.attempts.steps import block_attempt
 from triggerer.store.runs.held import hold_attempt
 from triggerer.store.runs.results import AttemptUpdate
 

@@ -28,6 +28,9 @@ class WhyView:
     """The events that the run took, oldest first."""
     streams: dict[str, str]
     """Watcher (`asset/name`) to the upstream that it reads now."""
+    waiting_for: str | None = None
+    """Why the run does not proceed now. None: it proceeds, or has ended."""
+    waiting_since: datetime | None = None
 
 
 def view_of_why(found: Why) -> WhyView:
@@ -45,4 +48,6 @@ def view_of_why(found: Why) -> WhyView:
         expression=found.expression,
         events=found.events,
         streams=found.streams,
+        waiting_for=run.waiting_for,
+        waiting_since=run.waiting_since,
     )

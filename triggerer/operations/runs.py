@@ -1,4 +1,4 @@
-"""The operations on single runs: cancel, retry and clear."""
+"""The operations on single runs: cancel, retry, clear and resolve."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from triggerer.nearest import hint
 from triggerer.operations.audit import Action, record
 from triggerer.store.dags.listing import list_dags
 from triggerer.store.database.wakeups.signals import Signal, announce
+from triggerer.store.runs.attempts.resolving import resolve_as_lost
 from triggerer.store.runs.listing import find_run, newest_run_id
 from triggerer.store.runs.repeat import LockedRun, lock_run, queue_again
 from triggerer.store.runs.transitions import request_cancel
@@ -81,6 +82,36 @@ async def retry_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: st
     kept = {task_id: state for task_id, state in run.tasks.items() if state in done}
     await _queue(session, dag_id, run, Repeat(kept, run.repeat.cleared, run.attempt))
     await _record(session, actor, Action.RUN_RETRY, f"{dag_id} {run_id}", run)
+
+
+async def resolve_run(session: AsyncSession, actor: Actor, dag_id: str, run_id: str) -> list[int]:
+    """Take a person's word that the former attempts of a run are gone, so that the run need not wait for them.
+
+    Returns:
+        The numbers of the attempts that are lost now.
+    Raises:
+        UnknownRun: There is no such run.
+        MoveRefused: No former attempt may still work.
+    """
+    resolved = await resolve_as_lost(session, dag_id, run_id)
+    if resolved is None:
+        raise UnknownRun(dag_id, run_id)
+    if not resolved.attempts:
+        raise MoveRefused(
+            f"no attempt of the run {run_id!r} is unknown",
+            hint=f"triggerer runs show {dag_id} {run_id} lists its attempts",
+        )
+    if resolved.state is RunState.QUEUED:
+        announce(session, Signal.RUNS_QUEUED, dag_id)
+    await record(
+        session,
+        actor,
+        Action.RUN_RESOLVE,
+        f"{dag_id} {run_id}",
+        before={"attempts": resolved.attempts, "state": "unknown"},
+        after={"attempts": resolved.attempts, "state": "lost"},
+    )
+    return resolved.attempts
 
 
 async def clear_run(

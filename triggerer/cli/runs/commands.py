@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, chosen_run, find
+from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, chosen_run
 from triggerer.cli.runs.logs import logs
 from triggerer.cli.runs.repeat import clear, retry
+from triggerer.cli.runs.resolve import resolve
+from triggerer.cli.runs.show import show, state_of
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.one_line import one_line
-from triggerer.cli.terminal.output import check_state, elapsed, print_fields, print_json, text
-from triggerer.cli.terminal.session import read, read_list, this_user, write
-from triggerer.cli.terminal.tables import Column, Kind, print_list, print_table
+from triggerer.cli.terminal.output import check_state, elapsed, print_json
+from triggerer.cli.terminal.session import read_list, this_user, write
+from triggerer.cli.terminal.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.store.listing.views import RunView, TaskRunView
+    from triggerer.store.listing.views import RunView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -62,7 +64,7 @@ def list_(
         lambda row: (
             row.dag_id,
             row.run_id,
-            _state(row),
+            state_of(row),
             row.queued_at,
             elapsed(row.started_at, row.ended_at),
             one_line(row.error),
@@ -75,77 +77,7 @@ def list_(
     )
 
 
-@app.command()
-def show(
-    dag_id: DagId,
-    run_id: RunId = None,
-    last: Last = False,
-    json: options.Json = False,
-    config: options.Config = None,
-) -> None:
-    """Show one run: its times, tasks, events and error."""
-    check_choice(run_id, last)
-
-    async def ask(session: AsyncSession) -> tuple[RunView, list[TaskRunView]]:
-        from triggerer.store.runs.listing import list_task_runs
-
-        found = await find(session, dag_id, run_id, with_events=True)
-        return found, await list_task_runs(session, found.dag_id, found.run_id)
-
-    row, tasks = read(config, ask)
-    if json:
-        from dataclasses import asdict
-
-        print_json(asdict(row) | {"tasks": tasks})
-        return
-    print_fields(
-        [
-            ("dag_id", row.dag_id),
-            ("run_id", row.run_id),
-            ("partition key", row.partition_key),
-            ("type", row.run_type),
-            ("state", _state(row)),
-            ("waiting for", row.waiting_for),
-            ("waiting since", row.waiting_since),
-            ("queued at", row.queued_at),
-            ("started at", row.started_at),
-            ("ended at", row.ended_at),
-            ("took", elapsed(row.started_at, row.ended_at)),
-            ("attempt", row.attempt),
-            ("executor", row.executor),
-            ("params", row.params or None),
-            ("events", len(row.asset_event_ids)),
-            ("exit code", row.exit_code),
-            ("log", row.log_path),
-            ("error", row.error),
-        ]
-    )
-    if tasks:
-        typer.echo()
-        print_table(
-            (
-                "task",
-                "state",
-                Column("try", Kind.MINOR),
-                Column("started at", Kind.MINOR),
-                Column("took", Kind.MINOR),
-                Column("error", Kind.TEXT),
-            ),
-            (
-                (
-                    task.task_id,
-                    task.state,
-                    task.try_number,
-                    text(task.started_at),
-                    elapsed(task.started_at, task.ended_at),
-                    one_line(task.error),
-                )
-                for task in tasks
-            ),
-            empty="",
-        )
-
-
+app.command()(show)
 app.command()(logs)
 
 
@@ -177,8 +109,4 @@ def cancel(
 
 app.command()(retry)
 app.command()(clear)
-
-
-def _state(row: RunView) -> str:
-    # A queued run always waits, so the word would say nothing.
-    return f"{row.state} (waiting)" if row.waiting_for and row.state == "running" else row.state
+app.command()(resolve)

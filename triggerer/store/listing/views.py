@@ -150,6 +150,45 @@ class TaskRunView:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchView:
+    """Something that an attempt started outside its process."""
+
+    tag: str
+    launcher: str
+    task_id: str | None
+    """None: it serves the whole attempt."""
+    place: str | None
+    external_id: str | None
+    """Its id in its place, such as the id of an application."""
+    link: str | None
+    state: str
+    reason: str | None
+    seen_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One attempt of a run."""
+
+    number: int
+    """Two attempts have the same number if the first one did not count."""
+    epoch: int
+    state: str
+    executor: str
+    tag: str
+    reason: str | None
+    claimed_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    application_id: str | None
+    """The id of the first launch that has one."""
+    link: str | None
+    """The address of a page about that launch."""
+    launches: list[LaunchView]
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
     """A run. `asset_event_ids` is empty unless it was requested."""
 

@@ -5,8 +5,7 @@ A held run stays queued, counts for `max_active_runs`, and no executor claims it
 - The DAG processor could not load the file (`dag_file.is_broken`). The run is held until the file loads.
 - Only a worker could not load the file, for instance because its machine lacks a package. The run is held for a while.
   It is tried again after that, or once the DAG processor has read the file again.
-- A former attempt may still work, see `triggerer.store.runs.attempts.block_attempt`. The run is tried again after a
-  while.
+- A former attempt may still work, see `triggerer.store.runs.attempts`. The run is tried again after a while.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.attempts import RunOrder
 from triggerer.store.database.script import Script
 from triggerer.store.database.statement import Statement
+from triggerer.store.database.two_statements import TwoStatements
 from triggerer.store.runs.state_conditions import QUEUED
-from triggerer.store.runs.two_statements import TwoStatements
 from triggerer.store.schema.models import Dag, DagFile, DagRun, RunLaunch
 from triggerer.store.schema.models.dags import NEVER
 

@@ -16,7 +16,7 @@ from triggerer.domain.attempts import Repeat
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.database.script import Script, perform
 from triggerer.store.database.transactions import database_now
-from triggerer.store.runs.attempts import leave_attempts
+from triggerer.store.runs.attempts.steps import leave_attempts
 from triggerer.store.runs.callbacks import mark_due
 from triggerer.store.runs.state_conditions import RUNNING
 from triggerer.store.schema.models import DagRun, Instance, TaskRun

@@ -14,7 +14,7 @@ from triggerer.domain.pools import QueuedRun, choose, pools_in
 from triggerer.store.database.clock import Now
 from triggerer.store.database.script import Row, Script
 from triggerer.store.database.statement import Statement
-from triggerer.store.runs.claims import claim_these
+from triggerer.store.runs.attempts.claims import claim_these
 from triggerer.store.runs.state_conditions import ACTIVE
 from triggerer.store.schema.models import Dag, DagRun
 

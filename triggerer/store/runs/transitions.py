@@ -18,8 +18,8 @@ from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.database.script import perform
 from triggerer.store.database.statement import BoundStatement, Statement
-from triggerer.store.runs.attempts import leave_attempts
-from triggerer.store.runs.claims import needs_spark
+from triggerer.store.runs.attempts.claims import needs_spark
+from triggerer.store.runs.attempts.steps import leave_attempts
 from triggerer.store.runs.results import RunClaim
 from triggerer.store.runs.state_conditions import QUEUED, RUNNING
 from triggerer.store.schema.models import Dag, DagRun, RunAttempt, TaskRun

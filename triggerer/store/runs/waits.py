@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.filters import some_of
 from triggerer.store.runs.state_conditions import QUEUED
-from triggerer.store.schema.models import Dag, DagFile, DagRun, Instance
+from triggerer.store.schema.models import Dag, DagFile, DagRun, Instance, RunLaunch
 from triggerer.store.schema.models.dags import NEVER
 from triggerer.store.streams.liveness import GONE, Liveness, known_instances
 
@@ -37,11 +37,12 @@ async def waits_of(session: AsyncSession, rows: Sequence[DagRun]) -> dict[int, R
     queued = [row for row in active if row.state == RunState.QUEUED]
     broken = await broken_files(session, {row.dag_id for row in queued})
     worker = await awaited_worker(session) if queued else ""
+    blocked = await _blocked(session, [row.id for row in queued if row.held_until is not None])
     alive = await known_instances(session)
     found = {}
     for row in active:
         wait = (
-            _of_queued(row, broken, worker)
+            _of_queued(row, broken, blocked, worker)
             if row.state == RunState.QUEUED
             else _of_running(row, alive.get(row.executor or "", GONE))
         )
@@ -70,7 +71,10 @@ async def unloaded_files(session: AsyncSession, dag_ids: Collection[str]) -> dic
     """Return, by DAG id, why an executor could not load the DAG's file, if a run is held for it."""
     found: dict[str, str] = {}
     query = select(DagRun.dag_id, DagRun.waiting_for).where(
-        QUEUED, DagRun.held_until.is_not(None), DagRun.held_until != NEVER
+        QUEUED,
+        DagRun.held_until.is_not(None),
+        DagRun.held_until != NEVER,
+        ~exists().where(RunLaunch.run_pk == DagRun.id, RunLaunch.ended_at.is_(None)),
     )
     for chosen in some_of(sorted(dag_ids), DagRun.dag_id):
         for dag_id, reason in await session.execute(query.where(chosen)):
@@ -93,7 +97,20 @@ async def awaited_worker(session: AsyncSession) -> str:
     return "a worker that is free"
 
 
-def _of_queued(row: DagRun, broken: Mapping[str, str], worker: str) -> RunWait:
+async def _blocked(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
+    """Return the runs that wait because a former attempt may still work."""
+    found: set[int] = set()
+    query = select(RunLaunch.run_pk).where(RunLaunch.ended_at.is_(None))
+    for chosen in some_of(run_pks, RunLaunch.run_pk):
+        found.update(await session.scalars(query.where(chosen)))
+    return found
+
+
+def _of_queued(
+    row: DagRun, broken: Mapping[str, str], blocked: Collection[int], worker: str
+) -> RunWait:
+    if row.id in blocked:
+        return RunWait(row.waiting_for or "the end of a former attempt", row.waiting_since)
     if row.dag_id in broken:
         since = row.waiting_since or row.queued_at
         reason = f"its file, which does not load: {broken[row.dag_id]}"

@@ -51,6 +51,7 @@ class ConnectLauncher:
         self._settings = settings
         self._remote = settings.remote or ""
         self._shown = without_parameters(self._remote)
+        self.place: str | None = f"sc://{connect_endpoint(self._remote)}"
 
     def launch(self, intent: Intent) -> Handle:
         from triggerer.worker.spark.connect import open_connect

@@ -78,10 +78,12 @@ class Launcher(Protocol):
 
     Attributes:
         name: The name that the store keeps with each launch.
+        place: The address of the server or the cluster where it launches, without secrets. None: there is only one.
         can_reattach: True if `watch` can follow a launch of a former attempt, so that it need not be stopped.
     """
 
     name: str
+    place: str | None
     can_reattach: bool
 
     def launch(self, intent: Intent) -> Handle:

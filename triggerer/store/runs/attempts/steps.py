@@ -1,4 +1,4 @@
-"""Steps on the attempts of runs and on their launches. `triggerer.store.runs.claims` makes the attempts.
+"""Steps on the attempts of runs and on their launches. `triggerer.store.runs.attempts.claims` makes the attempts.
 
 A report is accepted only from the (executor, epoch) that the run's row shows. A launch is open until `ended_at` is set,
 and an open launch of a former attempt keeps later attempts from executing code of the user.
@@ -14,7 +14,7 @@ from typing import Any, Final
 from triggerer.domain.attempt_states import AttemptState
 from triggerer.domain.attempts import RunOrder
 from triggerer.domain.launches import CONNECT, Launch
-from triggerer.store.database.script import Row, Script
+from triggerer.store.database.script import Script
 from triggerer.store.database.statement import (
     BoundStatement,
     ParameterRows,
@@ -22,7 +22,7 @@ from triggerer.store.database.statement import (
     in_list,
     parameter_rows,
 )
-from triggerer.store.runs.two_statements import TwoStatements
+from triggerer.store.database.two_statements import TwoStatements
 
 _FIRST_DELAY: Final = timedelta(seconds=5)
 _LONGEST_DELAY: Final = timedelta(seconds=60)
@@ -102,14 +102,20 @@ def block_attempt(*, executor: str, order: RunOrder, reason: str) -> TwoStatemen
     return TwoStatements(_BLOCK, _FORGET, _BLOCK_AND_FORGET, values)
 
 
-def close_launches(run_pk: int, state: AttemptState, reason: str) -> Script[int]:
-    """End all open launches of a run, on the word of an operator; return their number."""
-    now = datetime.now(UTC)
-    closed: list[Row] = yield _CLOSE_LAUNCHES(
-        run_pk=run_pk, state=str(state), reason=reason, now=now
-    )
-    yield _RESOLVE(run_pk=run_pk, state=str(state), reason=reason, now=now)
-    return len(closed)
+def close_launches(
+    run_pk: int, state: AttemptState, reason: str, *, before_epoch: int
+) -> Script[set[int]]:
+    """End all open launches of a run's attempts before an epoch; return the epochs of those attempts."""
+    values = {
+        "run_pk": run_pk,
+        "state": str(state),
+        "reason": reason,
+        "before": before_epoch,
+        "now": datetime.now(UTC),
+    }
+    closed = yield _CLOSE_LAUNCHES(**values)
+    yield _RESOLVE(**values)
+    return {epoch for (epoch,) in closed}
 
 
 def _later(one: Launch, other: Launch) -> Launch:
@@ -266,15 +272,15 @@ WHERE run_attempt.run_pk = g.run_pk AND run_attempt.epoch = g.epoch AND run_atte
 _CLOSE_LAUNCHES: Final = Statement(
     """
 UPDATE run_launch SET state = {state}, reason = {reason}, ended_at = {NOW}
-WHERE run_pk = {run_pk} AND ended_at IS NULL
-RETURNING tag
+WHERE run_pk = {run_pk} AND ended_at IS NULL AND epoch < {before}
+RETURNING epoch
 """,
     NOW=_NOW,
 )
 _RESOLVE: Final = Statement(
     f"""
 UPDATE run_attempt SET state = {{state}}, reason = {{reason}}, ended_at = {{NOW}}, unknown_since = NULL
-WHERE run_pk = {{run_pk}} AND state = '{AttemptState.UNKNOWN}'
+WHERE run_pk = {{run_pk}} AND state = '{AttemptState.UNKNOWN}' AND epoch < {{before}}
 """,
     NOW=_NOW,
 )

@@ -1,0 +1,192 @@
+"""Makes sure that former attempts of a run are gone, before a new one executes code of the user."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.attempts import Wait
+from triggerer.domain.launches import FormerLaunch, Launch
+from triggerer.errors import TriggererError
+from triggerer.worker.launchers.protocol import (
+    Absent,
+    Ended,
+    Handle,
+    Launcher,
+    Running,
+    Sighting,
+    Unknown,
+)
+from triggerer.worker.launchers.registry import launcher_named
+
+if TYPE_CHECKING:
+    from triggerer.config import SparkSettings
+
+logger = logging.getLogger("triggerer.run")
+
+_LOOK_EVERY_S: Final = 0.5
+_SHORT_PATIENCE: Final = timedelta(seconds=3)
+"""For an attempt that is unknown for longer than the patience. The run is queued again, so that others can run."""
+
+
+class StillUnknown(Exception):
+    """Nobody can tell whether a former attempt still works. The text says which one and why, for `waiting_for`."""
+
+
+class FormerAttempts:
+    """Ends the launches of former attempts.
+
+    Args:
+        find_launcher: Returns the launcher with a name. It raises a `TriggererError` if there is none.
+        on_launch: Receives what became of each launch.
+        on_wait: Receives the reason for waiting, and its end.
+        patience: How long to wait for a place that does not answer.
+    """
+
+    def __init__(
+        self,
+        find_launcher: Callable[[str], Launcher],
+        *,
+        on_launch: Callable[[Launch], None],
+        on_wait: Callable[[Wait], None],
+        patience: timedelta,
+    ) -> None:
+        self._find_launcher = find_launcher
+        self._on_launch = on_launch
+        self._on_wait = on_wait
+        self._patience = patience
+
+    def end_all(
+        self, launches: Sequence[FormerLaunch], *, keep: bool = False
+    ) -> list[FormerLaunch]:
+        """Find and stop each launch, and wait until it is gone. Return the launches that still run.
+
+        Args:
+            keep: True to leave launches alone that a later attempt can follow, see `Launcher.can_reattach`. They are
+                returned. False: all are stopped, and none is returned.
+        Raises:
+            StillUnknown: A place did not answer, or did not confirm the end.
+        """
+        return [one for one in launches if not self._end(one, keep=keep)]
+
+    def _end(self, former: FormerLaunch, *, keep: bool) -> bool:
+        """Return True once the launch is gone, and False if it is left alone."""
+        since = datetime.now(UTC)
+        until = time.monotonic() + self._patience_with(former, since).total_seconds()
+        waits_for: str | None = None
+        try:
+            while True:
+                sighting = self._look_and_stop(former, keep=keep)
+                if sighting is None:
+                    return False
+                if isinstance(sighting, Ended | Absent):
+                    self._on_launch(_ended(former, sighting))
+                    logger.info("%s: %s", _named(former), _how(sighting))
+                    return True
+                reason = _why(former, sighting)
+                if time.monotonic() >= until:
+                    self._on_launch(_unknown(former, reason))
+                    raise StillUnknown(f"{_awaited(former)}: {reason}")
+                if reason != waits_for:
+                    waits_for = reason
+                    logger.warning("%s: %s", _named(former), reason)
+                    self._on_wait(Wait(f"{_awaited(former)}: {reason}", since))
+                time.sleep(_LOOK_EVERY_S)
+        finally:
+            if waits_for is not None:
+                self._on_wait(Wait(None, datetime.now(UTC)))
+
+    def _look_and_stop(self, former: FormerLaunch, *, keep: bool) -> Sighting | None:
+        """Return what is known about the launch after it was told to stop; None: it runs, and is left alone."""
+        try:
+            launcher = self._find_launcher(former.launcher)
+        except TriggererError as error:
+            return Unknown(str(error))
+        if former.place is not None and former.place != launcher.place:
+            return Unknown(f"it was launched on {former.place}, and [spark] has {launcher.place}")
+        sighting = launcher.find(former.tag, former.external_id)
+        if not isinstance(sighting, Running):
+            return sighting
+        if keep and launcher.can_reattach:
+            return None
+        known = sighting.handle
+        handle = Handle(
+            former.tag, known.external_id or former.external_id, known.link or former.link
+        )
+        return launcher.stop(handle)
+
+    def _patience_with(self, former: FormerLaunch, now: datetime) -> timedelta:
+        since = former.unknown_since
+        if since is not None and now - since > self._patience:
+            return min(self._patience, _SHORT_PATIENCE)
+        return self._patience
+
+
+def former_attempts(
+    settings: SparkSettings,
+    *,
+    on_launch: Callable[[Launch], None],
+    on_wait: Callable[[Wait], None],
+) -> FormerAttempts:
+    """Return the object that ends former attempts with the launchers of these settings."""
+    return FormerAttempts(
+        lambda name: launcher_named(name, settings),
+        on_launch=on_launch,
+        on_wait=on_wait,
+        patience=settings.cluster_patience,
+    )
+
+
+def _named(former: FormerLaunch) -> str:
+    what = "the attempt's session" if former.task_id is None else f"task {former.task_id}"
+    return f"former attempt {former.attempt}, {what}"
+
+
+def _awaited(former: FormerLaunch) -> str:
+    return f"the end of attempt {former.attempt}, which may still work"
+
+
+def _why(former: FormerLaunch, sighting: Sighting) -> str:
+    if isinstance(sighting, Unknown):
+        return sighting.reason
+    place = "" if former.place is None else f" on {former.place}"
+    return f"it was told to stop{place}, and its end is not confirmed yet"
+
+
+def _how(sighting: Ended | Absent) -> str:
+    if isinstance(sighting, Absent):
+        return "it is gone"
+    return sighting.reason or f"it has ended: {sighting.state}"
+
+
+def _ended(former: FormerLaunch, sighting: Ended | Absent) -> Launch:
+    known = None if isinstance(sighting, Absent) else sighting.handle
+    return Launch(
+        former.tag,
+        former.launcher,
+        AttemptState.LOST if isinstance(sighting, Absent) else sighting.state,
+        datetime.now(UTC),
+        task_id=former.task_id,
+        place=former.place,
+        external_id=(known and known.external_id) or former.external_id,
+        link=(known and known.link) or former.link,
+        reason=_how(sighting),
+    )
+
+
+def _unknown(former: FormerLaunch, reason: str) -> Launch:
+    return Launch(
+        former.tag,
+        former.launcher,
+        AttemptState.UNKNOWN,
+        datetime.now(UTC),
+        task_id=former.task_id,
+        place=former.place,
+        external_id=former.external_id,
+        link=former.link,
+        reason=reason,
+    )
