@@ -36,6 +36,7 @@ QUICK: Final = (
 
 ON_POSTGRESQL: Final = (
     "hosting/test_host.py",
+    "store/test_attempts.py",
     "store/test_bulk.py",
     "store/test_dag_sync.py",
     "store/test_database.py",

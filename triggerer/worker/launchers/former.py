@@ -76,7 +76,7 @@ class FormerAttempts:
     def _end(self, former: FormerLaunch, *, keep: bool) -> bool:
         """Return True once the launch is gone, and False if it is left alone."""
         since = datetime.now(UTC)
-        until = time.monotonic() + self._patience_with(former, since).total_seconds()
+        until = time.monotonic() + patience_for(former, self._patience, since).total_seconds()
         waits_for: str | None = None
         try:
             while True:
@@ -119,11 +119,13 @@ class FormerAttempts:
         )
         return launcher.stop(handle)
 
-    def _patience_with(self, former: FormerLaunch, now: datetime) -> timedelta:
-        since = former.unknown_since
-        if since is not None and now - since > self._patience:
-            return min(self._patience, _SHORT_PATIENCE)
-        return self._patience
+
+def patience_for(former: FormerLaunch, patience: timedelta, now: datetime) -> timedelta:
+    """Return how long to wait for a place: the whole patience at first, and little once that has passed."""
+    since = former.unknown_since
+    if since is not None and now - since > patience:
+        return min(patience, _SHORT_PATIENCE)
+    return patience
 
 
 def former_attempts(
