@@ -14,12 +14,15 @@ from tests.unit.cli.views import AT, NAME, RUN_ID, run
 from triggerer.cli import assets, config
 from triggerer.cli.dags import commands as dags
 from triggerer.cli.runs import commands as runs
+from triggerer.cli.runs import show as showing
 from triggerer.cli.terminal.tables import Column, Kind, fit, print_table
 from triggerer.cli.watchers import commands as watchers
 from triggerer.store.listing.views import (
     AssetEventView,
     AssetView,
+    AttemptView,
     DagView,
+    LaunchView,
     PositionView,
     TaskRunView,
     WatcherView,
@@ -204,6 +207,15 @@ WATCHER = WatcherView(
     set_aside=3,
     guarantee="at_least_once",
 )
+SESSION = "6e0b1c0a-8a2e-5f0e-9f0d-0c6a4a5c1b2d"
+_LAUNCH = LaunchView("tag", "connect", None, None, SESSION, None, "killed", "stopped", AT, AT)
+ATTEMPTS = [
+    AttemptView(
+        1, 1, "killed", "vm:1:7e812030", "tag", "its executor died", AT, AT, AT, SESSION,
+        "http://host:4040", [_LAUNCH],
+    ),
+    AttemptView(2, 3, "failed", "vm:2:7e812031", "tag-2", ERROR, AT, AT, AT, None, None, []),
+]  # fmt: skip
 TASK = TaskRunView("publish_to_the_warehouse", "failed", 1, AT, AT, ERROR)
 
 
@@ -217,10 +229,10 @@ TASK = TaskRunView("publish_to_the_warehouse", "failed", 1, AT, AT, ERROR)
         (assets, assets.events, [EVENT], [NAME, RUN_ID, f"{NAME}.publish", '{"n":1}']),
         (watchers, watchers.list_, [WATCHER], [NAME, WATCHER.name, GROUP]),
         (
-            runs,
-            lambda: runs.show(NAME, RUN_ID),
-            (run(ERROR), [TASK]),
-            [NAME, RUN_ID, TASK.task_id, ERROR.splitlines()[0]],
+            showing,
+            lambda: showing.show(NAME, RUN_ID),
+            (run(ERROR), ATTEMPTS, [TASK]),
+            [NAME, RUN_ID, TASK.task_id, ERROR.splitlines()[0], SESSION, "http://host:4040"],
         ),
     ],
     ids=["runs", "dags", "assets", "events", "watchers", "run"],

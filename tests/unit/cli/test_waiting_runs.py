@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.cli.views import AT, NAME, RUN_ID, run
 from triggerer.cli.runs import commands as runs
+from triggerer.cli.runs import show as showing
 from triggerer.store.listing.views import RunView
 
 REASON = "an executor on spark://h:7077 for 2 tasks; it needs 1 core and 1g of memory (look there)"
@@ -47,8 +48,8 @@ def test_where_nobody_waits_the_list_has_no_column_for_it(
 def test_a_run_is_shown_with_what_it_waits_for_and_since_when(
     found: list[RunView], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runs, "read", lambda config, ask: (found[1], []))
-    runs.show(NAME, RUN_ID)
+    monkeypatch.setattr(showing, "read", lambda config, ask: (found[1], [], []))
+    showing.show(NAME, RUN_ID)
     shown = capsys.readouterr().out
     assert "running (waiting)" in shown
     assert REASON in shown
