@@ -97,8 +97,8 @@ def _print_attempts(attempts: list[AttemptView]) -> None:
             Column("executor", Kind.MINOR),
             Column("started at", Kind.MINOR),
             Column("took", Kind.MINOR),
-            *([Column("application", Kind.MINOR)] if has_applications else []),
-            *([Column("link", Kind.MINOR)] if has_links else []),
+            *([Column("application", Kind.TEXT)] if has_applications else []),
+            *([Column("link", Kind.TEXT)] if has_links else []),
             Column("reason", Kind.TEXT),
         ),
         (
