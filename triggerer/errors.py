@@ -127,6 +127,13 @@ class UnknownMessage(TriggererError):
         )
 
 
+class UnknownToken(UnknownName):
+    """The HTTP API has no token of this id."""
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(f"there is no token {token_id!r}", token_id, hint="triggerer tokens list")
+
+
 class MoveRefused(TriggererError):
     """The state of a run, a backfill, a DAG or an asset does not allow the request. Nothing was changed."""
 
@@ -253,10 +260,6 @@ class RequestError(TriggererError):
 
 class BadRequest(RequestError):
     """A parameter, a header or the body of a request is malformed, or not known."""
-
-
-class BadCursor(BadRequest):
-    """The cursor of a list is damaged, or comes from a list with other filters. Ask for the first page again."""
 
 
 class SignInNeeded(RequestError):

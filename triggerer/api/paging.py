@@ -1,34 +1,62 @@
-"""Pages of lists."""
+"""The parameters of lists, and the pages that answer them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from litestar.params import Parameter
+
+from triggerer.api.context import ApiContext
+from triggerer.store.listing.paging import Listing, Page
+from triggerer.store.listing.unknown import refuse_unknown
+
+__all__ = ["MOST", "Counted", "Cursor", "Limit", "Page", "page_of", "whole"]
 
 T = TypeVar("T")
 
 MOST: Final = 1_000
 
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """A page of a list."""
-
-    items: list[T]
-    next_cursor: str | None
-    """The cursor of the next page. None: this is the last one."""
-
-
-Limit = Annotated[
-    int,
-    Parameter(ge=1, le=MOST, description="The most items to return."),
-]
+Limit = Annotated[int, Parameter(ge=1, le=MOST, description="The most items to return.")]
 Cursor = Annotated[
     str | None,
     Parameter(
-        max_length=2_000,
+        max_length=4_000,
         description="The `next_cursor` of the page before. It belongs to the same filters.",
     ),
 ]
+Counted = Annotated[
+    bool,
+    Parameter(query="count", description="Also count the items of all pages, up to 1,000."),
+]
+
+
+async def page_of(
+    api: ApiContext,
+    listing: Listing[T],
+    *,
+    limit: int,
+    cursor: str | None,
+    counted: bool,
+    known: dict[str, str | None] | None = None,
+    **filters: Any,
+) -> Page[T]:
+    """Return a page of a list.
+
+    Args:
+        known: The DAG, asset and watcher that the filters name. If nothing is found, an unknown one is an error.
+    Raises:
+        CursorRefused: The cursor is damaged, or belongs to other filters.
+        UnknownName: A filter names an unknown object.
+    """
+    async with api.use.reading() as session:
+        found = await listing.page(
+            session, limit=limit, after=cursor, with_count=counted, **filters
+        )
+        if not found.items and cursor is None and known is not None:
+            await refuse_unknown(session, **known)
+    return found
+
+
+def whole(items: list[T]) -> Page[T]:
+    """Return a list that has one page."""
+    return Page(items, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from litestar.params import Dependency, Parameter
 
@@ -17,4 +17,15 @@ AssetFilter = Annotated[
     str | None, Parameter(query="asset", description="Only of the asset with this name or URI.")
 ]
 DagFilter = Annotated[str | None, Parameter(query="dag", description="Only of this DAG.")]
-State = Annotated[str | None, Parameter(query="state", description="Only in this state.")]
+DagState = Annotated[
+    Literal["active", "paused", "stale"] | None,
+    Parameter(query="state", description="Only of DAGs in this state."),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Parameter(
+        header="Idempotency-Key",
+        max_length=200,
+        description="A repeat with this key and the same body answers with the first result.",
+    ),
+]

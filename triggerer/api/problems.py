@@ -32,6 +32,8 @@ STATUSES: Final[Mapping[type[TriggererError], int]] = {
     errors.DagError: 422,
     errors.AssetConflict: 409,
     errors.UnknownName: 404,
+    errors.UnknownMessage: 404,
+    errors.CursorRefused: 400,
     errors.MoveRefused: 409,
     errors.PluginError: 500,
     errors.BrokerError: 502,

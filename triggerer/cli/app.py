@@ -87,6 +87,10 @@ COMMANDS: Final = {
         "Show each part of the service with its heartbeat; exit code 1 if a part is missing or silent.",
     ),
     "db": ("triggerer.cli.database:app", "The database: migrate, check, clean."),
+    "tokens": (
+        "triggerer.cli.tokens:app",
+        "Tokens of the HTTP API: create, list, revoke; and links that sign a browser in (login).",
+    ),
     "config": ("triggerer.cli.config:app", "The configuration: show every setting and its origin."),
     "completion": (
         "triggerer.cli.completion:completion",

@@ -32,6 +32,9 @@ class Action(StrEnum):
     PARKED_REPLAY = "parked.replay"
     PARKED_DISCARD = "parked.discard"
     DATABASE_CLEAN = "database.clean"
+    TOKEN_CREATE = "token.create"
+    TOKEN_REVOKE = "token.revoke"
+    LOGIN_CREATE = "login.create"
 
 
 async def record(

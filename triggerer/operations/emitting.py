@@ -9,13 +9,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.actors import Actor
 from triggerer.domain.assets import Asset
-from triggerer.errors import UnknownAsset
+from triggerer.domain.json_text import dump_json, load_json
+from triggerer.errors import KeyReused, UnknownAsset
 from triggerer.nearest import ending
 from triggerer.operations.audit import Action, record
 from triggerer.store.dags.listing import list_assets
 from triggerer.store.events.emit import NewAssetEvent, record_events
-from triggerer.store.events.listing import list_asset_events
+from triggerer.store.events.listing import find_event_by_key, list_asset_events
 from triggerer.store.events.undeclared_assets import ensure_asset
+from triggerer.store.listing.views import AssetEventView
 
 
 async def emit_event(
@@ -38,20 +40,65 @@ async def emit_event(
         DagError: No asset has this name, and it is not a valid URI either.
         RowRefused: The extra or the partition key cannot be stored.
     """
+    event, _ = await emit_once(
+        session, actor, asset, extra, key=None, partition_key=partition_key, create=create
+    )
+    return asdict(event)
+
+
+async def emit_once(
+    session: AsyncSession,
+    actor: Actor,
+    asset: str,
+    extra: dict[str, Any],
+    *,
+    key: str | None,
+    partition_key: str | None = None,
+    create: bool = False,
+) -> tuple[AssetEventView, bool]:
+    """Record one event, or find the event that was recorded with this key.
+
+    Args:
+        key: The event's idempotency key. None: each call records an event.
+    Returns:
+        The event, and whether it is new.
+    Raises:
+        KeyReused: The key belongs to another event.
+        Others as `emit_event`.
+    """
     found = await list_assets(session, asset=asset, limit=2)
     exact = [row for row in found if row.uri == asset] or found
     if not create and not (exact and exact[0].declared_in):
         raise await _unknown(session, asset)
     wanted = exact[0] if exact else Asset(asset)
     stored = await ensure_asset(session, name=wanted.name, uri=wanted.uri)
-    (event_id,) = await record_events(
-        session, [NewAssetEvent(stored.id, extra, partition_key=partition_key)]
-    )
-    (event,) = await list_asset_events(session, event_id=event_id)
+    new = NewAssetEvent(stored.id, extra, idempotency_key=key, partition_key=partition_key)
+    known = None if key is None else await find_event_by_key(session, key)
+    inserted = [] if known is not None else await record_events(session, [new])
+    if not inserted:
+        # Another request may have recorded it since we looked: its key made ours a repeat.
+        event_id = known if known is not None else await find_event_by_key(session, key or "")
+        (event,) = await list_asset_events(session, event_id=event_id)
+        if (event.asset_name, event.extra, event.partition_key) != (
+            stored.name,
+            _as_stored(extra),
+            partition_key,
+        ):
+            raise KeyReused(
+                "this Idempotency-Key was used for another event",
+                hint="use a new key for each event",
+            )
+        return event, False
+    (event,) = await list_asset_events(session, event_id=inserted[0])
     # The event itself has the extra, which is users' data.
-    after = {"event": event_id, "partition_key": partition_key}
+    after = {"event": event.id, "partition_key": partition_key}
     await record(session, actor, Action.ASSET_EMIT, stored.name, after=after)
-    return asdict(event)
+    return event, True
+
+
+def _as_stored(extra: dict[str, Any]) -> Any:
+    """Return the extra as it is read back, for instance with a tuple as a list."""
+    return load_json(dump_json(extra, "the event's extra"))
 
 
 async def _unknown(session: AsyncSession, asset: str) -> UnknownAsset:

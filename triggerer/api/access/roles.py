@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from triggerer.domain.actors import Actor, Role
 from triggerer.errors import RoleNeeded
 
 RoleName = Literal["viewer", "operator", "admin"]
@@ -37,6 +38,10 @@ class Access:
     def may(self, role: RoleName) -> bool:
         """Return whether the role is enough for a route that needs `role`."""
         return self.run is None and ORDER.index(self.role) >= ORDER.index(role)
+
+    def actor(self) -> Actor:
+        """Return the sender as the audit names it."""
+        return Actor(self.name, Role(self.role), self.via, self.request_id)
 
     def require_payloads(self) -> None:
         """Refuse if the role may not see payloads.

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from litestar import Router
 
-from triggerer.api.routes import assets, changes, dags, drawings, logs, runs, service, watchers
+from triggerer.api.routes import (
+    assets,
+    backfills,
+    changes,
+    cloudevents,
+    dags,
+    drawings,
+    logs,
+    parked,
+    queues,
+    runs,
+    service,
+    watchers,
+)
 
 
 def api_router() -> Router:
@@ -13,10 +26,14 @@ def api_router() -> Router:
         "/api/v1",
         route_handlers=[
             assets.ROUTER,
+            backfills.ROUTER,
             changes.ROUTER,
+            cloudevents.ROUTER,
             dags.ROUTER,
             drawings.ROUTER,
             logs.ROUTER,
+            parked.ROUTER,
+            queues.ROUTER,
             runs.ROUTER,
             service.ROUTER,
             watchers.ROUTER,

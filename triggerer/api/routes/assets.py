@@ -1,29 +1,38 @@
-"""Assets, their events, and the events that wait for DAGs."""
+"""Assets and their events."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from datetime import timedelta
+from typing import Annotated, Any, Literal
 
-from litestar import Router
+from litestar import Response, Router
 from litestar.params import Parameter
+from msgspec import Struct
 
 from triggerer.api.gate import part
 from triggerer.api.hiding import without_payloads
-from triggerer.api.paging import Cursor, Limit, Page
-from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter
-from triggerer.api.routing import reads
-from triggerer.errors import NothingThere, UnknownAsset
-from triggerer.operations.queued_events import list_queued_events
+from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
+from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, IdempotencyKey
+from triggerer.api.routing import creates, reads
+from triggerer.errors import BadRequest, NothingThere, UnknownAsset
+from triggerer.operations.emitting import emit_once
 from triggerer.store.dags.listing import list_assets
+from triggerer.store.events.following import follow_asset_events
 from triggerer.store.events.listing import list_asset_events
 from triggerer.store.events.tracing import Trace, trace_event
-from triggerer.store.listing.unknown import refuse_unknown
-from triggerer.store.listing.views import AssetEventView, AssetView, QueuedEventView
+from triggerer.store.listing.pages import ASSET_EVENTS, ASSETS
+from triggerer.store.listing.views import AssetEventView, AssetView
 
-DagState = Annotated[
-    Literal["active", "paused", "stale"] | None,
-    Parameter(query="state", description="Only of DAGs in this state."),
-]
+
+class NewEvent(Struct, forbid_unknown_fields=True, frozen=True):
+    """An event to record."""
+
+    asset: str
+    """The asset's name or URI."""
+    extra: dict[str, Any] = {}
+    partition_key: str | None = None
+    create: bool = False
+    """True to accept an asset that no DAG file declares."""
 
 
 @reads("/")
@@ -31,6 +40,7 @@ async def assets(
     api: Api,
     limit: Limit = 100,
     cursor: Cursor = None,
+    counted: Counted = False,
     asset: AssetFilter = None,
     dag: DagFilter = None,
     asset_state: Annotated[
@@ -39,11 +49,17 @@ async def assets(
     ] = None,
 ) -> Page[AssetView]:
     """List the assets by name. `dag`: only assets that the DAG waits for."""
-    async with api.use.reading() as session:
-        found = await list_assets(session, limit=limit, asset=asset, dag=dag, state=asset_state)
-        if not found:
-            await refuse_unknown(session, dag=dag, asset=asset)
-    return Page(found, None)
+    return await page_of(
+        api,
+        ASSETS,
+        limit=limit,
+        cursor=cursor,
+        counted=counted,
+        known={"dag": dag, "asset": asset},
+        asset=asset,
+        dag=dag,
+        state=asset_state,
+    )
 
 
 @reads("/events")
@@ -52,6 +68,7 @@ async def events(
     access: Caller,
     limit: Limit = 100,
     cursor: Cursor = None,
+    counted: Counted = False,
     asset: AssetFilter = None,
     dag: Annotated[
         str | None, Parameter(query="dag", description="Only events that runs of this DAG emitted.")
@@ -64,15 +81,68 @@ async def events(
             " unused: no DAG waited for it.",
         ),
     ] = None,
+    order: Annotated[
+        Literal["newest", "arrival"],
+        Parameter(
+            description="arrival: follow everything from the oldest event on, at least once and unordered."
+            " Pages repeat the events of the last minute; drop the ids that you know."
+        ),
+    ] = "newest",
 ) -> Page[AssetEventView]:
     """List asset events, newest first."""
-    async with api.use.reading() as session:
-        found = await list_asset_events(
-            session, limit=limit, asset=asset, dag=dag, state=event_state
+    if order == "arrival":
+        if event_state is not None or counted:
+            raise BadRequest("order=arrival goes with neither state nor count")
+        window = 2 * api.settings.database.commit_timeout
+        found = await _followed(api, window, limit, cursor, asset, dag)
+    else:
+        found = await page_of(
+            api,
+            ASSET_EVENTS,
+            limit=limit,
+            cursor=cursor,
+            counted=counted,
+            known={"dag": dag, "asset": asset},
+            asset=asset,
+            dag=dag,
+            state=event_state,
         )
-        if not found:
-            await refuse_unknown(session, dag=dag, asset=asset)
-    return without_payloads(access, Page(found, None))
+    return without_payloads(access, found)
+
+
+async def _followed(
+    api: Api,
+    window: timedelta,
+    limit: int,
+    cursor: str | None,
+    asset: str | None,
+    dag: str | None,
+) -> Page[AssetEventView]:
+    async with api.use.reading() as session:
+        return await follow_asset_events(
+            session, window=window, limit=limit, after=cursor, asset=asset, dag=dag
+        )
+
+
+@creates("/events", status=201)
+async def emit(
+    api: Api, access: Caller, data: NewEvent, key: IdempotencyKey = None
+) -> Response[AssetEventView]:
+    """Record an event of an asset, and queue it for the DAGs that wait.
+
+    The `Idempotency-Key` is stored as the event's own key. A repeat answers 200 with the first event.
+    """
+    async with api.use.changing() as session:
+        event, is_new = await emit_once(
+            session,
+            access.actor(),
+            data.asset,
+            data.extra,
+            key=None if key is None else f"http/{access.via}/{key}",
+            partition_key=data.partition_key,
+            create=data.create,
+        )
+    return Response(without_payloads(access, event), status_code=201 if is_new else 200)
 
 
 @reads("/events/{event_id:str}")
@@ -107,41 +177,6 @@ def _no_event(event_id: str) -> NothingThere:
     )
 
 
-@reads("/queuedEvent")
-async def queued_events(
-    api: Api,
-    limit: Limit = 100,
-    uri: Annotated[
-        str | None, Parameter(query="uri", description="Only of the asset with this URI or name.")
-    ] = None,
-    dag: DagFilter = None,
-    dag_state: DagState = None,
-) -> Page[QueuedEventView]:
-    """List the events that wait for DAGs, by DAG, oldest first."""
-    return await list_queue(api, limit, dag=dag, asset=uri, dag_state=dag_state)
-
-
-@reads("/queuedEvent/{uri:str}")
-async def queued_events_of(
-    api: Api, uri: str, limit: Limit = 100, dag_state: DagState = None
-) -> Page[QueuedEventView]:
-    """List the waiting events of an asset."""
-    return await list_queue(api, limit, dag=None, asset=part(uri), dag_state=dag_state)
-
-
-async def list_queue(
-    api: Api, limit: int, *, dag: str | None, asset: str | None, dag_state: str | None
-) -> Page[QueuedEventView]:
-    """Return waiting events. An unknown DAG or asset is an error."""
-    async with api.use.reading() as session:
-        found = await list_queued_events(
-            session, limit=limit, dag=dag, asset=asset, state=dag_state
-        )
-        if not found:
-            await refuse_unknown(session, dag=dag, asset=asset)
-    return Page(found, None)
-
-
 @reads("/{asset:str}")
 async def one_asset(api: Api, asset: str) -> AssetView:
     """Show an asset, given by its name or its URI (with `%2F`)."""
@@ -154,14 +189,6 @@ async def one_asset(api: Api, asset: str) -> AssetView:
 
 ROUTER = Router(
     "/assets",
-    route_handlers=[
-        assets,
-        events,
-        event,
-        event_trace,
-        queued_events,
-        queued_events_of,
-        one_asset,
-    ],
+    route_handlers=[assets, events, emit, event, event_trace, one_asset],
     tags=["Assets"],
 )

@@ -1,18 +1,42 @@
-"""DAGs, and why one has no run."""
+"""DAGs: listed, paused, triggered; and why one has no run."""
 
 from __future__ import annotations
 
-from litestar import Router
+import hashlib
+from datetime import datetime
+from typing import Any
+
+from litestar import Response, Router
+from msgspec import Struct
 
 from triggerer.api.gate import part
-from triggerer.api.paging import Cursor, Limit, Page
-from triggerer.api.parameters import Api, AssetFilter, State
-from triggerer.api.routing import reads
-from triggerer.errors import UnknownDag
+from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of, whole
+from triggerer.api.parameters import Api, AssetFilter, Caller, DagState, IdempotencyKey
+from triggerer.api.routing import alters, creates, reads
+from triggerer.errors import BadRequest, KeyReused, UnknownDag
+from triggerer.operations.pausing import pause_dag, unpause_dag
+from triggerer.operations.triggering import trigger_dag
 from triggerer.scheduler.explaining import NextRun, WhyNot, next_runs, why_not
 from triggerer.store.dags.listing import list_dags
-from triggerer.store.listing.unknown import refuse_unknown
-from triggerer.store.listing.views import DagView
+from triggerer.store.listing.pages import DAGS
+from triggerer.store.listing.views import DagView, RunView
+from triggerer.store.runs.listing import list_runs
+
+
+class Pausing(Struct, forbid_unknown_fields=True, frozen=True):
+    """Whether the DAG is paused."""
+
+    is_paused: bool
+
+
+class NewRun(Struct, forbid_unknown_fields=True, frozen=True):
+    """A run to queue. Every field may be left out."""
+
+    run_id: str | None = None
+    params: dict[str, Any] | None = None
+    """They replace the DAG's parameters of the same names."""
+    logical_date: datetime | None = None
+    partition_key: str | None = None
 
 
 @reads("/")
@@ -20,15 +44,21 @@ async def dags(
     api: Api,
     limit: Limit = 100,
     cursor: Cursor = None,
+    counted: Counted = False,
     asset: AssetFilter = None,
-    chosen_state: State = None,
+    dag_state: DagState = None,
 ) -> Page[DagView]:
-    """List the DAGs by id."""
-    async with api.use.reading() as session:
-        found = await list_dags(session, limit=limit, asset=asset, state=chosen_state)
-        if not found:
-            await refuse_unknown(session, asset=asset)
-    return Page(found, None)
+    """List the DAGs by id. `asset`: only DAGs that wait for it."""
+    return await page_of(
+        api,
+        DAGS,
+        limit=limit,
+        cursor=cursor,
+        counted=counted,
+        known={"asset": asset},
+        asset=asset,
+        state=dag_state,
+    )
 
 
 @reads("/{dag_id:str}")
@@ -41,6 +71,15 @@ async def dag(api: Api, dag_id: str) -> DagView:
     return found[0]
 
 
+@alters("/{dag_id:str}")
+async def pause(api: Api, access: Caller, dag_id: str, data: Pausing) -> DagView:
+    """Pause or unpause a DAG. Its asset events wait in the queue meanwhile."""
+    change = pause_dag if data.is_paused else unpause_dag
+    async with api.use.changing() as session:
+        await change(session, access.actor(), part(dag_id))
+        return (await list_dags(session, dag=part(dag_id), limit=1))[0]
+
+
 @reads("/{dag_id:str}/why-not")
 async def dag_why_not(api: Api, dag_id: str) -> WhyNot:
     """Show what a DAG waits for, and what holds its runs back."""
@@ -50,9 +89,70 @@ async def dag_why_not(api: Api, dag_id: str) -> WhyNot:
 
 @reads("/{dag_id:str}/next")
 async def dag_next(api: Api, dag_id: str) -> Page[NextRun]:
-    """List the next runs that the DAG's timetable asks for."""
+    """List the next ten runs that the DAG's timetable asks for."""
     async with api.use.reading() as session:
-        return Page(await next_runs(session, part(dag_id), 10), None)
+        return whole(await next_runs(session, part(dag_id), 10))
 
 
-ROUTER = Router("/dags", route_handlers=[dags, dag, dag_why_not, dag_next], tags=["DAGs"])
+@creates("/{dag_id:str}/dagRuns", status=201)
+async def trigger(
+    api: Api, access: Caller, dag_id: str, data: NewRun, key: IdempotencyKey = None
+) -> Response[RunView]:
+    """Queue a run by hand, even if the DAG is paused.
+
+    With an `Idempotency-Key` the run's id is made from the key, and a repeat answers 200 with the first run.
+    """
+    run, is_new = await queue_run(api, access, part(dag_id), data, key)
+    return Response(run, status_code=201 if is_new else 200)
+
+
+async def queue_run(
+    api: Api, access: Caller, dag_id: str, wanted: NewRun, key: str | None
+) -> tuple[RunView, bool]:
+    """Queue a run, or find the run that an earlier request with this key has queued.
+
+    Returns:
+        The run, and whether it is new.
+    Raises:
+        KeyReused: The earlier request asked for another run.
+    """
+    if wanted.logical_date is not None and wanted.logical_date.tzinfo is None:
+        raise BadRequest("logical_date has no time zone", hint="end it with Z for UTC")
+    run_id = wanted.run_id
+    if key is not None and run_id is None:
+        digest = hashlib.sha256(f"{access.via}\0{dag_id}\0{key}".encode()).hexdigest()[:24]
+        run_id = f"manual__key_{digest}"
+    async with api.use.changing() as session:
+        if key is not None:
+            found = await list_runs(session, dag=dag_id, run_id=run_id, limit=1)
+            if found:
+                _refuse_other(found[0], wanted)
+                return found[0], False
+        made = await trigger_dag(
+            session,
+            access.actor(),
+            dag_id,
+            run_id=run_id,
+            params=wanted.params,
+            logical_date=wanted.logical_date,
+            partition_key=wanted.partition_key,
+        )
+        return (await list_runs(session, dag=dag_id, run_id=made, limit=1))[0], True
+
+
+def _refuse_other(found: RunView, wanted: NewRun) -> None:
+    params = wanted.params or {}
+    is_same = (
+        (wanted.logical_date is None or wanted.logical_date == found.logical_date)
+        and (wanted.partition_key is None or wanted.partition_key == found.partition_key)
+        and all(found.params.get(name) == value for name, value in params.items())
+    )
+    if not is_same:
+        raise KeyReused(
+            "this Idempotency-Key was used for another run", hint="use a new key for each run"
+        )
+
+
+ROUTER = Router(
+    "/dags", route_handlers=[dags, dag, pause, dag_why_not, dag_next, trigger], tags=["DAGs"]
+)

@@ -1,4 +1,4 @@
-"""Runs: their times, tasks and reasons."""
+"""Runs: their times, tasks and reasons; cancelled, retried, cleared."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from typing import Annotated, Literal
 
 from litestar import Router
 from litestar.params import Parameter
+from msgspec import Struct
 
+from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.hiding import without_payloads
-from triggerer.api.paging import Cursor, Limit, Page
+from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
 from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter
-from triggerer.api.routing import reads
+from triggerer.api.routing import creates, reads
 from triggerer.errors import UnknownRun
 from triggerer.operations.reasons import WhyView, view_of_why
+from triggerer.operations.runs import cancel_run, clear_run, retry_run
 from triggerer.scheduler.explaining import why
-from triggerer.store.listing.unknown import refuse_unknown
+from triggerer.store.listing.pages import RUNS, TASKS
 from triggerer.store.listing.views import RunView, TaskRunView
-from triggerer.store.runs.listing import find_run, list_runs, list_task_runs
+from triggerer.store.runs.listing import find_run, list_runs
 
 RunState = Annotated[
     Literal["queued", "running", "success", "failed", "cancelled"] | None,
@@ -25,17 +28,24 @@ RunState = Annotated[
 ]
 
 
+class Clearing(Struct, forbid_unknown_fields=True, frozen=True):
+    """The tasks to repeat, with all tasks that wait for them. Empty: all tasks."""
+
+    tasks: list[str] = []
+
+
 @reads("/runs")
 async def all_runs(
     api: Api,
     limit: Limit = 100,
     cursor: Cursor = None,
+    counted: Counted = False,
     dag: DagFilter = None,
     asset: AssetFilter = None,
     run_state: RunState = None,
 ) -> Page[RunView]:
-    """List the runs of all DAGs, newest first."""
-    return await _page(api, limit, cursor, dag=dag, asset=asset, state=run_state)
+    """List the runs of all DAGs, newest first. `asset`: only runs that took an event of it."""
+    return await _page(api, limit, cursor, counted, dag=dag, asset=asset, state=run_state)
 
 
 @reads("/dags/{dag_id:str}/dagRuns")
@@ -44,29 +54,36 @@ async def runs_of_dag(
     dag_id: str,
     limit: Limit = 100,
     cursor: Cursor = None,
+    counted: Counted = False,
     asset: AssetFilter = None,
     run_state: RunState = None,
 ) -> Page[RunView]:
     """List the runs of a DAG, newest first."""
-    return await _page(api, limit, cursor, dag=part(dag_id), asset=asset, state=run_state)
+    return await _page(api, limit, cursor, counted, dag=part(dag_id), asset=asset, state=run_state)
 
 
 async def _page(
-    api: Api,
+    api: ApiContext,
     limit: int,
     cursor: str | None,
+    counted: bool,
     *,
     dag: str | None,
     asset: str | None,
     state: str | None,
 ) -> Page[RunView]:
-    async with api.use.reading() as session:
-        found = await list_runs(
-            session, limit=limit, dag=dag, asset=asset, state=state, with_events=True
-        )
-        if not found:
-            await refuse_unknown(session, dag=dag, asset=asset)
-    return Page(found, None)
+    return await page_of(
+        api,
+        RUNS,
+        limit=limit,
+        cursor=cursor,
+        counted=counted,
+        known={"dag": dag, "asset": asset},
+        dag=dag,
+        asset=asset,
+        state=state,
+        with_events=True,
+    )
 
 
 @reads("/dags/{dag_id:str}/dagRuns/{run_id:str}", by_run=True)
@@ -92,13 +109,59 @@ async def run_why(api: Api, access: Caller, dag_id: str, run_id: str) -> WhyView
 
 
 @reads("/dags/{dag_id:str}/dagRuns/{run_id:str}/tasks", by_run=True)
-async def run_tasks(api: Api, access: Caller, dag_id: str, run_id: str) -> Page[TaskRunView]:
+async def run_tasks(
+    api: Api,
+    access: Caller,
+    dag_id: str,
+    run_id: str,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    counted: Counted = False,
+) -> Page[TaskRunView]:
     """List the tasks of a run by start time."""
     access.require_run(part(dag_id), part(run_id))
     async with api.use.reading() as session:
         if await find_run(session, part(dag_id), part(run_id)) is None:
             raise UnknownRun(part(dag_id), part(run_id))
-        return Page(await list_task_runs(session, part(dag_id), part(run_id)), None)
+        return await TASKS.page(
+            session,
+            limit=limit,
+            after=cursor,
+            with_count=counted,
+            dag=part(dag_id),
+            run_id=part(run_id),
+        )
 
 
-ROUTER = Router("/", route_handlers=[all_runs, runs_of_dag, run, run_why, run_tasks], tags=["Runs"])
+@creates("/dags/{dag_id:str}/dagRuns/{run_id:str}/cancel")
+async def cancel(api: Api, access: Caller, dag_id: str, run_id: str) -> RunView:
+    """Cancel a run: a queued one at once, a running one as soon as its executor has stopped it."""
+    async with api.use.changing() as session:
+        await cancel_run(session, access.actor(), part(dag_id), part(run_id))
+        return (await list_runs(session, dag=part(dag_id), run_id=part(run_id), limit=1))[0]
+
+
+@creates("/dags/{dag_id:str}/dagRuns/{run_id:str}/retry")
+async def retry(api: Api, access: Caller, dag_id: str, run_id: str) -> RunView:
+    """Queue a failed or cancelled run again. Tasks that succeeded are not repeated."""
+    async with api.use.changing() as session:
+        await retry_run(session, access.actor(), part(dag_id), part(run_id))
+        return (await list_runs(session, dag=part(dag_id), run_id=part(run_id), limit=1))[0]
+
+
+@creates("/dags/{dag_id:str}/dagRuns/{run_id:str}/clear")
+async def clear(
+    api: Api, access: Caller, dag_id: str, run_id: str, data: Clearing | None = None
+) -> RunView:
+    """Queue an ended run again, as if these tasks had not run. They emit their events again."""
+    tasks = data.tasks if data is not None else []
+    async with api.use.changing() as session:
+        await clear_run(session, access.actor(), part(dag_id), part(run_id), tasks=tasks)
+        return (await list_runs(session, dag=part(dag_id), run_id=part(run_id), limit=1))[0]
+
+
+ROUTER = Router(
+    "/",
+    route_handlers=[all_runs, runs_of_dag, run, run_why, run_tasks, cancel, retry, clear],
+    tags=["Runs"],
+)

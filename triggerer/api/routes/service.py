@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Annotated, Literal
+
 from litestar import Router
+from litestar.params import Parameter
+from msgspec import Meta, Struct
 
 from triggerer.api.access.roles import Access
-from triggerer.api.paging import Cursor, Limit, Page
+from triggerer.api.gate import part
+from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of, whole
 from triggerer.api.parameters import Api, Caller
-from triggerer.api.routing import reads
+from triggerer.api.routing import creates, deletes, reads
+from triggerer.domain.actors import Role
+from triggerer.errors import BadRequest
 from triggerer.operations.configuration import SettingView, list_settings
+from triggerer.operations.tokens import NewToken, create_token, revoke_token
 from triggerer.store.access.tokens import list_tokens
 from triggerer.store.listing.overview import Overview, read_overview
-from triggerer.store.listing.views import InstanceView, TokenView
+from triggerer.store.listing.pages import AUDIT
+from triggerer.store.listing.views import AuditView, InstanceView, TokenView
 from triggerer.store.streams.listing import list_instances
+
+
+class TokenOrder(Struct, forbid_unknown_fields=True, frozen=True):
+    """The token to make."""
+
+    role: Literal["viewer", "operator", "admin"]
+    name: Annotated[str, Meta(max_length=200)] = ""
+    expires_at: datetime | None = None
+    """None: it does not expire."""
 
 
 @reads("/overview")
@@ -26,20 +45,71 @@ async def overview(api: Api) -> Overview:
 async def instances(api: Api) -> Page[InstanceView]:
     """List the processes of the service."""
     async with api.use.reading() as session:
-        return Page(await list_instances(session), None)
+        return whole(await list_instances(session))
 
 
 @reads("/config", role="admin")
 async def config(api: Api) -> Page[SettingView]:
     """List every setting and its origin. Secrets are hidden."""
-    return Page(list_settings(api.settings), None)
+    return whole(list_settings(api.settings))
+
+
+@reads("/audit", role="admin")
+async def audit(
+    api: Api,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    counted: Counted = False,
+    actor: Annotated[
+        str | None, Parameter(description="Only changes of this person or token.")
+    ] = None,
+    action: Annotated[
+        str | None, Parameter(description="`run.cancel`, or `run` for all changes of runs.")
+    ] = None,
+    subject: Annotated[
+        str | None, Parameter(description="The subject, or its first word, such as a DAG id.")
+    ] = None,
+) -> Page[AuditView]:
+    """List the changes that people and programs made, newest first."""
+    return await page_of(
+        api,
+        AUDIT,
+        limit=limit,
+        cursor=cursor,
+        counted=counted,
+        actor=actor,
+        action=action,
+        subject=subject,
+    )
 
 
 @reads("/tokens", role="admin")
-async def tokens(api: Api, limit: Limit = 100, cursor: Cursor = None) -> Page[TokenView]:
+async def tokens(api: Api, limit: Limit = 100) -> Page[TokenView]:
     """List the tokens, newest first. The tokens themselves are not stored."""
     async with api.use.reading() as session:
-        return Page(await list_tokens(session, limit=limit), None)
+        return whole(await list_tokens(session, limit=limit))
+
+
+@creates("/tokens", role="admin", status=201)
+async def new_token(api: Api, access: Caller, data: TokenOrder) -> NewToken:
+    """Make a token. The answer is the only place that shows it."""
+    if data.expires_at is not None and data.expires_at.tzinfo is None:
+        raise BadRequest("expires_at has no time zone", hint="end it with Z for UTC")
+    async with api.use.changing() as session:
+        return await create_token(
+            session,
+            access.actor(),
+            role=Role(data.role),
+            name=data.name or f"made by {access.name}",
+            expires_at=data.expires_at,
+        )
+
+
+@deletes("/tokens/{token_id:str}", role="admin")
+async def revoke(api: Api, access: Caller, token_id: str) -> TokenView:
+    """Revoke a token, and end the sessions that it opened."""
+    async with api.use.changing() as session:
+        return await revoke_token(session, access.actor(), part(token_id))
 
 
 @reads("/whoami")
@@ -50,6 +120,6 @@ async def whoami(access: Caller) -> Access:
 
 ROUTER = Router(
     "/",
-    route_handlers=[overview, instances, config, tokens, whoami],
+    route_handlers=[overview, instances, config, audit, tokens, new_token, revoke, whoami],
     tags=["Service"],
 )

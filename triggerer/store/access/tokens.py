@@ -49,9 +49,13 @@ async def create_token(
     return view_of(row, TokenView), token
 
 
-async def list_tokens(session: AsyncSession, *, limit: int = 100) -> list[TokenView]:
+async def list_tokens(
+    session: AsyncSession, *, limit: int = 100, token_id: str | None = None
+) -> list[TokenView]:
     """Return the tokens, newest first, including revoked ones."""
     query = select(ApiToken).order_by(ApiToken.created_at.desc(), ApiToken.id)
+    if token_id is not None:
+        query = query.where(ApiToken.id == token_id)
     return [view_of(row, TokenView) for row in await session.scalars(limited(query, limit))]
 
 

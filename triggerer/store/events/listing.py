@@ -130,6 +130,15 @@ async def events_after(
     return [_view(*row) for row in await session.execute(query.limit(limit))]
 
 
+async def find_event_by_key(session: AsyncSession, key: str) -> int | None:
+    """Return the id of an event that no watcher made and that has this idempotency key, or None."""
+    query = select(AssetEvent.id).where(
+        AssetEvent.idempotency_key == key, AssetEvent.watcher_id == 0
+    )
+    found: int | None = await session.scalar(query.order_by(AssetEvent.id).limit(1))
+    return found
+
+
 async def list_events_by_id(
     session: AsyncSession, event_ids: Sequence[int]
 ) -> list[AssetEventView]:

@@ -14,6 +14,7 @@ from triggerer.observability.redaction import redact_text
 from triggerer.store.dags.listing import list_broken_files
 from triggerer.store.database.transactions import database_now
 from triggerer.store.events.listing import list_asset_events
+from triggerer.store.listing.paging import Count, count_rows
 from triggerer.store.listing.views import DagFileView, RunView, WatcherView
 from triggerer.store.runs.listing import list_runs
 from triggerer.store.runs.state_conditions import ACTIVE, UNSUCCESSFUL
@@ -29,18 +30,9 @@ from triggerer.store.schema.models import (
 from triggerer.store.streams.liveness import known_instances
 from triggerer.store.watchers.listing import list_watchers
 
-MOST_COUNTED: Final = 1_000
 _SHOWN: Final = 20
 _LATELY: Final = timedelta(hours=24)
 _LONG: Final = timedelta(minutes=5)
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """A number of rows. Counting stops at 1,000."""
-
-    value: int
-    is_counted_short: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +101,7 @@ async def read_overview(session: AsyncSession) -> Overview:
         watcher_states=states,
         parked=await _parked(session),
         failed_runs=await _runs(session, failed_ids.limit(_SHOWN)),
-        failed_run_count=await _count(session, failed_ids),
+        failed_run_count=await count_rows(session, failed_ids),
         waiting_runs=await _runs(
             session,
             select(DagRun.id)
@@ -190,12 +182,6 @@ async def _runs(session: AsyncSession, ids: Select[Any]) -> list[RunView]:
     for _, dag_id, run_id in await session.execute(keys.order_by(DagRun.id.desc())):
         found += await list_runs(session, dag=dag_id, run_id=run_id, limit=1)
     return found
-
-
-async def _count(session: AsyncSession, ids: Select[Any]) -> Count:
-    bounded = ids.limit(MOST_COUNTED + 1).subquery()
-    value = int(await session.scalar(select(func.count()).select_from(bounded)) or 0)
-    return Count(min(value, MOST_COUNTED), value > MOST_COUNTED)
 
 
 async def _grouped(session: AsyncSession, query: Select[Any]) -> dict[Any, int]:

@@ -24,6 +24,7 @@ from triggerer.store.listing.views import (
     ParkedView,
     QueuedEventView,
     RunView,
+    StreamView,
     TaskRunView,
     WatcherView,
 )
@@ -33,6 +34,7 @@ from triggerer.store.runs.listing import (
     list_keyed_runs,
     list_task_runs,
 )
+from triggerer.store.streams.listing import count_streams, list_streams
 from triggerer.store.watchers.listing import count_watchers, list_watchers
 from triggerer.store.watchers.parked_listing import count_parked, list_parked
 
@@ -145,6 +147,9 @@ BACKFILLS: Final[Listing[BackfillView]] = Listing(
 AUDIT: Final[Listing[AuditView]] = Listing(
     "audit", _by_one(list_audit, lambda view: view.id, int), count_audit
 )
+STREAMS: Final[Listing[StreamView]] = Listing(
+    "streams", _by_one(list_streams, lambda view: view.id, str), count_streams
+)
 LISTINGS: Final = (
     ASSETS,
     ASSET_EVENTS,
@@ -156,4 +161,5 @@ LISTINGS: Final = (
     QUEUED,
     BACKFILLS,
     AUDIT,
+    STREAMS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.live_state import StreamLive
@@ -13,6 +13,7 @@ from triggerer.observability.redaction import redact_text
 from triggerer.processes.instance_ids import host_and_pid
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.filters import limited, some_of
+from triggerer.store.listing.paging import Count, count_rows
 from triggerer.store.listing.views import InstanceView, LaneView, StreamView
 from triggerer.store.schema.models import Instance, Stream, Trigger, Watcher
 from triggerer.store.streams.liveness import GONE, known_instances
@@ -28,10 +29,7 @@ async def list_streams(
         after: Only streams with a greater digest.
     """
     now = await database_now(session)
-    has_watchers = (
-        select(Watcher.id).join(Trigger).where(Trigger.stream_digest == Stream.digest).exists()
-    )
-    query = select(Stream).where(has_watchers).order_by(Stream.digest)
+    query = select(Stream).where(_has_watchers()).order_by(Stream.digest)
     if after is not None:
         query = query.where(Stream.digest > after)
     if digest is not None:
@@ -43,6 +41,15 @@ async def list_streams(
         _stream_view(row, states.get(row.digest, {}), reports.get(row.owner or ""), now)
         for row in rows
     ]
+
+
+async def count_streams(session: AsyncSession) -> Count:
+    """Count the streams that have watchers."""
+    return await count_rows(session, select(Stream.digest).where(_has_watchers()))
+
+
+def _has_watchers() -> ColumnElement[bool]:
+    return select(Watcher.id).join(Trigger).where(Trigger.stream_digest == Stream.digest).exists()
 
 
 def _stream_view(

@@ -1,0 +1,172 @@
+"""CloudEvents in: structured, binary and batch, from senders with a token or from named hooks with a signature.
+
+Source: "HTTP Protocol Binding" and "HTTP 1.1 Web Hooks for Event Delivery" at github.com/cloudevents/spec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Annotated, Any, Final
+
+import orjson
+from litestar import Request, Response, Router, post, route
+from litestar.params import Parameter
+
+from triggerer.abc import BrokerMessage
+from triggerer.api.access.authorizing import PUBLIC
+from triggerer.api.access.roles import Access
+from triggerer.api.context import ApiContext
+from triggerer.api.gate import part
+from triggerer.api.hiding import without_payloads
+from triggerer.api.paging import Page, whole
+from triggerer.api.parameters import Api, Caller
+from triggerer.config.references import resolve
+from triggerer.domain.actors import Actor, Role
+from triggerer.errors import BadRequest, NothingThere, SignInNeeded
+from triggerer.operations.emitting import emit_once
+from triggerer.pluginkit.cloudevents import read_cloudevents
+from triggerer.store.listing.views import AssetEventView
+
+_BATCH_BYTES: Final = 8 * 1024 * 1024
+_MOST_EVENTS: Final = 1_000
+_RATE_PER_MINUTE: Final = 3_000
+_SIGNATURES: Final = ("x-signature-256", "x-hub-signature-256")
+AnyRequest = Request[Any, Any, Any]
+
+
+@post(
+    "/events",
+    opt={"role": "operator"},
+    status_code=201,
+    request_max_body_size=_BATCH_BYTES,
+)
+async def receive(
+    api: Api,
+    access: Caller,
+    request: AnyRequest,
+    asset: Annotated[
+        str, Parameter(description="The name or URI of the asset that gets the events.")
+    ],
+) -> Response[Page[AssetEventView]]:
+    """Record CloudEvents as events of an asset: one in binary or structured mode, or a batch.
+
+    `source` and `id` identify an event: one that is sent again answers 200 with the first event.
+    """
+    return await _record(api, request, access.actor(), asset, access)
+
+
+@post(
+    "/events/{hook:str}",
+    opt={"role": PUBLIC},
+    status_code=201,
+    request_max_body_size=_BATCH_BYTES,
+)
+async def receive_from_hook(
+    api: Api, request: AnyRequest, hook: str
+) -> Response[Page[AssetEventView]]:
+    """Record the CloudEvents of a hook that `[api.hooks]` names.
+
+    The header `X-Signature-256` (or `X-Hub-Signature-256`) is `sha256=` and the HMAC-SHA256 of the body in hex.
+    """
+    name = part(hook)
+    settings = api.settings.api.hooks.get(name)
+    body = await request.body()
+    secret = None if settings is None else _secret(api, name, settings.secret)
+    expected = hmac.new((secret or "-").encode(), body, hashlib.sha256).hexdigest()
+    given = next((request.headers[one] for one in _SIGNATURES if one in request.headers), "")
+    is_right = hmac.compare_digest(f"sha256={expected}".encode(), given.encode("utf-8", "replace"))
+    if settings is None or secret is None or not is_right:
+        # An unknown hook gets the same answer, so that nobody can look for names.
+        raise SignInNeeded(
+            "the signature does not match, or there is no such hook",
+            hint="[api.hooks.<name>] secret is the key of the HMAC",
+        )
+    actor = Actor(f"hook {name}", Role.OPERATOR, f"hook:{name}", _request_id(request))
+    access = Access(actor.name, "operator", actor.via, True, actor.request_id or "")
+    return await _record(api, request, actor, settings.asset, access)
+
+
+@route("/events", http_method=["OPTIONS"], opt={"role": PUBLIC}, status_code=200)
+async def handshake(request: AnyRequest) -> Response[None]:
+    """Agree to deliveries, as the specification of web hooks asks."""
+    return _agreed(request)
+
+
+@route("/events/{hook:str}", http_method=["OPTIONS"], opt={"role": PUBLIC}, status_code=200)
+async def handshake_of_hook(api: Api, request: AnyRequest, hook: str) -> Response[None]:
+    """Agree to the deliveries of a hook."""
+    if part(hook) not in api.settings.api.hooks:
+        raise NothingThere("there is no such hook", hint="[api.hooks.<name>] names them")
+    return _agreed(request)
+
+
+def _agreed(request: AnyRequest) -> Response[None]:
+    headers = {"Allow": "POST, OPTIONS"}
+    if origin := request.headers.get("webhook-request-origin"):
+        headers |= {
+            "WebHook-Allowed-Origin": origin,
+            "WebHook-Allowed-Rate": str(_RATE_PER_MINUTE),
+        }
+    return Response(None, status_code=200, headers=headers)
+
+
+async def _record(
+    api: ApiContext, request: AnyRequest, actor: Actor, asset: str, access: Access
+) -> Response[Page[AssetEventView]]:
+    events = _events_in(await request.body(), dict(request.headers))
+    stored: list[AssetEventView] = []
+    are_new = False
+    async with api.use.changing() as session:
+        for event in events:
+            key = f"ce/{event['source']}/{event['id']}"
+            view, is_new = await emit_once(session, actor, asset, event, key=key)
+            stored.append(without_payloads(access, view))
+            are_new = are_new or is_new
+    return Response(whole(stored), status_code=201 if are_new else 200)
+
+
+def _events_in(body: bytes, headers: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the events of a request.
+
+    Raises:
+        BadRequest: It has none, or too many.
+    """
+    attributes: dict[str, str | bytes] = dict(headers)
+    message = BrokerMessage(value=body, attributes=attributes)
+    try:
+        found = read_cloudevents(message)
+        for event in found:
+            if not isinstance(event["source"], str) or not isinstance(event["id"], str):
+                raise ValueError("source and id of a CloudEvent are texts")
+    except (ValueError, orjson.JSONDecodeError) as error:
+        raise BadRequest(
+            f"the request has no CloudEvent: {error}",
+            hint="send the headers ce-id, ce-source, ce-type and ce-specversion, or"
+            " application/cloudevents+json, or a batch",
+        ) from error
+    if not 1 <= len(found) <= _MOST_EVENTS:
+        raise BadRequest(f"a batch has 1 to {_MOST_EVENTS:,} events, not {len(found):,}")
+    return found
+
+
+def _secret(api: ApiContext, name: str, written: str) -> str:
+    file = api.settings.file
+    found = resolve(
+        written,
+        f"api.hooks.{name}.secret",
+        api.settings.environ,
+        file.parent if file else api.settings.core.home,
+    )
+    return str(found)
+
+
+def _request_id(request: AnyRequest) -> str:
+    return str(request.scope["state"].get("request_id", ""))
+
+
+ROUTER = Router(
+    "/",
+    route_handlers=[receive, receive_from_hook, handshake, handshake_of_hook],
+    tags=["CloudEvents"],
+)
