@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, TypeVar
 
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from triggerer.api.context import ApiContext
 from triggerer.store.listing.paging import Listing, Page
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 MOST: Final = 1_000
 
-Limit = Annotated[int, Parameter(ge=1, le=MOST, description="The most items to return.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="The most items to return.")]
 Cursor = Annotated[
     str | None,
-    Parameter(
+    QueryParameter(
         max_length=4_000,
         description="The `next_cursor` of the page before. It belongs to the same filters.",
     ),
 ]
 Counted = Annotated[
     bool,
-    Parameter(query="count", description="Also count the items of all pages, up to 1,000."),
+    QueryParameter(name="count", description="Also count the items of all pages, up to 1,000."),
 ]
 
 

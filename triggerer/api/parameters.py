@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from litestar.params import Dependency, Parameter
+from litestar.di import NamedDependency
+from litestar.params import FromPath, HeaderParameter, QueryParameter, SkipValidation
 
 from triggerer.api.access.roles import Access
 from triggerer.api.context import ApiContext
 
-Api = Annotated[ApiContext, Dependency(skip_validation=True)]
-Caller = Annotated[Access, Dependency(skip_validation=True)]
+Api = NamedDependency[SkipValidation[ApiContext]]
+Caller = NamedDependency[SkipValidation[Access]]
 """The sender of the request."""
+InPath = FromPath[str]
+"""A part of the path, which `triggerer.api.gate.part` reads."""
 
 AssetFilter = Annotated[
-    str | None, Parameter(query="asset", description="Only of the asset with this name or URI.")
+    str | None, QueryParameter(name="asset", description="Only of the asset with this name or URI.")
 ]
-DagFilter = Annotated[str | None, Parameter(query="dag", description="Only of this DAG.")]
+DagFilter = Annotated[str | None, QueryParameter(name="dag", description="Only of this DAG.")]
 DagState = Annotated[
     Literal["active", "paused", "stale"] | None,
-    Parameter(query="state", description="Only of DAGs in this state."),
+    QueryParameter(name="state", description="Only of DAGs in this state."),
 ]
 IdempotencyKey = Annotated[
     str | None,
-    Parameter(
-        header="Idempotency-Key",
+    HeaderParameter(
+        name="Idempotency-Key",
         max_length=200,
         description="A repeat with this key and the same body answers with the first result.",
     ),

@@ -16,6 +16,7 @@ from litestar.exceptions import (
     NotFoundException,
     ValidationException,
 )
+from litestar.routes import HTTPRoute
 
 from triggerer import errors
 from triggerer.errors import TriggererError
@@ -126,14 +127,24 @@ def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[
     """Answer a request that raised. Used by Litestar for every error."""
     ours = error if isinstance(error, TriggererError) else _translated(error)
     headers = headers_of(ours)
-    if isinstance(error, HTTPException) and error.headers:
-        headers |= dict(error.headers)
+    if isinstance(error, MethodNotAllowedException):
+        headers["Allow"] = ", ".join(sorted(_methods_at(request)))
     problem = problem_of(
         ours, request_id=request.scope["state"].get("request_id", ""), prefix=_prefix(request)
     )
     return Response(
         encoded(problem), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers
     )
+
+
+def _methods_at(request: Request[Any, Any, Any]) -> set[str]:
+    """Return the methods that the path takes."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        pattern = re.sub(r"\\{[^/]+\\}", "[^/]+", re.escape(route.path_format))
+        if isinstance(route, HTTPRoute) and re.fullmatch(pattern, request.scope["path"]):
+            found.update(route.methods)
+    return found
 
 
 def _prefix(request: Request[Any, Any, Any]) -> str:
@@ -174,8 +185,8 @@ def _details(error: ValidationException) -> str:
         where = {"query": "the parameter", "header": "the header", "body": "the body's"}.get(
             str(one.get("source", "body")), "the"
         )
-        key = str(one.get("key", "")).removeprefix("data.")
+        key = str(one.get("key", "")).removeprefix("data").removeprefix(".")
         told.append(
-            f"{where} {key!r}: {one.get('message', 'wrong')}" if key else str(one.get("message"))
+            f"{where if key else 'the body'}{f' {key!r}' if key else ''}: {one.get('message')}"
         )
     return "; ".join(told) or str(error.detail)

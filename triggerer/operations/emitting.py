@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -18,6 +18,15 @@ from triggerer.store.events.emit import NewAssetEvent, record_events
 from triggerer.store.events.listing import find_event_by_key, list_asset_events
 from triggerer.store.events.undeclared_assets import ensure_asset
 from triggerer.store.listing.views import AssetEventView
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """The run and task that emit an event by HTTP."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
 
 
 async def emit_event(
@@ -55,11 +64,13 @@ async def emit_once(
     key: str | None,
     partition_key: str | None = None,
     create: bool = False,
+    source: EventSource | None = None,
 ) -> tuple[AssetEventView, bool]:
     """Record one event, or find the event that was recorded with this key.
 
     Args:
         key: The event's idempotency key. None: each call records an event.
+        source: The run and task that emit it, if not a person.
     Returns:
         The event, and whether it is new.
     Raises:
@@ -72,7 +83,15 @@ async def emit_once(
         raise await _unknown(session, asset)
     wanted = exact[0] if exact else Asset(asset)
     stored = await ensure_asset(session, name=wanted.name, uri=wanted.uri)
-    new = NewAssetEvent(stored.id, extra, idempotency_key=key, partition_key=partition_key)
+    new = NewAssetEvent(
+        stored.id,
+        extra,
+        idempotency_key=key,
+        source_dag_id=source and source.dag_id,
+        source_run_id=source and source.run_id,
+        source_task_id=source and source.task_id,
+        partition_key=partition_key,
+    )
     known = None if key is None else await find_event_by_key(session, key)
     inserted = [] if known is not None else await record_events(session, [new])
     if not inserted:

@@ -10,8 +10,10 @@ from litestar.handlers import BaseRouteHandler
 
 from triggerer.api.access.csrf import refuse_other_origins
 from triggerer.api.access.rates import Rates
-from triggerer.api.access.roles import ORDER, Access, RoleName
+from triggerer.api.access.roles import ORDER, Access, RoleName, RunIdentity
 from triggerer.errors import RoleNeeded, SignInNeeded, StoreUnavailable
+from triggerer.store.access.run_tokens import find_run_token
+from triggerer.store.access.secrets import RUN_PREFIX, digest_of
 from triggerer.store.access.sessions import find_session
 from triggerer.store.access.tokens import find_token, mark_used
 
@@ -88,6 +90,8 @@ class Guard:
         return self._access(connection, found.name, found.role, f"session:{found.id}")
 
     async def _by_token(self, connection: Connection, token: str) -> Access | None:
+        if token.startswith(RUN_PREFIX):
+            return await self._by_run_token(connection, digest_of(token.strip()))
         async with self._context.use.reading() as session:
             found = await find_token(session, token.strip())
         if found is None:
@@ -100,6 +104,21 @@ class Guard:
                 # The last use is for people. A read must not fail because it cannot be stored.
                 _log.debug("the use of a token was not stored", error=str(error))
         return self._access(connection, found.name, found.role, f"token:{found.id}")
+
+    async def _by_run_token(self, connection: Connection, digest: str) -> Access | None:
+        async with self._context.use.reading() as session:
+            found = await find_run_token(session, digest)
+        if found is None:
+            return None
+        name = f"{found.dag_id}/{found.run_id}"
+        return Access(
+            name=name,
+            role="viewer",
+            via=f"run:{name}",
+            sees_payloads=True,
+            request_id=connection.scope["state"].get("request_id", ""),
+            run=RunIdentity(found.dag_id, found.run_id, digest),
+        )
 
     def _access(self, connection: Connection, name: str, role: str, via: str) -> Access:
         known = cast("RoleName", role)

@@ -17,10 +17,10 @@ ORDER: Final[tuple[RoleName, ...]] = ("viewer", "operator", "admin")
 class RunIdentity:
     """The attempt of a run whose token a request has."""
 
-    run_pk: int
     dag_id: str
     run_id: str
-    attempt: int
+    digest: str
+    """The digest of the token, by which a change looks again whether the attempt still runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,20 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from litestar import Response, Router
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.api.access.roles import Access
 from triggerer.api.gate import part
 from triggerer.api.hiding import without_payloads
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
-from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, IdempotencyKey
+from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, IdempotencyKey, InPath
+from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import creates, reads
-from triggerer.errors import BadRequest, NothingThere, UnknownAsset
-from triggerer.operations.emitting import emit_once
+from triggerer.errors import BadRequest, NothingThere, RoleNeeded, UnknownAsset
+from triggerer.operations.emitting import EventSource, emit_once
+from triggerer.store.access.run_tokens import find_run_token, outlets_of
 from triggerer.store.dags.listing import list_assets
 from triggerer.store.events.following import follow_asset_events
 from triggerer.store.events.listing import list_asset_events
@@ -45,7 +49,7 @@ async def assets(
     dag: DagFilter = None,
     asset_state: Annotated[
         Literal["declared", "undeclared"] | None,
-        Parameter(query="state", description="Whether a DAG file declares the asset."),
+        QueryParameter(name="state", description="Whether a DAG file declares the asset."),
     ] = None,
 ) -> Page[AssetView]:
     """List the assets by name. `dag`: only assets that the DAG waits for."""
@@ -71,19 +75,20 @@ async def events(
     counted: Counted = False,
     asset: AssetFilter = None,
     dag: Annotated[
-        str | None, Parameter(query="dag", description="Only events that runs of this DAG emitted.")
+        str | None,
+        QueryParameter(name="dag", description="Only events that runs of this DAG emitted."),
     ] = None,
     event_state: Annotated[
         Literal["queued", "consumed", "unused"] | None,
-        Parameter(
-            query="state",
+        QueryParameter(
+            name="state",
             description="queued: a DAG still waits to take it; consumed: all DAGs have taken it;"
             " unused: no DAG waited for it.",
         ),
     ] = None,
     order: Annotated[
         Literal["newest", "arrival"],
-        Parameter(
+        QueryParameter(
             description="arrival: follow everything from the oldest event on, at least once and unordered."
             " Pages repeat the events of the last minute; drop the ids that you know."
         ),
@@ -124,15 +129,17 @@ async def _followed(
         )
 
 
-@creates("/events", status=201)
+@creates("/events", status=201, by_run=True)
 async def emit(
-    api: Api, access: Caller, data: NewEvent, key: IdempotencyKey = None
+    api: Api, access: Caller, data: JSONBody[NewEvent], key: IdempotencyKey = None
 ) -> Response[AssetEventView]:
     """Record an event of an asset, and queue it for the DAGs that wait.
 
-    The `Idempotency-Key` is stored as the event's own key. A repeat answers 200 with the first event.
+    The `Idempotency-Key` is stored as the event's own key. A repeat answers 200 with the first event. The token of a
+    run may update the outlets of its DAG.
     """
     async with api.use.changing() as session:
+        source = await _source(session, access, data.asset)
         event, is_new = await emit_once(
             session,
             access.actor(),
@@ -140,13 +147,34 @@ async def emit(
             data.extra,
             key=None if key is None else f"http/{access.via}/{key}",
             partition_key=data.partition_key,
-            create=data.create,
+            create=data.create and source is None,
+            source=source,
         )
-    return Response(without_payloads(access, event), status_code=201 if is_new else 200)
+    return JsonResponse(without_payloads(access, event), status_code=201 if is_new else 200)
+
+
+async def _source(session: AsyncSession, access: Access, asset: str) -> EventSource | None:
+    """Return the run and task that emit the event, or None if a person or a program does.
+
+    Raises:
+        RoleNeeded: The run's attempt is over, or its DAG does not update the asset.
+    """
+    if access.run is None:
+        return None
+    known = await find_run_token(session, access.run.digest, locks=True)
+    if known is None:
+        raise RoleNeeded("the attempt of this token is over")
+    task_id = (await outlets_of(session, known.dag_id)).get(asset)
+    if task_id is None:
+        raise RoleNeeded(
+            f"no task of the DAG {known.dag_id!r} has the outlet {asset!r}",
+            hint="add it to the outlets of a task",
+        )
+    return EventSource(known.dag_id, known.run_id, task_id)
 
 
 @reads("/events/{event_id:str}")
-async def event(api: Api, access: Caller, event_id: str) -> AssetEventView:
+async def event(api: Api, access: Caller, event_id: InPath) -> AssetEventView:
     """Show an asset event."""
     async with api.use.reading() as session:
         found = await list_asset_events(session, event_id=_number(event_id), limit=1)
@@ -156,7 +184,7 @@ async def event(api: Api, access: Caller, event_id: str) -> AssetEventView:
 
 
 @reads("/events/{event_id:str}/trace")
-async def event_trace(api: Api, access: Caller, event_id: str) -> Trace:
+async def event_trace(api: Api, access: Caller, event_id: InPath) -> Trace:
     """Show what led to an event and what came of it: its stream, its runs with their tasks, and their events."""
     async with api.use.reading() as session:
         found = await trace_event(session, _number(event_id))
@@ -178,7 +206,7 @@ def _no_event(event_id: str) -> NothingThere:
 
 
 @reads("/{asset:str}")
-async def one_asset(api: Api, asset: str) -> AssetView:
+async def one_asset(api: Api, asset: InPath) -> AssetView:
     """Show an asset, given by its name or its URI (with `%2F`)."""
     async with api.use.reading() as session:
         found = await list_assets(session, asset=part(asset), limit=1)

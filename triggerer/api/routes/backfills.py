@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from litestar import Router
-from litestar.params import Parameter
-from msgspec import Struct
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Meta, Struct
 
 from triggerer.api.gate import part
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of, whole
-from triggerer.api.parameters import Api, Caller, DagFilter
+from triggerer.api.parameters import Api, Caller, DagFilter, InPath
 from triggerer.api.routing import creates, reads
 from triggerer.domain.backfills import Reprocess
 from triggerer.errors import BadRequest, NothingThere
@@ -32,7 +32,7 @@ class Range(Struct, forbid_unknown_fields=True, frozen=True):
     to_date: datetime
     reprocess: Literal["none", "failed", "all"] = "none"
     """Which existing runs to repeat."""
-    max_active: Annotated[int, Parameter(ge=1, le=1_000)] = 10
+    max_active: Annotated[int, Meta(ge=1, le=1_000)] = 10
     params: dict[str, Any] | None = None
 
 
@@ -44,7 +44,7 @@ async def backfills(
     counted: Counted = False,
     dag: DagFilter = None,
     backfill_state: Annotated[
-        Literal["running", "done", "cancelled"] | None, Parameter(query="state")
+        Literal["running", "done", "cancelled"] | None, QueryParameter(name="state")
     ] = None,
 ) -> Page[BackfillView]:
     """List the backfills, newest first."""
@@ -61,7 +61,7 @@ async def backfills(
 
 
 @creates("/dags/{dag_id:str}/backfills/plan", role="viewer")
-async def plan(api: Api, dag_id: str, data: Range) -> Page[PlannedInterval]:
+async def plan(api: Api, dag_id: InPath, data: JSONBody[Range]) -> Page[PlannedInterval]:
     """Show the runs that a backfill would make, without starting it."""
     _refuse_naive(data)
     async with api.use.reading() as session:
@@ -76,7 +76,7 @@ async def plan(api: Api, dag_id: str, data: Range) -> Page[PlannedInterval]:
 
 
 @creates("/dags/{dag_id:str}/backfills", status=201)
-async def start(api: Api, access: Caller, dag_id: str, data: Range) -> BackfillView:
+async def start(api: Api, access: Caller, dag_id: InPath, data: JSONBody[Range]) -> BackfillView:
     """Start a backfill of a DAG's timetable."""
     _refuse_naive(data)
     async with api.use.changing() as session:
@@ -93,7 +93,7 @@ async def start(api: Api, access: Caller, dag_id: str, data: Range) -> BackfillV
 
 
 @creates("/backfills/{backfill_id:str}/cancel")
-async def cancel(api: Api, access: Caller, backfill_id: str) -> BackfillView:
+async def cancel(api: Api, access: Caller, backfill_id: InPath) -> BackfillView:
     """Cancel a backfill's pending intervals and queued runs. Running runs run to their end."""
     if not backfill_id.isascii() or not backfill_id.isdecimal() or len(backfill_id) > 18:
         raise NothingThere(f"there is no backfill {part(backfill_id)!r}")

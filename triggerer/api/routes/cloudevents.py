@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import orjson
 from litestar import Request, Response, Router, post, route
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from triggerer.abc import BrokerMessage
 from triggerer.api.access.authorizing import PUBLIC
@@ -20,7 +20,8 @@ from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.hiding import without_payloads
 from triggerer.api.paging import Page, whole
-from triggerer.api.parameters import Api, Caller
+from triggerer.api.parameters import Api, Caller, InPath
+from triggerer.api.responses import JsonResponse
 from triggerer.config.references import resolve
 from triggerer.domain.actors import Actor, Role
 from triggerer.errors import BadRequest, NothingThere, SignInNeeded
@@ -46,7 +47,7 @@ async def receive(
     access: Caller,
     request: AnyRequest,
     asset: Annotated[
-        str, Parameter(description="The name or URI of the asset that gets the events.")
+        str, QueryParameter(description="The name or URI of the asset that gets the events.")
     ],
 ) -> Response[Page[AssetEventView]]:
     """Record CloudEvents as events of an asset: one in binary or structured mode, or a batch.
@@ -63,7 +64,7 @@ async def receive(
     request_max_body_size=_BATCH_BYTES,
 )
 async def receive_from_hook(
-    api: Api, request: AnyRequest, hook: str
+    api: Api, request: AnyRequest, hook: InPath
 ) -> Response[Page[AssetEventView]]:
     """Record the CloudEvents of a hook that `[api.hooks]` names.
 
@@ -94,7 +95,7 @@ async def handshake(request: AnyRequest) -> Response[None]:
 
 
 @route("/events/{hook:str}", http_method=["OPTIONS"], opt={"role": PUBLIC}, status_code=200)
-async def handshake_of_hook(api: Api, request: AnyRequest, hook: str) -> Response[None]:
+async def handshake_of_hook(api: Api, request: AnyRequest, hook: InPath) -> Response[None]:
     """Agree to the deliveries of a hook."""
     if part(hook) not in api.settings.api.hooks:
         raise NothingThere("there is no such hook", hint="[api.hooks.<name>] names them")
@@ -123,7 +124,7 @@ async def _record(
             view, is_new = await emit_once(session, actor, asset, event, key=key)
             stored.append(without_payloads(access, view))
             are_new = are_new or is_new
-    return Response(whole(stored), status_code=201 if are_new else 200)
+    return JsonResponse(whole(stored), status_code=201 if are_new else 200)
 
 
 def _events_in(body: bytes, headers: dict[str, str]) -> list[dict[str, Any]]:
@@ -167,6 +168,6 @@ def _request_id(request: AnyRequest) -> str:
 
 ROUTER = Router(
     "/",
-    route_handlers=[receive, receive_from_hook, handshake, handshake_of_hook],
+    route_handlers=[handshake, handshake_of_hook, receive, receive_from_hook],
     tags=["CloudEvents"],
 )

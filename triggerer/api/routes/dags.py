@@ -7,11 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from litestar import Response, Router
+from litestar.params import JSONBody
 from msgspec import Struct
 
 from triggerer.api.gate import part
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of, whole
-from triggerer.api.parameters import Api, AssetFilter, Caller, DagState, IdempotencyKey
+from triggerer.api.parameters import Api, AssetFilter, Caller, DagState, IdempotencyKey, InPath
+from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import alters, creates, reads
 from triggerer.errors import BadRequest, KeyReused, UnknownDag
 from triggerer.operations.pausing import pause_dag, unpause_dag
@@ -62,7 +64,7 @@ async def dags(
 
 
 @reads("/{dag_id:str}")
-async def dag(api: Api, dag_id: str) -> DagView:
+async def dag(api: Api, dag_id: InPath) -> DagView:
     """Show a DAG."""
     async with api.use.reading() as session:
         found = await list_dags(session, dag=part(dag_id), limit=1)
@@ -72,7 +74,7 @@ async def dag(api: Api, dag_id: str) -> DagView:
 
 
 @alters("/{dag_id:str}")
-async def pause(api: Api, access: Caller, dag_id: str, data: Pausing) -> DagView:
+async def pause(api: Api, access: Caller, dag_id: InPath, data: JSONBody[Pausing]) -> DagView:
     """Pause or unpause a DAG. Its asset events wait in the queue meanwhile."""
     change = pause_dag if data.is_paused else unpause_dag
     async with api.use.changing() as session:
@@ -81,14 +83,14 @@ async def pause(api: Api, access: Caller, dag_id: str, data: Pausing) -> DagView
 
 
 @reads("/{dag_id:str}/why-not")
-async def dag_why_not(api: Api, dag_id: str) -> WhyNot:
+async def dag_why_not(api: Api, dag_id: InPath) -> WhyNot:
     """Show what a DAG waits for, and what holds its runs back."""
     async with api.use.reading() as session:
         return await why_not(session, part(dag_id), pools=api.settings.pools)
 
 
 @reads("/{dag_id:str}/next")
-async def dag_next(api: Api, dag_id: str) -> Page[NextRun]:
+async def dag_next(api: Api, dag_id: InPath) -> Page[NextRun]:
     """List the next ten runs that the DAG's timetable asks for."""
     async with api.use.reading() as session:
         return whole(await next_runs(session, part(dag_id), 10))
@@ -96,14 +98,14 @@ async def dag_next(api: Api, dag_id: str) -> Page[NextRun]:
 
 @creates("/{dag_id:str}/dagRuns", status=201)
 async def trigger(
-    api: Api, access: Caller, dag_id: str, data: NewRun, key: IdempotencyKey = None
+    api: Api, access: Caller, dag_id: InPath, data: JSONBody[NewRun], key: IdempotencyKey = None
 ) -> Response[RunView]:
     """Queue a run by hand, even if the DAG is paused.
 
     With an `Idempotency-Key` the run's id is made from the key, and a repeat answers 200 with the first run.
     """
     run, is_new = await queue_run(api, access, part(dag_id), data, key)
-    return Response(run, status_code=201 if is_new else 200)
+    return JsonResponse(run, status_code=201 if is_new else 200)
 
 
 async def queue_run(

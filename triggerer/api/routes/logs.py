@@ -10,12 +10,12 @@ from typing import Annotated, Final
 import anyio
 from anyio import to_thread
 from litestar import Response, Router
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 from litestar.response import Stream
 
 from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
-from triggerer.api.parameters import Api, Caller
+from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import reads
 from triggerer.domain.runs import RunState
 from triggerer.errors import ServerBusy, TriggererError, UnknownRun
@@ -36,18 +36,20 @@ _MEDIA_TYPE: Final = "text/plain"
 async def logs(
     api: Api,
     access: Caller,
-    dag_id: str,
-    run_id: str,
-    offset: Annotated[int, Parameter(ge=0, description="The first byte.")] = 0,
-    limit: Annotated[int, Parameter(ge=1, le=MOST_BYTES, description="The most bytes.")] = 65_536,
+    dag_id: InPath,
+    run_id: InPath,
+    offset: Annotated[int, QueryParameter(ge=0, description="The first byte.")] = 0,
+    limit: Annotated[
+        int, QueryParameter(ge=1, le=MOST_BYTES, description="The most bytes.")
+    ] = 65_536,
     tail: Annotated[
         int | None,
-        Parameter(ge=1, le=MOST_BYTES, description="The last bytes, in place of offset."),
+        QueryParameter(ge=1, le=MOST_BYTES, description="The last bytes, in place of offset."),
     ] = None,
     follow: Annotated[
-        bool, Parameter(description="Keep sending as the log grows, until the run has ended.")
+        bool, QueryParameter(description="Keep sending as the log grows, until the run has ended.")
     ] = False,
-    download: Annotated[bool, Parameter(description="Send the whole log as a file.")] = False,
+    download: Annotated[bool, QueryParameter(description="Send the whole log as a file.")] = False,
 ) -> Response[bytes]:
     """Read the log of a run, byte for byte.
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from litestar import Request, Response, Router
 
 from triggerer.api.gate import part
+from triggerer.api.parameters import InPath
 from triggerer.api.problems import anchor_of, status_of
 from triggerer.api.routing import public
 from triggerer.errors import NothingThere, TriggererError
@@ -30,7 +31,7 @@ async def home(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 
 @public("/{path:path}", include_in_schema=False)
-async def file_or_screen(request: Request[Any, Any, Any], path: str) -> Response[bytes]:
+async def file_or_screen(request: Request[Any, Any, Any], path: InPath) -> Response[bytes]:
     """Serve a built file, or the page for the path of a screen."""
     name = path.strip("/")
     if name.startswith(("api/", "health", "metrics", "livez", "readyz")) or name == "api":

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from litestar import Response, Router
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
 
 from triggerer.api.gate import part
 from triggerer.api.hiding import without_payloads
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
-from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter
+from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, InPath
 from triggerer.api.routing import creates, reads
 from triggerer.errors import BadRequest, NothingThere
 from triggerer.operations.parked import discard_messages, replay_messages, show_parked
@@ -49,12 +49,12 @@ async def parked(
     asset: AssetFilter = None,
     dag: DagFilter = None,
     watcher_name: Annotated[
-        str | None, Parameter(query="watcher", description="Only of watchers with this name.")
+        str | None, QueryParameter(name="watcher", description="Only of watchers with this name.")
     ] = None,
     parked_state: Annotated[
         Literal["kept", "set_aside"] | None,
-        Parameter(
-            query="state", description="kept: it will be delivered; set_aside: a person decides."
+        QueryParameter(
+            name="state", description="kept: it will be delivered; set_aside: a person decides."
         ),
     ] = None,
 ) -> Page[ParkedView]:
@@ -74,7 +74,7 @@ async def parked(
 
 
 @reads("/{message_id:str}")
-async def message(api: Api, access: Caller, message_id: str) -> ParkedMessageView:
+async def message(api: Api, access: Caller, message_id: InPath) -> ParkedMessageView:
     """Show a parked message with its traceback and content."""
     number = _number(message_id)
     async with api.use.reading() as session:
@@ -82,7 +82,7 @@ async def message(api: Api, access: Caller, message_id: str) -> ParkedMessageVie
 
 
 @reads("/{message_id:str}/body", media_type="application/octet-stream")
-async def body(api: Api, access: Caller, message_id: str) -> Response[bytes]:
+async def body(api: Api, access: Caller, message_id: InPath) -> Response[bytes]:
     """Download the content of a parked message, as its producer dumped it."""
     access.require_payloads()
     number = _number(message_id)
@@ -95,7 +95,7 @@ async def body(api: Api, access: Caller, message_id: str) -> Response[bytes]:
 
 
 @creates("/replay")
-async def replay(api: Api, access: Caller, data: Choice) -> Done:
+async def replay(api: Api, access: Caller, data: JSONBody[Choice]) -> Done:
     """Deliver parked messages to their watchers again."""
     chosen = _chosen(data)
     async with api.use.changing() as session:
@@ -103,7 +103,7 @@ async def replay(api: Api, access: Caller, data: Choice) -> Done:
 
 
 @creates("/discard")
-async def discard(api: Api, access: Caller, data: Choice) -> Done:
+async def discard(api: Api, access: Caller, data: JSONBody[Choice]) -> Done:
     """Delete messages for good."""
     chosen = _chosen(data)
     async with api.use.changing() as session:

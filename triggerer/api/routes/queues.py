@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from litestar import Router
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from triggerer.api.access.roles import Access
 from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
-from triggerer.api.parameters import Api, Caller, DagFilter, DagState
+from triggerer.api.parameters import Api, Caller, DagFilter, DagState, InPath
 from triggerer.api.routing import deletes, reads
 from triggerer.operations.queued_events import delete_queued_events
 from triggerer.store.listing.pages import QUEUED
 from triggerer.store.listing.views import QueuedEventView
 
 Uri = Annotated[
-    str | None, Parameter(query="uri", description="Only of the asset with this URI or name.")
+    str | None, QueryParameter(name="uri", description="Only of the asset with this URI or name.")
 ]
 
 
@@ -50,7 +50,7 @@ async def queued(
 @reads("/assets/queuedEvent/{uri:str}")
 async def queued_of_asset(
     api: Api,
-    uri: str,
+    uri: InPath,
     limit: Limit = 100,
     cursor: Cursor = None,
     counted: Counted = False,
@@ -63,7 +63,7 @@ async def queued_of_asset(
 @reads("/dags/{dag_id:str}/assets/queuedEvent")
 async def queued_for_dag(
     api: Api,
-    dag_id: str,
+    dag_id: InPath,
     limit: Limit = 100,
     cursor: Cursor = None,
     counted: Counted = False,
@@ -76,8 +76,8 @@ async def queued_for_dag(
 @reads("/dags/{dag_id:str}/assets/queuedEvent/{uri:str}")
 async def queued_for_dag_of_asset(
     api: Api,
-    dag_id: str,
-    uri: str,
+    dag_id: InPath,
+    uri: InPath,
     limit: Limit = 100,
     cursor: Cursor = None,
     counted: Counted = False,
@@ -115,19 +115,19 @@ async def delete_of_uri(api: Api, access: Caller, uri: Uri = None) -> Deleted:
 
 
 @deletes("/assets/queuedEvent/{uri:str}")
-async def delete_of_asset(api: Api, access: Caller, uri: str) -> Deleted:
+async def delete_of_asset(api: Api, access: Caller, uri: InPath) -> Deleted:
     """Delete the waiting events of an asset for all DAGs. The events themselves stay."""
     return await _delete(api, access, None, part(uri))
 
 
 @deletes("/dags/{dag_id:str}/assets/queuedEvent")
-async def delete_for_dag(api: Api, access: Caller, dag_id: str, uri: Uri = None) -> Deleted:
+async def delete_for_dag(api: Api, access: Caller, dag_id: InPath, uri: Uri = None) -> Deleted:
     """Delete the events that wait for a DAG, or those of one asset. No run will take them."""
     return await _delete(api, access, part(dag_id), uri)
 
 
 @deletes("/dags/{dag_id:str}/assets/queuedEvent/{uri:str}")
-async def delete_for_dag_of_asset(api: Api, access: Caller, dag_id: str, uri: str) -> Deleted:
+async def delete_for_dag_of_asset(api: Api, access: Caller, dag_id: InPath, uri: InPath) -> Deleted:
     """Delete the events of an asset that wait for a DAG. No run will take them."""
     return await _delete(api, access, part(dag_id), part(uri))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from litestar import Router
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
 
 from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.hiding import without_payloads
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
-from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter
+from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, InPath
 from triggerer.api.routing import creates, reads
 from triggerer.errors import UnknownRun
 from triggerer.operations.reasons import WhyView, view_of_why
@@ -24,7 +24,7 @@ from triggerer.store.runs.listing import find_run, list_runs
 
 RunState = Annotated[
     Literal["queued", "running", "success", "failed", "cancelled"] | None,
-    Parameter(query="state", description="Only runs in this state."),
+    QueryParameter(name="state", description="Only runs in this state."),
 ]
 
 
@@ -51,7 +51,7 @@ async def all_runs(
 @reads("/dags/{dag_id:str}/dagRuns")
 async def runs_of_dag(
     api: Api,
-    dag_id: str,
+    dag_id: InPath,
     limit: Limit = 100,
     cursor: Cursor = None,
     counted: Counted = False,
@@ -87,7 +87,7 @@ async def _page(
 
 
 @reads("/dags/{dag_id:str}/dagRuns/{run_id:str}", by_run=True)
-async def run(api: Api, access: Caller, dag_id: str, run_id: str) -> RunView:
+async def run(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> RunView:
     """Show a run."""
     access.require_run(part(dag_id), part(run_id))
     async with api.use.reading() as session:
@@ -100,7 +100,7 @@ async def run(api: Api, access: Caller, dag_id: str, run_id: str) -> RunView:
 
 
 @reads("/dags/{dag_id:str}/dagRuns/{run_id:str}/why", by_run=True)
-async def run_why(api: Api, access: Caller, dag_id: str, run_id: str) -> WhyView:
+async def run_why(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> WhyView:
     """Show why a run exists: its asset events, and the broker messages that they came from."""
     access.require_run(part(dag_id), part(run_id))
     async with api.use.reading() as session:
@@ -112,8 +112,8 @@ async def run_why(api: Api, access: Caller, dag_id: str, run_id: str) -> WhyView
 async def run_tasks(
     api: Api,
     access: Caller,
-    dag_id: str,
-    run_id: str,
+    dag_id: InPath,
+    run_id: InPath,
     limit: Limit = 100,
     cursor: Cursor = None,
     counted: Counted = False,
@@ -134,7 +134,7 @@ async def run_tasks(
 
 
 @creates("/dags/{dag_id:str}/dagRuns/{run_id:str}/cancel")
-async def cancel(api: Api, access: Caller, dag_id: str, run_id: str) -> RunView:
+async def cancel(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> RunView:
     """Cancel a run: a queued one at once, a running one as soon as its executor has stopped it."""
     async with api.use.changing() as session:
         await cancel_run(session, access.actor(), part(dag_id), part(run_id))
@@ -142,7 +142,7 @@ async def cancel(api: Api, access: Caller, dag_id: str, run_id: str) -> RunView:
 
 
 @creates("/dags/{dag_id:str}/dagRuns/{run_id:str}/retry")
-async def retry(api: Api, access: Caller, dag_id: str, run_id: str) -> RunView:
+async def retry(api: Api, access: Caller, dag_id: InPath, run_id: InPath) -> RunView:
     """Queue a failed or cancelled run again. Tasks that succeeded are not repeated."""
     async with api.use.changing() as session:
         await retry_run(session, access.actor(), part(dag_id), part(run_id))
@@ -151,7 +151,7 @@ async def retry(api: Api, access: Caller, dag_id: str, run_id: str) -> RunView:
 
 @creates("/dags/{dag_id:str}/dagRuns/{run_id:str}/clear")
 async def clear(
-    api: Api, access: Caller, dag_id: str, run_id: str, data: Clearing | None = None
+    api: Api, access: Caller, dag_id: InPath, run_id: InPath, data: JSONBody[Clearing | None] = None
 ) -> RunView:
     """Queue an ended run again, as if these tasks had not run. They emit their events again."""
     tasks = data.tasks if data is not None else []

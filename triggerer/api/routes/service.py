@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
 from litestar import Router
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta, Struct
 
-from triggerer.api.access.roles import Access
 from triggerer.api.gate import part
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of, whole
-from triggerer.api.parameters import Api, Caller
+from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import creates, deletes, reads
 from triggerer.domain.actors import Role
 from triggerer.errors import BadRequest
@@ -32,6 +32,17 @@ class TokenOrder(Struct, forbid_unknown_fields=True, frozen=True):
     name: Annotated[str, Meta(max_length=200)] = ""
     expires_at: datetime | None = None
     """None: it does not expire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The person or program behind a request."""
+
+    name: str
+    role: str
+    via: str
+    """`token:<id>`, `session:<id>` or `run:<dag_id>/<run_id>`."""
+    sees_payloads: bool
 
 
 @reads("/overview")
@@ -61,13 +72,13 @@ async def audit(
     cursor: Cursor = None,
     counted: Counted = False,
     actor: Annotated[
-        str | None, Parameter(description="Only changes of this person or token.")
+        str | None, QueryParameter(description="Only changes of this person or token.")
     ] = None,
     action: Annotated[
-        str | None, Parameter(description="`run.cancel`, or `run` for all changes of runs.")
+        str | None, QueryParameter(description="`run.cancel`, or `run` for all changes of runs.")
     ] = None,
     subject: Annotated[
-        str | None, Parameter(description="The subject, or its first word, such as a DAG id.")
+        str | None, QueryParameter(description="The subject, or its first word, such as a DAG id.")
     ] = None,
 ) -> Page[AuditView]:
     """List the changes that people and programs made, newest first."""
@@ -91,7 +102,7 @@ async def tokens(api: Api, limit: Limit = 100) -> Page[TokenView]:
 
 
 @creates("/tokens", role="admin", status=201)
-async def new_token(api: Api, access: Caller, data: TokenOrder) -> NewToken:
+async def new_token(api: Api, access: Caller, data: JSONBody[TokenOrder]) -> NewToken:
     """Make a token. The answer is the only place that shows it."""
     if data.expires_at is not None and data.expires_at.tzinfo is None:
         raise BadRequest("expires_at has no time zone", hint="end it with Z for UTC")
@@ -106,16 +117,16 @@ async def new_token(api: Api, access: Caller, data: TokenOrder) -> NewToken:
 
 
 @deletes("/tokens/{token_id:str}", role="admin")
-async def revoke(api: Api, access: Caller, token_id: str) -> TokenView:
+async def revoke(api: Api, access: Caller, token_id: InPath) -> TokenView:
     """Revoke a token, and end the sessions that it opened."""
     async with api.use.changing() as session:
         return await revoke_token(session, access.actor(), part(token_id))
 
 
-@reads("/whoami")
-async def whoami(access: Caller) -> Access:
+@reads("/whoami", by_run=True)
+async def whoami(access: Caller) -> Sender:
     """Show the name and role of the sender of this request."""
-    return access
+    return Sender(access.name, access.role, access.via, access.sees_payloads)
 
 
 ROUTER = Router(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from litestar import Request, Response, Router, delete, get, post
 from litestar.datastructures import Cookie
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from triggerer.api.access.authorizing import PUBLIC, SECURE_COOKIE, cookie_name
 from triggerer.api.access.csrf import refuse_other_origins
@@ -36,7 +36,7 @@ class SignedIn:
 
 
 @post("/api/v1/session", opt=_PUBLIC, status_code=200)
-async def sign_in(api: Api, request: AnyRequest, data: SignIn) -> Response[SignedIn]:
+async def sign_in(api: Api, request: AnyRequest, data: JSONBody[SignIn]) -> Response[SignedIn]:
     """Open a session with a token. The answer sets a cookie for 12 hours."""
     refuse_other_origins(request)
     async with api.use.changing() as session:
@@ -64,7 +64,7 @@ async def sign_out(api: Api, request: AnyRequest) -> Response[None]:
 
 @get("/login", opt=_PUBLIC)
 async def use_link(
-    api: Api, request: AnyRequest, code: Annotated[str, Parameter(max_length=200)]
+    api: Api, request: AnyRequest, code: Annotated[str, QueryParameter(max_length=200)]
 ) -> Response[None]:
     """Open a session with the one-time code of a link, and go to the page."""
     async with api.use.changing() as session:

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from litestar import Router
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
 
 from triggerer.api.gate import part
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
-from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter
+from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, InPath
 from triggerer.api.routing import creates, reads
 from triggerer.errors import BadRequest, NothingThere, UnknownWatcher
 from triggerer.operations.replaying import replay_watcher
@@ -42,7 +42,7 @@ async def watchers(
     dag: DagFilter = None,
     watcher_state: Annotated[
         Literal["waiting", "running", "failing", "catching_up"] | None,
-        Parameter(query="state", description="Only watchers in this state."),
+        QueryParameter(name="state", description="Only watchers in this state."),
     ] = None,
 ) -> Page[WatcherView]:
     """List the watchers by asset and name. `dag`: only watchers of assets that the DAG waits for."""
@@ -60,7 +60,7 @@ async def watchers(
 
 
 @reads("/watchers/{asset:str}/{name:str}")
-async def watcher(api: Api, asset: str, name: str) -> WatcherView:
+async def watcher(api: Api, asset: InPath, name: InPath) -> WatcherView:
     """Show a watcher with its backlogs and its error."""
     async with api.use.reading() as session:
         found = await list_watchers(session, asset=part(asset), name=part(name), limit=1)
@@ -70,7 +70,9 @@ async def watcher(api: Api, asset: str, name: str) -> WatcherView:
 
 
 @creates("/watchers/{asset:str}/{name:str}/replay")
-async def replay(api: Api, access: Caller, asset: str, name: str, data: Replay) -> ReplayView:
+async def replay(
+    api: Api, access: Caller, asset: InPath, name: InPath, data: JSONBody[Replay]
+) -> ReplayView:
     """Let a watcher read its log again from an earlier position."""
     start = None if data.start == "earliest" else _instant(data.start)
     async with api.use.changing() as session:
@@ -102,7 +104,7 @@ async def streams(
 
 
 @reads("/streams/{digest:str}")
-async def stream(api: Api, digest: str) -> StreamView:
+async def stream(api: Api, digest: InPath) -> StreamView:
     """Show a stream."""
     await ask_for_reports(api.use.reading, api.use.changing)
     async with api.use.reading() as session:
