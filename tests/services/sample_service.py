@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ class Ticker(SharedStreamProducer):
         number = 0
         while True:
             number += 1
-            yield {"n": number, "at": datetime.now(UTC).isoformat(), "text": "<script>alert(1)</script>"}, (began, number)
+            at = datetime.now(UTC).isoformat()
+            yield {"n": number, "at": at, "text": "<script>alert(1)</script>"}, (began, number)
             await asyncio.sleep(1)
 
     async def advance(self, batch):
@@ -259,10 +260,8 @@ def main() -> None:
             text=True,
         ).stdout.strip()
         print(f"API:     {service.address}/api/v1\ntoken:   {service.token}\nsign in: {link}")
-        try:
+        with suppress(KeyboardInterrupt):
             signal.pause()
-        except KeyboardInterrupt:
-            pass
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from triggerer.store.listing.pages import (
     PARKED,
     QUEUED,
     RUNS,
+    STREAMS,
     TASKS,
     WATCHERS,
 )
@@ -143,8 +144,9 @@ async def test_pages_of_any_size_together_are_the_whole_list(filled: Database) -
     for listing in LISTINGS:
         filters = FILTERS.get(listing.name, {})
         whole = await walk(filled, listing, 1_000, **filters)
-        assert len(whole) >= 6
-        for limit in (1, 2, 3, len(whole) - 1, len(whole)):
+        # All watchers of these rows share one stream.
+        assert len(whole) >= (1 if listing is STREAMS else 6)
+        for limit in {1, 2, 3, max(1, len(whole) - 1), len(whole)}:
             assert await walk(filled, listing, limit, **filters) == whole, (listing.name, limit)
         async with filled.reading() as session:
             page = await listing.page(session, limit=1, with_count=True, **filters)

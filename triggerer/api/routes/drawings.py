@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from litestar import Router
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from triggerer.api.gate import part
-from triggerer.api.parameters import Api
+from triggerer.api.parameters import Api, InPath
 from triggerer.api.routing import reads
 from triggerer.store.dags.graph import AssetGraph, read_graph
 from triggerer.store.runs.drawing import Calendar, Grid, read_calendar, read_grid
@@ -18,10 +18,12 @@ from triggerer.store.runs.drawing import Calendar, Grid, read_calendar, read_gri
 @reads("/dags/{dag_id:str}/grid")
 async def grid(
     api: Api,
-    dag_id: str,
-    limit: Annotated[int, Parameter(ge=1, le=100, description="The most runs to return.")] = 50,
+    dag_id: InPath,
+    limit: Annotated[
+        int, QueryParameter(ge=1, le=100, description="The most runs to return.")
+    ] = 50,
     before: Annotated[
-        int | None, Parameter(ge=1, le=2**62, description="The `next_before` of another grid.")
+        int | None, QueryParameter(ge=1, le=2**62, description="The `next_before` of another grid.")
     ] = None,
 ) -> Grid:
     """Show the states of a DAG's tasks in its newest runs."""
@@ -32,9 +34,9 @@ async def grid(
 @reads("/dags/{dag_id:str}/calendar")
 async def calendar(
     api: Api,
-    dag_id: str,
+    dag_id: InPath,
     year: Annotated[
-        int | None, Parameter(ge=1970, le=9998, description="Default: this year, in UTC.")
+        int | None, QueryParameter(ge=1970, le=9998, description="Default: this year, in UTC.")
     ] = None,
 ) -> Calendar:
     """Count the runs of a DAG in one year, by day and state."""
@@ -47,10 +49,12 @@ async def graph(
     api: Api,
     around: Annotated[
         str | None,
-        Parameter(description="The name or URI of an asset: only its watchers and neighbours."),
+        QueryParameter(
+            description="The name or URI of an asset: only its watchers and neighbours."
+        ),
     ] = None,
-    hops: Annotated[int, Parameter(ge=1, le=10, description="How far neighbours reach.")] = 2,
-    group: Annotated[str | None, Parameter(description="Only assets of this group.")] = None,
+    hops: Annotated[int, QueryParameter(ge=1, le=10, description="How far neighbours reach.")] = 2,
+    group: Annotated[str | None, QueryParameter(description="Only assets of this group.")] = None,
 ) -> AssetGraph:
     """Show which watchers, assets and DAGs lead to which others: at most 2,000, or 100 around an asset."""
     async with api.use.reading() as session:
