@@ -5,8 +5,8 @@ of its hour may come in different batches, in either order. Each run therefore a
 
     new flights ⋈ all weather so far, and earlier flights ⋈ new weather
 
-Runs of this DAG are sequential (`max_active_runs=1`). Each run writes to a folder named after its
-id, and overwrites only that folder, so a repeated run duplicates nothing.
+Runs of this DAG are sequential (`max_active_runs=1`). `output` writes once, however often a run is
+attempted, so an interrupted run duplicates nothing.
 """
 
 import time
@@ -56,9 +56,12 @@ def rows_of(spark: Any, events: Any, schema: str) -> Any:
     return frame.select("extra.value.*")
 
 
-def keep(spark: Any, rows: Any, schema: str, name: str, batch: str) -> Any:
+def keep(spark: Any, output: Any, rows: Any, schema: str, name: str) -> Any:
     """Write this batch's rows, and return the rows of all batches so far."""
-    rows.write.mode("overwrite").parquet(str(RESULTS / name / f"batch={batch}"))
+    from pyspark.sql.functions import lit
+
+    batch = rows.withColumn("batch", lit(output.token))
+    output.parquet(batch, str(RESULTS / name), partition_by="batch")
     return spark.read.schema(f"{schema}, batch STRING").parquet(str(RESULTS / name))
 
 
@@ -71,37 +74,34 @@ with DAG(
 
     @task(outlets=[delays])
     def join(
-        spark: Any, triggering_asset_events: Any, outlet_events: Any, run_id: str, log: Any
+        spark: Any, output: Any, triggering_asset_events: Any, outlet_events: Any, log: Any
     ) -> None:
         """Add the pairs that this batch completes."""
         from pyspark.sql import functions as f
 
-        batch = run_id.replace(":", "-")
         new_flights = rows_of(spark, triggering_asset_events[flights], FLIGHT)
         new_weather = rows_of(spark, triggering_asset_events[weather], WEATHER)
         new_flights.first()
         first_row_at = time.time()
 
-        all_flights = keep(spark, new_flights, FLIGHT, "flights", batch)
-        all_weather = keep(spark, new_weather, WEATHER, "weather", batch).drop("id")
-        is_new = f.col("batch") == batch
+        all_flights = keep(spark, output, new_flights, FLIGHT, "flights")
+        all_weather = keep(spark, output, new_weather, WEATHER, "weather").drop("id")
+        is_new = f.col("batch") == output.token
 
         def pairs(some_flights: Any, some_weather: Any) -> Any:
             here_and_then = ["origin", "time_hour"]
             reports = f.broadcast(some_weather.drop("batch"))
             return some_flights.drop("batch").join(reports, here_and_then)
 
-        (
-            pairs(all_flights.filter(is_new), all_weather)
-            .unionByName(pairs(all_flights.filter(~is_new), all_weather.filter(is_new)))
-            .write.mode("overwrite")
-            .parquet(str(RESULTS / "delays" / f"batch={batch}"))
+        new_pairs = pairs(all_flights.filter(is_new), all_weather).unionByName(
+            pairs(all_flights.filter(~is_new), all_weather.filter(is_new))
         )
+        output.parquet(new_pairs, str(RESULTS / "delays"))
         counts = {
             "flights": len(triggering_asset_events[flights]),
             "weather": len(triggering_asset_events[weather]),
         }
         log.info("joined %(flights)s flights and %(weather)s reports", counts)
-        outlet_events[delays].extra = {**counts, "batch": batch, "first_row_at": first_row_at}
+        outlet_events[delays].extra = {**counts, "first_row_at": first_row_at}
 
     join()
