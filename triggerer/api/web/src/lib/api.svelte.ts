@@ -92,10 +92,16 @@ function cookie(name: string): string | null {
   return null
 }
 
+/** Find out whether the service answers. */
+export async function probe() {
+  if (document.hidden) return
+  await ask(prefix + '/livez', {}).catch(() => undefined)
+}
+
 /** Ask every two seconds while the service is away, until it answers. */
 export function watchForReturn(): () => void {
   const timer = setInterval(() => {
-    if (connection.awaySince !== null && !document.hidden) ask(prefix + '/livez', {}).catch(() => undefined)
+    if (connection.awaySince !== null) void probe()
   }, 2000)
   return () => clearInterval(timer)
 }

@@ -2,7 +2,7 @@
 
 import { untrack } from 'svelte'
 
-import { address, connection, get, Problem } from './api.svelte'
+import { address, connection, get, probe, Problem } from './api.svelte'
 
 export const clock = $state({ now: Date.now() })
 
@@ -41,6 +41,8 @@ function open() {
   source.onmessage = hear
   source.addEventListener('changes', hear)
   source.onerror = () => {
+    // The stream may have ended in order, or the service is gone: ask, so that the reader learns it at once.
+    void probe()
     // The browser connects again by itself, unless the answer was a refusal.
     if (source?.readyState === EventSource.CLOSED) {
       close()

@@ -1,0 +1,40 @@
+"""A browser for the tests of the page."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.page.browsing import is_there, open_browser
+from tests.services.availability import skip_or_fail
+
+WEB = Path(__file__).parents[2] / "triggerer" / "api" / "web"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not is_there():
+        skip_or_fail("chromium is not installed: apt-get install chromium")
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the page's sources with its packages, as the lock names them."""
+    if shutil.which("npm") is None:
+        pytest.skip("node is not installed; only those who change the page need it")
+    copy = tmp_path_factory.mktemp("page") / "api" / "web"
+    shutil.copytree(WEB, copy, ignore=shutil.ignore_patterns("node_modules"))
+    command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+    done = subprocess.run(
+        command, cwd=copy, check=False, capture_output=True, text=True, timeout=240
+    )
+    if done.returncode != 0:
+        pytest.skip(f"the page's packages cannot be had here: {done.stderr[-300:]}")
+    return copy
