@@ -47,8 +47,7 @@ class Double:
         """Serve, and return the address."""
         self.closing.clear()
         handler = type("Handler", (_Handler,), {"double": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-        self.server.daemon_threads = True
+        self.server = _Server(("127.0.0.1", port), handler)
         threading.Thread(
             target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         ).start()
@@ -74,6 +73,13 @@ def serving(size: str, **options: Any) -> Iterator[tuple[Double, str]]:
     finally:
         if double.server is not None:
             double.stop()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: browsers close connections in the middle of answers."""
 
 
 class _Handler(BaseHTTPRequestHandler):
