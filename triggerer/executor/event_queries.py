@@ -11,6 +11,7 @@ from triggerer.backoff import Backoff, log_failure, retry
 from triggerer.domain.attempts import RunOrder
 from triggerer.errors import StoreError, TransientStoreError
 from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.spooling.spools import Spools
 from triggerer.executor.worker_frames import QueryFrame
 from triggerer.store.database.transactions import Database
 from triggerer.store.events import run_events
@@ -21,14 +22,25 @@ _log = structlog.get_logger(__name__)
 
 
 async def answer(
-    database: Database, result_writer: ResultWriter, order: RunOrder, question: QueryFrame
+    database: Database,
+    result_writer: ResultWriter,
+    order: RunOrder,
+    question: QueryFrame,
+    spools: Spools | None = None,
 ) -> dict[str, Any]:
-    """Return the reply to a worker's query. If the store is unavailable, the query waits."""
+    """Return the reply to a worker's query. If the store is unavailable, the query waits.
+
+    Args:
+        spools: Writes events into files. None: no files, and the worker reads all events by pages.
+    """
     what, fields = question["what"], question["fields"]
     if what.startswith("inlet"):
         # The query must see the events of earlier tasks in this run.
         await result_writer.written(order.run_pk)
     try:
+        if what == "spool":
+            files = None if spools is None else await spools.write(order, fields)
+            return message("reply", number=question["number"], value=files, error=None)
         value = await retry(
             lambda: _look_up(database, result_writer.executor, order, what, fields),
             on=TransientStoreError,

@@ -23,6 +23,7 @@ from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.slot import Slot, SlotSettings
 from triggerer.executor.slot_choice import Spark, WarmUp, choose_slot, is_session_near
+from triggerer.executor.spooling.spools import Spools
 from triggerer.executor.sweep import SweepSchedule
 from triggerer.plugins import DagsFolder
 from triggerer.store.database.transactions import Database
@@ -91,6 +92,7 @@ class Executor:
         )
         self._result_writer = ResultWriter(database, instance_id)
         self._claimed_queue = ClaimedQueue()
+        self._spools = Spools(database, home)
         self._prefetch = PrefetchLimit(workers)
         settings = SlotSettings(
             worker={
@@ -112,6 +114,7 @@ class Executor:
                 lambda: self.guard,
                 self._on_free,
                 self._on_wait,
+                self._spools,
             )
             for _ in range(workers)
         ]
@@ -204,6 +207,7 @@ class Executor:
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as work:
                 work.start_soon(self._result_writer.run)
+                work.start_soon(self._spools.run)
                 for slot in self._slots:
                     work.start_soon(slot.serve)
                 await self._stopping.wait()
@@ -312,6 +316,8 @@ class Executor:
                 return
 
     def _on_free(self, slot: Slot, order: RunOrder | None, seconds: float) -> None:
+        if order is not None:
+            self._spools.drop_nowait(order.run_pk)
         if self._stopping.is_set():
             return
         if order is not None:

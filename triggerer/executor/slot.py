@@ -23,6 +23,7 @@ from triggerer.executor.log_files import LogFiles
 from triggerer.executor.lost_worker import RunEnding
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.slot_choice import Spark, WarmUp
+from triggerer.executor.spooling.spools import Spools
 from triggerer.executor.task_timers import TaskTimers
 from triggerer.executor.worker_frames import QueryFrame
 from triggerer.executor.worker_process import WorkerProcess, open_worker
@@ -78,6 +79,8 @@ class Slot:
     get_guard: Callable[[], LeaseGuard | None]
     on_free: Callable[[Slot, RunOrder | None, float], None]
     on_wait: Callable[[Slot], None]
+    spools: Spools | None = None
+    """Writes the events of runs into files. None: no files."""
     spark: Spark = Spark.COLD
     worker: WorkerProcess | None = None
     run: RunOrder | None = None
@@ -380,7 +383,8 @@ class Slot:
             self.on_wait(self)
 
     async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: QueryFrame) -> None:
-        await _send(worker, await answer(self.database, self.result_writer, order, frame))
+        reply = await answer(self.database, self.result_writer, order, frame, self.spools)
+        await _send(worker, reply)
 
     def _kill_overdue(self, reason: str) -> None:
         self._ending.verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)

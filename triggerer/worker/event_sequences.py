@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 from triggerer.domain.assets import Asset
-from triggerer.worker.protocol import PAGE_SIZE
+from triggerer.worker.protocol import PAGE_SIZE, SPOOL_FROM
 
 _CACHED_PAGES: Final = 8
 """Enough for two loops at once. A sequence of millions does not stay in memory."""
@@ -141,11 +141,18 @@ class AssetEvents(Sequence[AssetEvent]):
         fetch: See `_PagedReader`.
         last_id: The id of the newest event; 0: no events.
         total: The length, or a function that counts it.
+        spool: Asks the executor for files with all events; it returns their paths and the number of events, or None.
+            It takes `as_text`, see `triggerer.executor.spooling`.
     """
 
     def __init__(
-        self, fetch: Callable[..., list[EventRow]], last_id: int, total: int | Callable[[], int]
+        self,
+        fetch: Callable[..., list[EventRow]],
+        last_id: int,
+        total: int | Callable[[], int],
+        spool: Callable[..., Mapping[str, Any] | None] | None = None,
     ) -> None:
+        self._spool = spool
         self._oldest = _PagedReader(fetch, newest_first=False)
         self._newest = _PagedReader(fetch, newest_first=True)
         self._last_id = last_id
@@ -202,14 +209,35 @@ class AssetEvents(Sequence[AssetEvent]):
     def to_dataframe(self, spark: Any, *, extra_schema: Any = None) -> Any:
         """Return a Spark DataFrame with one row for each event, without a Python object for each.
 
+        From 20,000 events on, the executor writes the events into files, which Spark reads. Their rows have no order;
+        sort by `id` if the order matters. The files exist until the run ends.
+
         Args:
             extra_schema: The type of the column `extra`; None: it is inferred from the events.
                 `triggerer.worker.spark.dataframe` describes all columns.
         """
-        from triggerer.worker.spark.dataframe import to_dataframe
+        from triggerer.worker.spark.dataframe import read_files, to_dataframe
 
+        files = self._files(as_text=extra_schema is not None)
+        if files is not None:
+            return read_files(spark, files, extra_schema=extra_schema)
         rows = itertools.chain.from_iterable(self.pages())
         return to_dataframe(spark, rows, extra_schema=extra_schema)
+
+    def _files(self, *, as_text: bool) -> Sequence[str] | None:
+        """Return files with all events; None: there are few, or nobody can write them.
+
+        Raises:
+            LookupError: Events were deleted after they were counted.
+        """
+        if self._spool is None or len(self) < SPOOL_FROM:
+            return None
+        written = self._spool(as_text=as_text)
+        if written is None:
+            return None
+        _expect(written["rows"], len(self))
+        files: Sequence[str] = written["files"]
+        return files
 
     def uris(self) -> list[str]:
         """Return the distinct `extra["uri"]` of the events in order, for `spark.read.json(events.uris())`.

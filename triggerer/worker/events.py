@@ -73,7 +73,14 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
             for row in self._query("triggering"):
                 asset = Asset.identified(row["name"], row["uri"])
                 fetch = _fetcher(self._query, "triggering_page", row["last_id"], uri=row["uri"])
-                known[asset] = AssetEvents(fetch, row["last_id"], row["total"])
+                spool = partial(
+                    self._query,
+                    "spool",
+                    about={"uri": row["uri"]},
+                    triggering=True,
+                    last_id=row["last_id"],
+                )
+                known[asset] = AssetEvents(fetch, row["last_id"], row["total"], spool)
             self._known = known
         return self._known
 
@@ -123,7 +130,9 @@ class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
         about = {"uri": inlet.uri} if isinstance(inlet, Asset) else {"alias": inlet.name}
         last_id = self._query("inlet", **about)
         count = partial(self._query, "inlet_count", **about, last_id=last_id)
-        return AssetEvents(_fetcher(self._query, "inlet_page", last_id, **about), last_id, count)
+        fetch = _fetcher(self._query, "inlet_page", last_id, **about)
+        spool = partial(self._query, "spool", about=about, triggering=False, last_id=last_id)
+        return AssetEvents(fetch, last_id, count, spool)
 
 
 def find_asset(query: QueryEvents, name: str) -> Asset:

@@ -22,6 +22,10 @@ PAGE_SIZE: Final = 2000
 events, see `triggerer.store.events.run_events`."""
 
 
+SPOOL_FROM: Final = 20_000
+"""A sequence of at least this many events is read from files (the query `spool`). Below, pages are faster."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskStart:
     """A try of a task has begun."""

@@ -38,7 +38,7 @@ from triggerer.store.schema.models import (
     Watcher,
 )
 
-_EventId = ColumnElement[int] | InstrumentedAttribute[int]
+EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
 PAGE_CHARACTERS: Final = 4 * 2**20
 """The size of a page in characters of `extra`. The page ends with the event that exceeds it."""
@@ -159,12 +159,34 @@ async def page_of_run(
     session: AsyncSession, page: Page, *, run_pk: int, uri: str
 ) -> list[dict[str, Any]]:
     """Return a page of the events of one asset that triggered a run."""
-    entry = await _entries_of(session, run_pk)
-    event_id = entry.asset_event_id
-    asset_id = select(Asset.id).where(Asset.uri == uri).scalar_subquery()
-    ours = select(event_id).where(entry.run_pk == run_pk, entry.asset_id == asset_id)
+    ours, event_id = await _entries_of_asset(session, run_pk=run_pk, uri=uri)
     events = ours.join(AssetEvent, AssetEvent.id == event_id)
     return await _read(session, page, _in_order(ours, event_id, page), events, event_id)
+
+
+async def events_of_run(
+    session: AsyncSession, *, run_pk: int, uri: str
+) -> tuple[Select[int], EventId]:
+    """Return a query of the events of one asset that triggered a run, and its column with the id."""
+    ours, event_id = await _entries_of_asset(session, run_pk=run_pk, uri=uri)
+    return ours.join(AssetEvent, AssetEvent.id == event_id), event_id
+
+
+async def events_of_asset(
+    session: AsyncSession, *, uri: str | None = None, alias: str | None = None
+) -> tuple[Select[int], EventId]:
+    """Return a query of the events of an asset, or of the assets of an alias, and its column with the id."""
+    spans = await _spans(session, uri, alias)
+    return select(AssetEvent.id).where(in_spans(spans)), AssetEvent.id
+
+
+async def _entries_of_asset(
+    session: AsyncSession, *, run_pk: int, uri: str
+) -> tuple[Select[int], EventId]:
+    entry = await _entries_of(session, run_pk)
+    asset_id = select(Asset.id).where(Asset.uri == uri).scalar_subquery()
+    ours = select(entry.asset_event_id).where(entry.run_pk == run_pk, entry.asset_id == asset_id)
+    return ours, entry.asset_event_id
 
 
 async def _entries_of(
@@ -189,7 +211,7 @@ async def _spans(session: AsyncSession, uri: str | None, alias: str | None) -> l
     return [Span(asset_id, 0, None) for asset_id in members]
 
 
-def _in_order(query: Select[int], event_id: _EventId, page: Page) -> Select[int]:
+def _in_order(query: Select[int], event_id: EventId, page: Page) -> Select[int]:
     """Restrict a query to the sequence after the begin of the page, and sort it in the page's order."""
     query = query.where(event_id <= page.last_id)
     if page.beyond is not None:
@@ -197,8 +219,14 @@ def _in_order(query: Select[int], event_id: _EventId, page: Page) -> Select[int]
     return query.order_by(event_id.desc() if page.newest_first else event_id)
 
 
-def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, ...]]:
-    """Select the columns of a page in a query of `asset_event`, `extra` last."""
+def columns_of(
+    session: AsyncSession, events: Select[int], *, timestamp: ColumnElement[Any] | None = None
+) -> Select[*tuple[Any, ...]]:
+    """Select the columns of a page in a query of `asset_event`, `extra` last.
+
+    Args:
+        timestamp: The timestamp in another form.
+    """
     # `extra` stays text: decoding and re-encoding thousands of them would delay the event loop longer than
     # everything else.
     postgresql = session.get_bind().dialect.name == "postgresql"
@@ -210,7 +238,7 @@ def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, .
             AssetEvent.id,
             NAME.label("asset_name"),
             URI.label("asset_uri"),
-            AssetEvent.timestamp,
+            AssetEvent.timestamp if timestamp is None else timestamp.label("timestamp"),
             Watcher.name.label("source_watcher"),
             AssetEvent.source_dag_id.label("source_dag"),
             AssetEvent.source_run_id,
@@ -223,7 +251,7 @@ def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, .
 
 
 async def _read(
-    session: AsyncSession, page: Page, ids: Select[int], events: Select[int], event_id: _EventId
+    session: AsyncSession, page: Page, ids: Select[int], events: Select[int], event_id: EventId
 ) -> list[dict[str, Any]]:
     """Find the page's first and last event with the sorted query `ids`, then read `events` between them."""
     wanted = ids.limit(page.limit).offset(page.skip).subquery()
@@ -231,7 +259,7 @@ async def _read(
     lowest, highest = (await session.execute(bounds)).one()
     if lowest is None:
         return []
-    rows = _columns(session, events).where(event_id.between(lowest, highest))
+    rows = columns_of(session, events).where(event_id.between(lowest, highest))
     rows = rows.order_by(event_id.desc() if page.newest_first else event_id)
     found: list[dict[str, Any]] = []
     left = PAGE_CHARACTERS

@@ -24,12 +24,13 @@ Pass `extra_schema` to get a fixed type: Spark then parses each event by it, and
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import chain
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.worker.spark.json_shapes import column_of, shape_of
+from triggerer.worker.spark.settings import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,9 +48,12 @@ EVENT_COLUMNS: Final = (
     "source_task",
     "extra",
 )
-MAX_FIELDS: Final = 1000
-"""The limit for all structs together. Otherwise an object keyed by user or order would add a column for each key."""
-MAX_DEPTH: Final = 32
+
+
+_PATTERN: Final = re.compile(r"([\[\]{}*?\\])")
+_ESCAPED: Final = r"\\\1"
+_UPLOADED_AT_ONCE: Final = 100_000
+"""In events, some 30 MB of typical ones. They are in memory once in Python, and once in the driver."""
 
 
 def to_dataframe(
@@ -72,8 +76,60 @@ def to_dataframe(
 
     from pyspark.sql.functions import from_json
 
-    frame = _create(spark, _table(rows, _texts([row.get("extra") for row in rows])), empty="string")
+    from triggerer.worker.spark.arrow_columns import texts_of
+
+    texts = texts_of([row.get("extra") for row in rows])
+    frame = _create(spark, _table(rows, texts), empty="string")
     return frame.withColumn("extra", from_json("extra", extra_schema))
+
+
+def read_files(
+    spark: SparkSession, files: Sequence[str], *, extra_schema: StructType | str | None = None
+) -> DataFrame:
+    """Return a DataFrame of spooled events, see `triggerer.executor.spooling`. Its rows have no order.
+
+    In local mode Spark reads the files. On a cluster, and over Connect, executors may not see them, so they are
+    uploaded in pieces.
+
+    Args:
+        extra_schema: As for `to_dataframe`. If it is given, the files have `extra` as text.
+    """
+    if _sees_files(spark):
+        # Hadoop reads some characters of a path as a pattern.
+        frame = spark.read.parquet(*(f"file://{_PATTERN.sub(_ESCAPED, path)}" for path in files))
+    else:
+        frame = _union(_uploaded(spark, files))
+    if extra_schema is None:
+        return frame
+
+    from pyspark.sql.functions import from_json
+
+    return frame.withColumn("extra", from_json("extra", extra_schema))
+
+
+def _sees_files(spark: SparkSession) -> bool:
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return False
+    return is_local(str(spark.sparkContext.master))
+
+
+def _uploaded(spark: SparkSession, files: Sequence[str]) -> list[DataFrame]:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    return [
+        spark.createDataFrame(pa.Table.from_batches([batch]))
+        for path in files
+        for batch in ParquetFile(path).iter_batches(_UPLOADED_AT_ONCE)
+    ]
+
+
+def _union(frames: list[DataFrame]) -> DataFrame:
+    """Return the union of frames as a balanced tree. A chain of hundreds would exceed Spark's stack."""
+    if len(frames) == 1:
+        return frames[0]
+    middle = len(frames) // 2
+    return _union(frames[:middle]).unionAll(_union(frames[middle:]))
 
 
 def _create(spark: SparkSession, table: pa.Table, *, empty: str) -> DataFrame:
@@ -87,8 +143,10 @@ def _create(spark: SparkSession, table: pa.Table, *, empty: str) -> DataFrame:
 
 def to_arrow(events: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return the Arrow table that `to_dataframe` passes to Spark."""
+    from triggerer.worker.spark.arrow_columns import array_of
+
     extras = [row.get("extra") or {} for row in events]
-    return _table(events, _Columns().objects(extras, depth=0))
+    return _table(events, array_of(extras, column_of(shape_of(extras))))
 
 
 def _table(events: Sequence[Mapping[str, Any]], extra: pa.Array) -> pa.Table:
@@ -110,98 +168,3 @@ def _instant(value: datetime | str | None) -> datetime | None:
     if value is not None and value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     return value
-
-
-class _Columns:
-    """Turns a list of JSON values into one Arrow array, column by column.
-
-    It works on whole lists, never on single values: `set(map(type, ...))` and Arrow's conversions run in C. So 30,000
-    events with a dozen fields each take a fraction of a second.
-    """
-
-    def __init__(self) -> None:
-        self._fields_left = MAX_FIELDS
-
-    def build(self, values: list[Any], *, depth: int) -> pa.Array:
-        import pyarrow as pa
-
-        kinds = set(map(type, values)) - {NoneType}
-        try:
-            if kinds == {dict} and depth < MAX_DEPTH:
-                return self.objects(values, depth=depth)
-            if kinds <= {list, tuple} and kinds and depth < MAX_DEPTH:
-                return self._lists(values, depth=depth)
-            if kinds == {bool}:
-                return pa.array(values, pa.bool_())
-            if kinds == {int}:
-                return pa.array(values, pa.int64())
-            if kinds == {float} or kinds == {int, float}:
-                # Converted here, because Arrow refuses a whole number that a double cannot represent exactly.
-                return pa.array([None if v is None else float(v) for v in values], pa.float64())
-        except (OverflowError, pa.ArrowInvalid):
-            # A number is too large for its type.
-            pass
-        return _texts(values)
-
-    def objects(self, values: list[Any], *, depth: int) -> pa.Array:
-        import pyarrow as pa
-
-        keys = list(dict.fromkeys(chain.from_iterable(filter(None, values))))
-        names = [_encodable(key) for key in keys]
-        # A file cannot store a struct without fields.
-        if not names or len(names) > self._fields_left or len(set(names)) < len(names):
-            return self._maps(values, depth=depth)
-        self._fields_left -= len(names)
-        fields = [
-            self.build([None if v is None else v.get(key) for v in values], depth=depth + 1)
-            for key in keys
-        ]
-        absent = pa.array([v is None for v in values], pa.bool_())
-        return pa.StructArray.from_arrays(fields, names, mask=absent)
-
-    def _maps(self, values: list[Any], *, depth: int) -> pa.Array:
-        import pyarrow as pa
-
-        keys = _texts(list(chain.from_iterable(filter(None, values))))
-        items = list(chain.from_iterable(v.values() for v in values if v))
-        return pa.MapArray.from_arrays(_offsets(values), keys, self.build(items, depth=depth + 1))
-
-    def _lists(self, values: list[Any], *, depth: int) -> pa.Array:
-        import pyarrow as pa
-
-        items = list(chain.from_iterable(filter(None, values)))
-        return pa.ListArray.from_arrays(_offsets(values), self.build(items, depth=depth + 1))
-
-
-def _offsets(values: list[Any]) -> pa.Array:
-    """Return the start of each list in the flat list. Arrow reads a null here as a list that is null."""
-    import pyarrow as pa
-
-    def offsets() -> Iterator[int | None]:
-        total = 0
-        for value in values:
-            yield None if value is None else total
-            total += len(value) if value else 0
-        yield total
-
-    return pa.array(offsets(), pa.int32())
-
-
-def _texts(values: list[Any]) -> pa.Array:
-    """Return text unchanged, and everything else as JSON."""
-    import pyarrow as pa
-
-    texts = [v if v is None or type(v) is str else _json(v) for v in values]
-    try:
-        return pa.array(texts, pa.string())
-    except UnicodeEncodeError:
-        return pa.array([None if v is None else _encodable(v) for v in texts], pa.string())
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
-
-
-def _encodable(text: str) -> str:
-    """Replace halves of surrogate pairs, which JSON can escape but UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from triggerer.worker.spark.dataframe import EVENT_COLUMNS, MAX_FIELDS, to_arrow  # noqa: E402
+from triggerer.worker.spark.dataframe import EVENT_COLUMNS, to_arrow  # noqa: E402
+from triggerer.worker.spark.json_shapes import MAX_FIELDS  # noqa: E402
 
 
 def column(*extras: Any) -> Any:

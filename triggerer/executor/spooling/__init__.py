@@ -1,0 +1,1 @@
+"""The events of a run as Parquet files, for tasks that read very many of them."""

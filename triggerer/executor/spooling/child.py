@@ -1,0 +1,55 @@
+"""Writes the events of one run into files: `python -m triggerer.executor.spooling.child`.
+
+A process of its own: reading a million events takes seconds of processor time, which the service's event loop does not
+have, and the memory of the process ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from triggerer.processes.ipc import connect_to_parent
+
+_PIECE: Final = 20_000
+
+
+def main() -> None:
+    """Do one order, answer, and end. If the parent dies in any way, the kernel ends this process too."""
+    channel = connect_to_parent()
+    order = channel.receive()
+    try:
+        reply = anyio.run(_write, order)
+    except Exception as error:  # noqa: BLE001  (the parent decides, and reads the events in another way)
+        reply = {"error": f"{type(error).__name__}: {error}"}
+    channel.send(reply)
+
+
+async def _write(order: dict[str, Any]) -> dict[str, Any]:
+    from triggerer.executor.spooling.event_files import EventFiles
+    from triggerer.store.database.opening import open_database
+    from triggerer.store.database.transactions import Database
+    from triggerer.store.events.event_pieces import read_pieces
+
+    async def read(database: Database) -> AsyncIterator[Any]:
+        async with database.reading() as session:
+            async for piece in read_pieces(session, size=_PIECE, **order["events"]):
+                yield piece
+
+    folder = Path(order["folder"])
+    async with open_database(order["url"], create=False, pool_size=1) as database:
+        files = EventFiles(folder, as_text=order["as_text"])
+        await files.write(partial(read, database))
+    return {
+        "files": [str(path) for path in files.files],
+        "rows": files.rows,
+        "passes": files.passes,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Writes events into Parquet files, in pieces: the memory needed does not grow with the number of events.
+
+The type of `extra` depends on all events. The first pass takes the types of the first piece, and writes. Arrow's JSON
+reader checks each further piece against them, many times as fast as Python can. If a piece does not fit, the types are
+widened, the rest is only looked at, and another pass writes the files. So equal events cost one pass.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.json as arrow_json
+import pyarrow.parquet as parquet
+
+from triggerer.worker.spark.arrow_columns import array_of, type_of
+from triggerer.worker.spark.dataframe import EVENT_COLUMNS
+from triggerer.worker.spark.json_shapes import Column, Kind, Shape, column_of, merged, shape_of
+
+FILE_BYTES: Final = 64 * 2**20
+MAX_PASSES: Final = 20
+
+Piece = Sequence[Sequence[Any]]
+"""The columns of some events in the order of `EVENT_COLUMNS`. `extra` is JSON text, a timestamp text or an instant."""
+ReadPieces = Callable[[], AsyncIterator[Piece]]
+"""Reads all events again from the beginning."""
+
+
+class TooVaried(Exception):
+    """The types of the events went on changing. The events have to be read in another way."""
+
+
+@dataclass
+class EventFiles:
+    """The files in a folder, which must be empty.
+
+    Args:
+        as_text: `extra` is written as JSON text, and not typed.
+    """
+
+    folder: Path
+    as_text: bool = False
+    file_bytes: int = FILE_BYTES
+    files: list[Path] = field(default_factory=list)
+    rows: int = 0
+    passes: int = 0
+    _shape: Shape | None = None
+    """Merged from the pieces that Arrow did not check."""
+    _column: Column | None = None
+    _fits: bool = True
+    """Whether all pieces of this pass had the types with which it began."""
+    _writer: parquet.ParquetWriter | None = None
+
+    async def write(self, read: ReadPieces) -> None:
+        """Write all events.
+
+        Raises:
+            TooVaried: The events do not settle on types.
+            OSError: The files cannot be written.
+        """
+        while self.passes < MAX_PASSES:
+            self.passes += 1
+            if await self._pass(read):
+                return
+        raise TooVaried
+
+    async def _pass(self, read: ReadPieces) -> bool:
+        """Write all events with the types known so far; return False if the types were widened meanwhile."""
+        self._fits = True
+        self._column = None if self._shape is None else column_of(self._shape)
+        try:
+            # The next piece is read while this one is converted. Blocking this process delays nobody.
+            with ThreadPoolExecutor(1) as thread:
+                under_way: Future[None] | None = None
+                async for piece in read():
+                    if under_way is not None:
+                        under_way.result()
+                    under_way = thread.submit(self._take, piece)
+                if under_way is not None:
+                    under_way.result()
+        finally:
+            self._close_file()
+        if not self._fits:
+            self._discard()
+        return self._fits
+
+    def _take(self, piece: Piece) -> None:
+        extras = piece[-1]
+        if self.as_text:
+            self._append(piece, pa.array(extras, pa.string()))
+            return
+        if self._shape is None or self._column is None:
+            self._shape = shape_of(_values(extras))
+            self._column = column_of(self._shape)
+        array = _fast_array(extras, self._column)
+        if array is None:
+            values = _values(extras)
+            self._shape = merged((self._shape, shape_of(values)))
+            wider = column_of(self._shape)
+            self._fits = self._fits and wider == self._column
+            self._column = wider
+            array = array_of(values, wider) if self._fits else None
+        if self._fits and array is not None:
+            self._append(piece, array.cast(type_of(self._column)))
+
+    def _append(self, piece: Piece, extra: pa.Array) -> None:
+        table = pa.table({**dict(zip(EVENT_COLUMNS, _plain(piece), strict=False)), "extra": extra})
+        if self._writer is None:
+            path = self.folder / f"part-{len(self.files):05}.parquet"
+            self._writer = parquet.ParquetWriter(path, table.schema, compression="zstd")
+            self.files.append(path)
+        self._writer.write_table(table)
+        self.rows += table.num_rows
+        if self.files[-1].stat().st_size >= self.file_bytes:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _discard(self) -> None:
+        for path in self.files:
+            path.unlink()
+        self.files.clear()
+        self.rows = 0
+
+
+def _plain(piece: Piece) -> list[pa.Array]:
+    """Return the arrays of all columns but `extra`."""
+    made = []
+    for name, values in zip(EVENT_COLUMNS[:-1], piece, strict=False):
+        if name == "id":
+            made.append(pa.array(values, pa.int64()))
+        elif name != "timestamp":
+            made.append(_texts(values))
+        elif values and isinstance(values[0], str):
+            # SQLite's text is naive UTC.
+            naive = pa.array(values, pa.string()).cast(pa.timestamp("us"))
+            made.append(naive.cast(pa.timestamp("us", tz="UTC")))
+        else:
+            made.append(pa.array(values, pa.timestamp("us", tz="UTC")))
+    return made
+
+
+def _texts(values: Sequence[str | None]) -> pa.Array:
+    first = values[0]
+    if values.count(first) == len(values):
+        # The usual case, in a fraction of the time.
+        return pa.repeat(pa.scalar(first, pa.string()), len(values))
+    return pa.array(values, pa.string())
+
+
+def _values(extras: Sequence[str | None]) -> list[Any]:
+    return orjson.loads(f"[{','.join(one or '{}' for one in extras)}]".encode())  # type: ignore[no-any-return]
+
+
+def _is_fast(column: Column, *, in_list: bool = False) -> bool:
+    """Return whether Arrow's JSON reader can check values against the column."""
+    # Arrow 26 makes a broken array of a list whose elements are all null.
+    if column.kind is Kind.NOTHING and in_list:
+        return False
+    in_list |= column.kind is Kind.LIST
+    return all(_is_fast(item, in_list=in_list) for item in column.items)
+
+
+def _fast_array(extras: Sequence[str | None], column: Column) -> pa.Array | None:
+    """Return the array by Arrow's JSON reader; None if the events do not fit the column, or it cannot tell."""
+    if column.kind is not Kind.STRUCT or not column.is_plain or not _is_fast(column):
+        return None
+    # Arrow refuses any value in a column of its type null.
+    schema = pa.schema(list(type_of(column, nothing=pa.null())))
+    lines = "\n".join(one or "{}" for one in extras)
+    if lines.count("\n") != len(extras) - 1:
+        # A text from elsewhere, written over several lines.
+        return None
+    options = arrow_json.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior="error", newlines_in_values=False
+    )
+    try:
+        data = lines.encode()
+        block = arrow_json.ReadOptions(block_size=max(len(data) + 1, 1 << 20))
+        table = arrow_json.read_json(io.BytesIO(data), read_options=block, parse_options=options)
+        if table.num_rows != len(extras) or table.schema != schema:
+            return None
+        arrays = [one.combine_chunks() for one in table.columns]
+        found = pa.StructArray.from_arrays(arrays, fields=list(table.schema))
+        found.validate()
+    except (pa.ArrowException, UnicodeEncodeError):
+        return None
+    return found

@@ -1,0 +1,173 @@
+"""The executor's side of spooled events: starts the process that writes them, and deletes them with their run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import anyio
+import structlog
+
+from triggerer.domain.attempts import RunOrder
+from triggerer.processes.child_process import ChildProcess
+from triggerer.processes.ipc import ChannelClosed
+from triggerer.store.database.transactions import Database
+from triggerer.synchronization import AutoResetEvent
+
+_log = structlog.get_logger(__name__)
+
+_MODULE: Final = "triggerer.executor.spooling.child"
+_LOCK: Final = "lock"
+_AT_ONCE: Final = 2
+"""The number of processes that write at the same time. Others wait, because they share the processors."""
+
+
+class Spools:
+    """The folder `home/spool`, with a folder for each executor that runs, and in it one for each run.
+
+    The folder of an executor has a file that it locks. A folder whose file is not locked belongs to an executor that
+    died, and is deleted by the next one that starts.
+    """
+
+    def __init__(self, database: Database, home: Path) -> None:
+        self._database = database
+        self._root = home.resolve() / "spool"
+        # A colon in a name, as in an executor's id, is something else to Hadoop's file systems.
+        self._folder = self._root / uuid4().hex
+        self._lock: int | None = None
+        self._limit = anyio.CapacityLimiter(_AT_ONCE)
+        self._is_usable = find_spec("pyarrow") is not None
+        self._runs: dict[int, Path] = {}
+        """The folders of runs, by run."""
+        self._ended: list[Path] = []
+        self._has_ended = AutoResetEvent()
+
+    async def run(self) -> None:
+        """Delete the files of executors that have died, and then of each run that ends, until cancelled.
+
+        Cancellation: All files of this executor are deleted.
+        """
+        try:
+            await anyio.to_thread.run_sync(self._sweep)
+            while True:
+                await self._has_ended.wait()
+                self._has_ended.clear()
+                while self._ended:
+                    await anyio.to_thread.run_sync(_delete, self._ended.pop())
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._close)
+
+    def drop_nowait(self, run_pk: int) -> None:
+        """Delete the files of a run that has ended, soon."""
+        folder = self._runs.pop(run_pk, None)
+        if folder is not None:
+            self._ended.append(folder)
+            self._has_ended.set()
+
+    def _sweep(self) -> None:
+        for folder in self._root.glob("*"):
+            if folder != self._folder and (lock := _try_lock(folder)) is not None:
+                _delete(folder)
+                os.close(lock)
+
+    async def write(self, order: RunOrder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Write events into files; return their paths and the number of events.
+
+        None: they cannot be written here, and the log says why. Then the worker reads them by pages.
+
+        Args:
+            fields: `about` (`uri` or `alias`, as in queries for pages), `triggering`, `last_id` and `as_text`.
+        Raises:
+            KeyError, TypeError: No task of ours sends such fields.
+        """
+        about = {
+            name: str(fields["about"][name]) for name in ("uri", "alias") if name in fields["about"]
+        }
+        events = {"last_id": int(fields["last_id"]), **about}
+        if fields["triggering"]:
+            events["run_pk"] = order.run_pk
+        if not self._is_usable:
+            return None
+        try:
+            async with self._limit:
+                folder = await anyio.to_thread.run_sync(self._new_folder, order.run_pk)
+                reply = await _ask_child(
+                    {
+                        "url": self._database.url.render_as_string(hide_password=False),
+                        "folder": str(folder),
+                        "as_text": bool(fields["as_text"]),
+                        "events": events,
+                    }
+                )
+        except OSError as error:
+            reply = {"error": str(error)}
+        if "error" in reply:
+            _log.warning(
+                "events are not spooled", run=order.run_id, dag=order.dag_id, reason=reply["error"]
+            )
+            return None
+        return reply
+
+    def _new_folder(self, run_pk: int) -> Path:
+        if self._lock is None:
+            self._folder.mkdir(parents=True, mode=0o700)
+            self._lock = _try_lock(self._folder)
+        folder = self._runs.setdefault(run_pk, self._folder / f"run-{run_pk}-{uuid4().hex[:8]}")
+        made = folder / uuid4().hex[:8]
+        made.mkdir(parents=True)
+        return made
+
+    def _close(self) -> None:
+        self._runs.clear()
+        if self._lock is not None:
+            _delete(self._folder)
+            os.close(self._lock)
+            self._lock = None
+
+
+def _delete(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _ask_child(order: dict[str, Any]) -> dict[str, Any]:
+    """Start the process, give it the order, and return its answer.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    process = await ChildProcess.start(_MODULE, captures_output=True)
+    reply: dict[str, Any] = {}
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(process.supervise)
+            try:
+                await process.channel.send(order)
+                reply = await process.channel.receive()
+            except ChannelClosed:
+                code = await process.reap()
+                reply = {"error": f"the process ended with {code}: {process.output}"}
+            tasks.cancel_scope.cancel()
+    finally:
+        await process.aclose()
+    return reply
+
+
+def _try_lock(folder: Path) -> int | None:
+    """Lock the folder's file; None: a process that runs has locked it."""
+    with suppress(OSError):
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return None
+        return descriptor
+    return None
