@@ -165,6 +165,38 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the Spark work of a running attempt is, as Spark counts it. Work that was over quickly may be missing."""
+
+    stages: int
+    """All stages that were seen, ended or not."""
+    stages_done: int
+    tasks: int
+    tasks_done: int
+    tasks_failed: int = 0
+    rows_read: int | None = None
+    """None: the place does not count rows, as Spark Connect."""
+    rows_written: int | None = None
+    bytes_read: int | None = None
+
+    def __str__(self) -> str:
+        parts = [
+            f"stages {self.stages_done:,}/{self.stages:,}",
+            f"tasks {self.tasks_done:,}/{self.tasks:,}",
+        ]
+        if self.tasks_failed:
+            parts.append(f"{self.tasks_failed:,} tasks failed")
+        for name, value in (
+            ("rows read", self.rows_read),
+            ("rows written", self.rows_written),
+            ("bytes read", self.bytes_read),
+        ):
+            if value:
+                parts.append(f"{value:,} {name}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnd:
     """How a run ended."""
 
@@ -188,4 +220,7 @@ class RunEnd:
         if not self.error:
             return None
         lines = self.error.strip().split("\n\n", 1)[0].splitlines() or [""]
-        return lines[-1] if "Traceback (most recent" in lines[0] else lines[0]
+        if "Traceback (most recent" not in lines[0]:
+            return lines[0]
+        # Frames are indented. Spark's messages have further lines.
+        return next((line for line in lines[1:] if not line.startswith(" ")), lines[-1])

@@ -22,6 +22,7 @@ from triggerer.executor.lease_guard_process import LeaseGuard
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.lost_worker import RunEnding
 from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.run_progress import ProgressWriter
 from triggerer.executor.slot_choice import Spark, WarmUp
 from triggerer.executor.spooling.spools import Spools
 from triggerer.executor.task_timers import TaskTimers
@@ -98,9 +99,11 @@ class Slot:
     _scarcity: Backoff = field(default_factory=lambda: Backoff(first=0.5, longest=10.0))
     _log_files: LogFiles = field(default_factory=LogFiles)
     _timers: TaskTimers = field(init=False)
+    _progress: ProgressWriter = field(init=False)
 
     def __post_init__(self) -> None:
         self._ending = RunEnding(self.result_writer, self._log_files, None)
+        self._progress = ProgressWriter(self.result_writer)
         self._timers = TaskTimers(self.result_writer, self._kill_overdue)
 
     @property
@@ -332,6 +335,8 @@ class Slot:
                         self.result_writer.submit_nowait(
                             AttemptUpdate(order, launches=(frame["launch"],))
                         )
+                    case "progress":
+                        worker.tasks.start_soon(self._progress.write, order, frame["progress"])
                     case "query":
                         worker.tasks.start_soon(self._answer, worker, order, frame)
                     case "spark":

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from triggerer.domain.attempts import Wait
+from triggerer.domain.attempts import Progress, Wait
 from triggerer.domain.launches import Launch
 from triggerer.processes.ipc import MalformedFrame
 from triggerer.worker.protocol import RunReport, TaskStart
@@ -61,6 +61,14 @@ class LaunchFrame(TypedDict):
     launch: Launch
 
 
+class ProgressFrame(TypedDict):
+    """The run's Spark work has come further."""
+
+    type: Literal["progress"]
+    run: int
+    progress: Progress
+
+
 class CalledFrame(TypedDict):
     """The callbacks of the order `callback` were called."""
 
@@ -92,6 +100,7 @@ Frame = (
     | WarmedFrame
     | StartedFrame
     | WaitingFrame
+    | ProgressFrame
     | LaunchFrame
     | ResultsFrame
     | CalledFrame

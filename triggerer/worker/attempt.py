@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
+from triggerer.domain.attempts import Progress, RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.dags import DAG
 from triggerer.domain.launches import Launch
 from triggerer.domain.runs import RunState
@@ -28,6 +28,7 @@ from triggerer.worker.kept_tasks import kept_tasks
 from triggerer.worker.logs import Output
 from triggerer.worker.protocol import RunReport, TaskStart
 from triggerer.worker.session import SparkHolder
+from triggerer.worker.spark.progress import ProgressWatch
 from triggerer.worker.task_outcomes import TaskOutcomes
 from triggerer.worker.tasks import TaskRunner
 
@@ -92,6 +93,7 @@ class WorkerContext:
     output: Output
     on_start: Callable[[int, TaskStart], None]
     on_wait: Callable[[int, Wait], None]
+    on_progress: Callable[[int, Progress], None]
     on_launch: Callable[[int, Launch], None]
     report: Callable[[int, RunReport], None]
 
@@ -124,6 +126,7 @@ class _Attempt:
     def __init__(self, order: RunOrder, worker: WorkerContext) -> None:
         self._order = order
         self._worker = worker
+        self._progress = ProgressWatch(functools.partial(worker.on_progress, order.run_pk))
         self._retire = False
 
     def execute(self) -> None:
@@ -144,8 +147,11 @@ class _Attempt:
             self._end_unloaded(f"{order.path} does not define the DAG {order.dag_id} any more")
             return
         on_wait = functools.partial(self._worker.on_wait, order.run_pk)
-        with ClusterWatch(self._worker.spark.why_waiting, on_wait, order.log_path) as watch:
-            tasks, failures = self._run_tasks(dag, loaded.modules, watch)
+        try:
+            with ClusterWatch(self._worker.spark.why_waiting, on_wait, order.log_path) as watch:
+                tasks, failures = self._run_tasks(dag, loaded.modules, watch)
+        finally:
+            self._progress.stop()
         self._end(tasks, failures)
 
     def _load_when_stable(self) -> LoadedFile:
@@ -213,7 +219,9 @@ class _Attempt:
         def spark() -> Any:
             if self._worker.spark.needs_cluster:
                 watch.start()
-            return self._open_spark(modules)
+            session = self._open_spark(modules)
+            self._progress.follow(session)
+            return session
 
         query: QueryEvents = functools.partial(self._worker.query, self._order.run_pk)
         context = RunContext(self._order, dag, query, spark, self._submit_for(dag))

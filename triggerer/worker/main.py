@@ -61,6 +61,7 @@ class Worker:
             output=output,
             on_start=self._reporter.started,
             on_wait=self._on_wait,
+            on_progress=self._reporter.progress,
             on_launch=self._reporter.launch,
             report=self._reporter.report,
         )

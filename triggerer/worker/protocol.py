@@ -3,10 +3,10 @@
 To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `release` (give the session's executors to
 others), `callback` (a `CallbackOrder`), `reply` (to `query`).
 From the worker: `ready` (it accepts orders), `spark` (whether its session is open now), `started` (a `TaskStart`,
-unless the task ends at once), `waiting` (a `Wait`), `launch` (a `Launch` has changed), `results` (a `RunReport`),
-`called` (after `callback`), `query` (for a page of events; `reply` has the query's number). The query `launch` stores
-an intent: the reply comes once the `Launch` is stored. Every message is an object with `type`. Instants are ISO 8601
-text.
+unless the task ends at once), `waiting` (a `Wait`), `launch` (a `Launch` has changed), `progress` (a `Progress`),
+`results` (a `RunReport`), `called` (after `callback`), `query` (for a page of events; `reply` has the query's number).
+The query `launch` stores an intent: the reply comes once the `Launch` is stored. Every message is an object with
+`type`. Instants are ISO 8601 text.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from triggerer.cli.runs.choice import DagId, Last, RunId, check_choice, find
+from triggerer.cli.runs.progress import follow_run
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.one_line import one_line
-from triggerer.cli.terminal.output import elapsed, print_fields, print_json, text
+from triggerer.cli.terminal.output import elapsed, print_fields, print_json, text, wrong_use
 from triggerer.cli.terminal.session import read
 from triggerer.cli.terminal.tables import Column, Kind, print_table
 
@@ -23,11 +24,23 @@ def show(
     dag_id: DagId,
     run_id: RunId = None,
     last: Last = False,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            "-f",
+            help="Print the progress of the run until it has ended, and then the run.",
+        ),
+    ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """Show one run: its times, attempts, tasks, events and error."""
     check_choice(run_id, last)
+    if follow:
+        if json:
+            wrong_use("--json prints one whole object, and does not go with --follow")
+        run_id = follow_run(config, dag_id, run_id)
 
     async def ask(session: AsyncSession) -> tuple[RunView, list[AttemptView], list[TaskRunView]]:
         from triggerer.store.runs.attempts.listing import list_attempts
@@ -72,6 +85,7 @@ def _fields(row: RunView) -> list[tuple[str, Any]]:
         ("state", state_of(row)),
         ("waiting for", row.waiting_for),
         ("waiting since", row.waiting_since),
+        ("progress", None if row.progress is None else str(row.progress)),
         ("queued at", row.queued_at),
         ("started at", row.started_at),
         ("ended at", row.ended_at),

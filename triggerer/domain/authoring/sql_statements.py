@@ -23,7 +23,7 @@ _SCRIPT: Final = re.compile(r"(?:[\w`]+\s*:\s*)?BEGIN\b(?!\s+TRANSACTION)", re.I
 
 
 def split_statements(sql: str) -> list[str]:
-    """Return the statements without the `;` between them. Empty ones, and those of comments only, are left out.
+    """Return the statements without the `;` between them. Statements without any code are left out.
 
     A `;` in quotes or in a comment ends no statement. A script (`BEGIN … END`) is one statement, and the last one.
 

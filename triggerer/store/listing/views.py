@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from triggerer.domain.attempts import Progress
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -213,6 +215,8 @@ class RunView:
     waiting_for: str | None = None
     """The reason why a queued or running run waits, such as a free worker or its file. None: it does not wait."""
     waiting_since: datetime | None = None
+    progress: Progress | None = None
+    """How far its Spark work is. None: it is not running, or has no Spark work."""
     asset_event_ids: list[int] = field(default_factory=list)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,7 +11,9 @@ from typing import Final, cast
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.attempts import Progress
 from triggerer.domain.run_logs import log_path
+from triggerer.domain.runs import RunState
 from triggerer.store.listing.filters import asset_ids, limited
 from triggerer.store.listing.paging import MOST_COUNTED, Count, count_rows, counted
 from triggerer.store.listing.views import RunView, TaskRunView, view_of
@@ -250,5 +253,11 @@ def _run_view(row: DagRun, event_ids: list[int], wait: RunWait | None) -> RunVie
         log_path=path,
         waiting_for=None if wait is None else wait.reason,
         waiting_since=None if wait is None else wait.since,
+        progress=_progress(row),
         asset_event_ids=event_ids,
     )
+
+
+def _progress(row: DagRun) -> Progress | None:
+    is_current = row.state == RunState.RUNNING and row.progress is not None
+    return Progress(**json.loads(row.progress)) if is_current and row.progress else None

@@ -6,8 +6,10 @@ and whose runs were queued again, can write nothing.
 
 from __future__ import annotations
 
+import json
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,6 +17,7 @@ from sqlalchemy import Table, and_, case, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.attempts import Progress
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.database.script import perform
 from triggerer.store.database.statement import BoundStatement, Statement
@@ -49,6 +52,22 @@ def record_wait(
 _WAIT: Final = Statement(
     """
 UPDATE dag_run SET waiting_for = {waiting_for}, waiting_since = {waiting_since}
+WHERE id = {run_pk} AND executor = {executor} AND epoch = {epoch} AND state = 'running'
+"""
+)
+
+
+def record_progress(
+    *, executor: str, run_pk: int, epoch: int, progress: Progress
+) -> BoundStatement:
+    """A step: store how far an attempt of this executor is. No effect once the attempt has ended."""
+    text = json.dumps(asdict(progress))
+    return _PROGRESS(executor=executor, run_pk=run_pk, epoch=epoch, progress=text)
+
+
+_PROGRESS: Final = Statement(
+    """
+UPDATE dag_run SET progress = {progress}
 WHERE id = {run_pk} AND executor = {executor} AND epoch = {epoch} AND state = 'running'
 """
 )

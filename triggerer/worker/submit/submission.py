@@ -1,4 +1,4 @@
-"""What is submitted, and the command, the configuration and the environment of `spark-submit` for it."""
+"""An application, and the command, the configuration and the environment of `spark-submit` for it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def application_conf(
 
     Args:
         own: The settings of the DAG and of the task.
-        packages: Maven coordinates, which are added to those of `[spark] conf`.
+        packages: Maven coordinates. The result has them in addition to those of `[spark] conf`.
     """
     merged = SparkSettings(
         mode=settings.mode, master=settings.master, conf={**settings.conf, **own}

@@ -160,7 +160,8 @@ _CLAIMED: Final = """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1, epoch = epoch + 1,
        started_at = CASE WHEN attempt = 0 THEN {NOW} END,
        first_started_at = COALESCE(first_started_at, CASE WHEN attempt = 0 THEN {NOW} END),
-       log_home = {log_home}, error = NULL, exit_code = NULL, waiting_for = NULL, waiting_since = NULL
+       log_home = {log_home}, error = NULL, exit_code = NULL, waiting_for = NULL, waiting_since = NULL,
+       progress = NULL
 WHERE {PICKED}
 RETURNING id, dag_id, run_id, run_type, attempt, epoch, queued_at, run_after, logical_date,
           data_interval_start, data_interval_end, params, partition_key, again,

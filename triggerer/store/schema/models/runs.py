@@ -84,6 +84,8 @@ class DagRun(Base):
     waiting_for: Mapped[str | None] = mapped_column(Text)
     """The reason why a running or held run waits. It is out of date in any other state."""
     waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    progress: Mapped[str | None] = mapped_column(Text)
+    """The JSON of `triggerer.domain.attempts.Progress`. It is out of date in any state but running."""
     partition_key: Mapped[str | None] = mapped_column(Text)
     priority: Mapped[int] = mapped_column(server_default="0", default=0)
     """Queued runs with a higher priority are executed first."""

@@ -398,6 +398,7 @@ def upgrade() -> None:
         sa.Column("cancel_requested", sa.Boolean(), nullable=False),
         sa.Column("waiting_for", sa.Text(), nullable=True),
         sa.Column("waiting_since", INSTANT, nullable=True),
+        sa.Column("progress", sa.Text(), nullable=True),
         sa.Column("partition_key", sa.Text(), nullable=True),
         sa.Column("priority", sa.Integer(), server_default="0", nullable=False),
         sa.Column("pools", sa.Text(), nullable=True),
