@@ -12,6 +12,7 @@ from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 
 from triggerer.api.problems import MEDIA_TYPE
+from triggerer.api.routes.airflow import airflow_router
 from triggerer.api.routes.all_routes import api_router
 
 _REASONS: Final = {
@@ -56,7 +57,7 @@ def description() -> bytes:
         use_handler_docstrings=True,
     )
     described = Litestar(
-        [api_router()],
+        [api_router(), airflow_router()],
         dependencies={name: _nothing() for name in ("api", "access")},
         openapi_config=config,
         logging_config=None,

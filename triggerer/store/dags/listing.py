@@ -49,6 +49,7 @@ async def list_assets(
     limit: int = 100,
     after: str | None = None,
     asset: str | None = None,
+    asset_id: int | None = None,
     dag: str | None = None,
     state: str | None = None,
 ) -> list[AssetView]:
@@ -79,6 +80,8 @@ async def list_assets(
         .order_by(Asset.name)
     )
     query = query.where(*_assets(asset, dag, state))
+    if asset_id is not None:
+        query = query.where(Asset.id == asset_id)
     if after is not None:
         query = query.where(Asset.name > after)
     return [

@@ -25,6 +25,7 @@ class AssetView:
     extra: dict[str, Any]
     declared_in: str | None
     last_event_timestamp: datetime | None
+    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
