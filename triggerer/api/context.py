@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from sqlalchemy import text
 
-from triggerer.errors import ServerBusy, UnknownName
+from triggerer.errors import NothingThere, ServerBusy, UnknownName
+from triggerer.store.access.service_key import service_key
 from triggerer.store.listing.unknown import with_suggestion
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
+    from triggerer.api.access.oidc import OidcProvider
     from triggerer.config import Settings
     from triggerer.store.database.transactions import Database
 
@@ -98,6 +100,21 @@ class ApiContext:
     closing: anyio.Event = field(default_factory=anyio.Event)
     """Set when the process begins to stop. Streams of answers end themselves then."""
     _followers: int = 0
+    _oidc: OidcProvider | None = None
+
+    async def oidc(self) -> OidcProvider:
+        """Return the OpenID Connect provider.
+
+        Raises:
+            NothingThere: None is configured.
+        """
+        if not self.settings.api.oidc.issuer:
+            raise NothingThere("no OpenID Connect provider is configured", hint="see [api.oidc]")
+        if self._oidc is None:
+            from triggerer.api.access.oidc import OidcProvider
+
+            self._oidc = OidcProvider(self.settings, await service_key(self.database))
+        return self._oidc
 
     @contextmanager
     def following(self, most: int) -> Iterator[None]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from litestar import Response, Router, post
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import Struct
 
 from triggerer.api.access.authorizing import PUBLIC
@@ -118,8 +118,8 @@ async def assets(
     api: Api,
     limit: Annotated[int, QueryParameter(ge=0, le=1_000)] = 100,
     offset: Annotated[int, QueryParameter(ge=0, le=_MOST_SKIPPED)] = 0,
-    name_pattern: str | None = None,
-    uri_pattern: str | None = None,
+    name_pattern: FromQuery[str | None] = None,
+    uri_pattern: FromQuery[str | None] = None,
 ) -> dict[str, Any]:
     """List the assets by name."""
     is_filtered = name_pattern is not None or uri_pattern is not None

@@ -82,7 +82,6 @@ async def _page(
         dag=dag,
         asset=asset,
         state=state,
-        with_events=True,
     )
 
 

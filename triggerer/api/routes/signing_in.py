@@ -81,6 +81,60 @@ async def use_link(
     )
 
 
+@get("/oidc/login", opt=_PUBLIC)
+async def begin_oidc(api: Api, request: AnyRequest) -> Response[None]:
+    """Send the browser to the OpenID Connect provider."""
+    provider = await api.oidc()
+    url, pending = await provider.begin(_callback(request))
+    cookie = Cookie(
+        key=_pending_name(request),
+        value=pending,
+        max_age=600,
+        path="/",
+        secure=cookie_name(request) == SECURE_COOKIE,
+        httponly=True,
+        samesite="lax",
+    )
+    return Response(None, status_code=303, headers={"Location": url}, cookies=[cookie])
+
+
+@get("/oidc/callback", opt=_PUBLIC)
+async def finish_oidc(
+    api: Api,
+    request: AnyRequest,
+    code: Annotated[str, QueryParameter(max_length=4_000)] = "",
+    given_state: Annotated[str, QueryParameter(name="state", max_length=200)] = "",
+    error: Annotated[str, QueryParameter(max_length=200)] = "",
+) -> Response[None]:
+    """Open a session for the person whom the provider names, and go to the page."""
+    if error:
+        raise SignInNeeded(f"the provider refused the sign-in: {error}", hint="sign in again")
+    provider = await api.oidc()
+    person = await provider.finish(
+        code=code,
+        state=given_state,
+        cookie=request.cookies.get(_pending_name(request)),
+        redirect_uri=_callback(request),
+    )
+    async with api.use.changing() as session:
+        secret = await open_session(session, name=person.name, role=person.role)
+    target = request.scope["state"]["prefix"] + "/"
+    cookies = [
+        _cookie(request, secret),
+        Cookie(key=_pending_name(request), value="", max_age=0, path="/"),
+    ]
+    return Response(None, status_code=303, headers={"Location": target}, cookies=cookies)
+
+
+def _callback(request: AnyRequest) -> str:
+    scheme, prefix = request.scope["scheme"], request.scope["state"]["prefix"]
+    return f"{scheme}://{request.headers['host']}{prefix}/oidc/callback"
+
+
+def _pending_name(request: AnyRequest) -> str:
+    return f"{cookie_name(request)}-oidc"
+
+
 def _cookie(request: AnyRequest, secret: str, *, max_age: int | None = None) -> Cookie:
     name = cookie_name(request)
     length = int(SESSION_LENGTH.total_seconds()) if max_age is None else max_age
@@ -96,4 +150,4 @@ def _cookie(request: AnyRequest, secret: str, *, max_age: int | None = None) -> 
     )
 
 
-ROUTER = Router("/", route_handlers=[sign_in, sign_out, use_link])
+ROUTER = Router("/", route_handlers=[sign_in, sign_out, use_link, begin_oidc, finish_oidc])

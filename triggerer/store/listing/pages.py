@@ -75,7 +75,7 @@ async def _runs(
     session: AsyncSession, *, limit: int, after: Key | None, **filters: Any
 ) -> list[tuple[Key, RunView]]:
     start = None if after is None else _checked(after, int)[0]
-    found = await list_keyed_runs(session, limit=limit, after=start, **filters)
+    found = await list_keyed_runs(session, limit=limit, after=start, with_events=True, **filters)
     return [((pk,), view) for pk, view in found]
 
 

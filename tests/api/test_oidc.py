@@ -1,0 +1,113 @@
+"""Signing in by an OpenID Connect provider, from the first request to the session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import Api
+from tests.services.oidc_provider import OidcProviderServer, open_oidc_provider
+from triggerer.config.sections import OidcSettings
+
+
+@pytest.fixture
+def provider() -> Iterator[OidcProviderServer]:
+    with open_oidc_provider() as server:
+        yield server
+
+
+def with_provider(api: Api, provider: OidcProviderServer) -> Api:
+    oidc = OidcSettings(
+        issuer=provider.issuer,
+        client_id=provider.client_id,
+        client_secret=provider.client_secret,
+        roles={"ops": "operator", "admins": "admin", "all": "viewer"},
+    )
+    return api.with_settings(oidc=oidc)
+
+
+async def sign_in(browser: httpx.AsyncClient, **changes: str) -> httpx.Response:
+    """Follow the browser to the provider and back."""
+    begun = await browser.get("/oidc/login")
+    assert begun.status_code == 303, begun.text
+    async with httpx.AsyncClient() as outside:
+        sent = await outside.get(begun.headers["location"])
+    back = httpx.URL(sent.headers["location"])
+    return await browser.get(back.path, params={**dict(back.params), **changes})
+
+
+@pytest.mark.parametrize(
+    ("groups", "role"),
+    [(["ops"], "operator"), (["all", "admins", "other"], "admin"), ("all", "viewer")],
+)
+async def test_a_person_gets_the_highest_role_of_the_claim(
+    api: Api, provider: OidcProviderServer, groups: Any, role: str
+) -> None:
+    provider.claims["groups"] = groups
+    async with with_provider(api, provider).client(None) as browser:
+        done = await sign_in(browser)
+        assert (done.status_code, done.headers["location"]) == (303, "/")
+        whoami = (await browser.get("/api/v1/whoami")).json()
+    assert (whoami["name"], whoami["role"]) == ("ann@example.com", role)
+
+
+@pytest.mark.parametrize("groups", [[], ["strangers"], None, 7])
+async def test_a_person_without_a_role_is_refused(
+    api: Api, provider: OidcProviderServer, groups: Any
+) -> None:
+    provider.claims["groups"] = groups
+    async with with_provider(api, provider).client(None) as browser:
+        assert (await sign_in(browser)).status_code == 403
+        assert (await browser.get("/api/v1/whoami")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [{"iss": "http://evil.example"}, {"aud": "another"}, {"exp": 1}, {"nonce": "another"}],
+)
+async def test_a_token_for_somebody_else_or_of_another_time_is_refused(
+    api: Api, provider: OidcProviderServer, spoiled: dict[str, Any]
+) -> None:
+    provider.spoil = spoiled
+    async with with_provider(api, provider).client(None) as browser:
+        assert (await sign_in(browser)).status_code == 401
+
+
+async def test_a_sign_in_ends_only_in_the_browser_in_which_it_began(
+    api: Api, provider: OidcProviderServer
+) -> None:
+    configured = with_provider(api, provider)
+    async with configured.client(None) as browser, configured.client(None) as other:
+        assert (await sign_in(browser, state="forged")).status_code == 401
+        begun = await browser.get("/oidc/login")
+        async with httpx.AsyncClient() as outside:
+            sent = await outside.get(begun.headers["location"])
+        back = httpx.URL(sent.headers["location"])
+        assert (await other.get(back.path, params=dict(back.params))).status_code == 401
+
+
+async def test_a_code_counts_once(api: Api, provider: OidcProviderServer) -> None:
+    async with with_provider(api, provider).client(None) as browser:
+        begun = await browser.get("/oidc/login")
+        async with httpx.AsyncClient() as outside:
+            sent = await outside.get(begun.headers["location"])
+        back = httpx.URL(sent.headers["location"])
+        assert (await browser.get(back.path, params=dict(back.params))).status_code == 303
+        assert (await browser.get(back.path, params=dict(back.params))).status_code == 401
+
+
+async def test_a_provider_that_is_away_is_reported_and_tokens_work(api: Api) -> None:
+    away = api.with_settings(oidc=OidcSettings(issuer="http://127.0.0.1:9", client_id="x"))
+    async with away.client(None) as browser, away.client("viewer") as program:
+        answer = await browser.get("/oidc/login")
+        assert answer.status_code == 503
+        assert "provider does not answer" in answer.json()["detail"]
+        assert (await program.get("/api/v1/dags")).status_code == 200
+
+
+async def test_without_a_provider_there_is_no_such_sign_in(api: Api) -> None:
+    async with api.client(None) as browser:
+        assert (await browser.get("/oidc/login")).status_code == 404
