@@ -1,0 +1,252 @@
+"""Requests that are odd, wrong or repeated: a clear answer each."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+from sqlalchemy import func, select
+
+from tests.api.conftest import Api
+from triggerer.api.context import MOST_INSIDE
+from triggerer.config.sections import HookSettings
+from triggerer.domain.run_logs import log_path
+from triggerer.store.dags.listing import list_dags
+from triggerer.store.schema.models import AssetEvent, Audit
+
+V1 = "/api/v1"
+CLOUD_EVENT = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "sold", "data": {"n": 1}}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent", "status", "said"),
+    [
+        ("POST", "/assets/events", {"json": {"asset": "orders", "n": 1}}, 400, "unknown field `n`"),
+        ("POST", "/assets/events", {"json": {}}, 400, "asset"),
+        ("POST", "/assets/events", {"content": b"{nope"}, 400, "malformed"),
+        ("POST", "/assets/events", {"json": {"asset": "order"}}, 404, "did you mean 'orders'"),
+        (
+            "POST",
+            "/assets/events",
+            {"json": {"asset": "orders", "extra": {"a": "\0"}}},
+            422,
+            "NUL",
+        ),
+        ("POST", "/assets/events", {"content": b"x" * 2 * 1024 * 1024}, 413, "over the limit"),
+        ("GET", "/dags?limit=0", {}, 400, "'limit'"),
+        ("GET", "/dags?limit=1001", {}, 400, "'limit'"),
+        ("GET", "/dags?cursor=nonsense", {}, 400, "cursor"),
+        ("GET", "/dags/a%2Fb", {}, 404, "'a/b'"),
+        ("GET", "/assets/x-test:%2F%2Fnone", {}, 404, "x-test://none"),
+        ("GET", "/assets/queuedEvent/x-test://none", {}, 404, "x-test://none"),
+        ("GET", "/dags/%00", {}, 400, "cannot be printed"),
+        ("GET", "/dags/%FF", {}, 400, "UTF-8"),
+        ("GET", "/nothing", {}, 404, "nothing at this path"),
+        ("PUT", "/dags", {}, 405, "method"),
+        ("GET", "/assets/events/9999999999999999999999", {}, 404, "no asset event"),
+        ("GET", "/dags/daily/dagRuns/manual__1/logs?offset=-1", {}, 400, "'offset'"),
+        ("POST", "/watchers/orders/w/replay", {"json": {"start": "yesterday"}}, 400, "earliest"),
+        ("POST", "/parked/replay", {"json": {}}, 400, "one of ids, watcher and all"),
+        ("DELETE", "/assets/queuedEvent", {}, 422, "neither a DAG nor an asset"),
+        ("POST", "/tokens", {"json": {"role": "king"}}, 400, "king"),
+    ],
+)
+async def test_a_wrong_request_gets_a_clear_answer(
+    api: Api, method: str, path: str, sent: dict[str, Any], status: int, said: str
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    async with api.client() as client:
+        answer = await client.request(method, f"{V1}{path}", headers=headers, **sent)
+    problem = answer.json()
+    assert answer.status_code == problem["status"] == status, problem
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert said in problem["detail"]
+    assert problem["request_id"] == answer.headers["x-request-id"]
+
+
+async def test_a_method_that_is_not_there_is_told_which_are(api: Api) -> None:
+    async with api.client() as client:
+        answer = await client.put(f"{V1}/dags/daily")
+    assert {"GET", "PATCH"} <= set(answer.headers["allow"].split(", "))
+
+
+async def test_a_cursor_belongs_to_its_filters(api: Api) -> None:
+    async with api.client() as client:
+        first = (await client.get(f"{V1}/assets", params={"limit": 1})).json()
+        cursor = first["next_cursor"]
+        second = (await client.get(f"{V1}/assets", params={"limit": 1, "cursor": cursor})).json()
+        other = await client.get(f"{V1}/assets", params={"dag": "daily", "cursor": cursor})
+    assert [one["name"] for one in first["items"] + second["items"]] == ["orders", "report"]
+    assert second["next_cursor"] is None
+    assert other.status_code == 400
+
+
+async def test_an_unchanged_answer_is_not_sent_again(api: Api) -> None:
+    async with api.client() as client:
+        first = await client.get(f"{V1}/dags")
+        again = await client.get(f"{V1}/dags", headers={"If-None-Match": first.headers["etag"]})
+        await client.patch(f"{V1}/dags/daily", json={"is_paused": True})
+        changed = await client.get(f"{V1}/dags", headers={"If-None-Match": first.headers["etag"]})
+    assert (first.status_code, again.status_code, changed.status_code) == (200, 304, 200)
+    assert again.content == b""
+
+
+async def test_an_answer_has_the_bytes_that_the_command_prints(api: Api) -> None:
+    async with api.client() as client:
+        answer = await client.get(f"{V1}/dags/daily")
+    async with api.database.reading() as session:
+        (view,) = await list_dags(session, dag="daily")
+    assert answer.content == orjson.dumps(view, default=str, option=orjson.OPT_NON_STR_KEYS)
+
+
+async def test_a_repeat_with_the_key_is_the_first_event_and_another_body_is_refused(
+    api: Api,
+) -> None:
+    async with api.client() as client, api.client("operator") as other:
+        keyed = {"Idempotency-Key": "k"}
+        body = {"asset": "orders", "extra": {"n": 1, "list": [1, 2]}}
+        first = await client.post(f"{V1}/assets/events", json=body, headers=keyed)
+        again = await client.post(f"{V1}/assets/events", json=body, headers=keyed)
+        wrong = await client.post(f"{V1}/assets/events", json={"asset": "report"}, headers=keyed)
+        theirs = await other.post(f"{V1}/assets/events", json=body, headers=keyed)
+    assert (first.status_code, again.status_code, wrong.status_code) == (201, 200, 422)
+    assert first.json() == again.json()
+    assert theirs.status_code == 201
+    async with api.database.reading() as session:
+        assert await session.scalar(select(func.count()).select_from(AssetEvent)) == 3
+        assert await session.scalar(select(func.count()).select_from(Audit)) == 2
+
+
+async def test_a_run_that_is_asked_for_twice_with_a_key_is_queued_once(api: Api) -> None:
+    async with api.client() as client:
+        keyed = {"Idempotency-Key": "k"}
+        first = await client.post(f"{V1}/dags/daily/dagRuns", json={}, headers=keyed)
+        again = await client.post(f"{V1}/dags/daily/dagRuns", json={}, headers=keyed)
+        other = await client.post(
+            f"{V1}/dags/daily/dagRuns", json={"params": {"x": 1}}, headers=keyed
+        )
+    assert (first.status_code, again.status_code, other.status_code) == (201, 200, 422)
+    assert first.json()["run_id"] == again.json()["run_id"]
+
+
+BINARY = {"ce-specversion": "1.0", "ce-id": "7", "ce-source": "/shop", "ce-type": "sold"}
+STRUCTURED = {"Content-Type": "application/cloudevents+json"}
+BATCH = {"Content-Type": "application/cloudevents-batch+json"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "ids"),
+    [
+        ({**BINARY, "Content-Type": "application/json"}, {"n": 1}, ["7"]),
+        (STRUCTURED, CLOUD_EVENT, ["7"]),
+        (BATCH, [CLOUD_EVENT, {**CLOUD_EVENT, "id": "8"}], ["7", "8"]),
+    ],
+)
+async def test_cloud_events_come_in_every_mode_and_once(
+    api: Api, headers: dict[str, str], body: Any, ids: list[str]
+) -> None:
+    async with api.client() as client:
+        sent = {"content": json.dumps(body), "headers": headers, "params": {"asset": "orders"}}
+        first = await client.post(f"{V1}/events", **sent)  # type: ignore[arg-type]
+        again = await client.post(f"{V1}/events", **sent)  # type: ignore[arg-type]
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert [event["extra"]["id"] for event in first.json()["items"]] == ids
+    assert [event["extra"]["data"] for event in first.json()["items"]] == [{"n": 1}] * len(ids)
+    assert [event["id"] for event in again.json()["items"]] == [
+        event["id"] for event in first.json()["items"]
+    ]
+
+
+async def test_a_hook_is_known_by_its_signature(api: Api) -> None:
+    hooked = api.with_settings(hooks={"shop": HookSettings(asset="orders", secret="hush-hush")})
+    body = json.dumps(CLOUD_EVENT).encode()
+    right = "sha256=" + hmac.new(b"hush-hush", body, hashlib.sha256).hexdigest()
+    async with hooked.client(None) as client:
+        statuses = [
+            (
+                await client.post(
+                    f"{V1}/events/{name}",
+                    content=body,
+                    headers={**STRUCTURED, **({"X-Signature-256": sign} if sign else {})},
+                )
+            ).status_code
+            for name, sign in (
+                ("shop", right),
+                ("shop", right.replace("sha256=", "sha256=0")),
+                ("shop", None),
+                ("other", right),
+            )
+        ]
+        shaken = await client.options(
+            f"{V1}/events/shop", headers={"WebHook-Request-Origin": "shop.example"}
+        )
+    assert statuses == [201, 401, 401, 401]
+    assert shaken.headers["webhook-allowed-origin"] == "shop.example"
+    assert int(shaken.headers["webhook-allowed-rate"]) > 0
+
+
+async def test_more_requests_than_fit_are_told_to_come_again(api: Api) -> None:
+    async with api.client() as client:
+        async with anyio.create_task_group() as tasks:
+            statuses: list[int] = []
+
+            async def ask() -> None:
+                statuses.append((await client.get(f"{V1}/overview")).status_code)
+
+            for _ in range(3 * MOST_INSIDE):
+                tasks.start_soon(ask)
+        assert (await client.get(f"{V1}/overview")).status_code == 200
+    assert set(statuses) <= {200, 503}
+    assert statuses.count(503) > 0
+
+
+async def test_a_log_of_a_gigabyte_is_read_by_range(api: Api, tmp_path: Path) -> None:
+    log = Path(log_path(str(tmp_path), "daily", "manual__1"))
+    with log.open("wb") as file:
+        file.truncate(1024**3)
+        file.seek(0, 2)
+        file.write(b"the end\n")
+    async with api.client() as client:
+        tail = await client.get(f"{V1}/dags/daily/dagRuns/manual__1/logs", params={"tail": 8})
+        part = await client.get(
+            f"{V1}/dags/daily/dagRuns/manual__1/logs", params={"offset": 1024**3, "limit": 3}
+        )
+        whole = await client.get(f"{V1}/dags/daily/dagRuns/manual__1/logs", params={"limit": 2**30})
+    assert tail.content == b"the end\n"
+    assert tail.headers["x-log-size"] == str(1024**3 + 8)
+    assert part.content == b"the"
+    assert whole.status_code == 400
+
+
+async def test_a_payload_is_never_markup(api: Api) -> None:
+    script = "<script>alert(1)</script>"
+    async with api.client() as client:
+        body = {"asset": "orders", "extra": {"a": script}}
+        event = await client.post(f"{V1}/assets/events", json=body)
+        problem = await client.get(f"{V1}/dags/{script.replace('/', '%2F')}")
+        page = await client.get("/docs/errors")
+    for answer in (event, problem, page):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert event.headers["content-type"] == "application/json"
+    assert problem.headers["content-type"] == "application/problem+json"
+
+
+async def test_canary_secrets_are_in_no_answer(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triggerer.observability.redaction import remember_secrets_in
+
+    remember_secrets_in("", {"password": "tweety-one", "url": "postgresql://u:tweety-two@h/db"})
+    sent = b""
+    async with api.client() as client:
+        for method, path, _ in api.routes():
+            if method == "GET" and "{" not in path and not path.endswith("/changes"):
+                sent += (await client.get(path)).content
+        sent += (await client.get(f"{V1}/dags/tweety-one")).content
+    assert len(sent) > 10_000
+    assert [sent[at - 80 : at + 80] for at in [sent.find(b"tweety")] if at >= 0] == []
