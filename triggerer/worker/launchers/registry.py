@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _LAUNCHERS: Final[Mapping[str, str]] = {
     CONNECT: "triggerer.worker.launchers.connect:ConnectLauncher",
+    "kubernetes": "triggerer.worker.launchers.kubernetes:KubernetesLauncher",
+    "standalone": "triggerer.worker.launchers.standalone:StandaloneLauncher",
+    "yarn": "triggerer.worker.launchers.yarn:YarnLauncher",
 }
 """Each is made with the settings of `[spark]`, when it is needed."""
 

@@ -19,7 +19,7 @@ from triggerer.errors import SubmitFailed
 from triggerer.worker.launchers import Handle, launcher_named
 from triggerer.worker.spark.classic import find_installation
 from triggerer.worker.spark.patience import await_cluster
-from triggerer.worker.spark.reachability import with_session, without_parameters
+from triggerer.worker.spark.reachability import with_session
 from triggerer.worker.spark.settings import CONNECT, mode_of
 from triggerer.worker.submit.child import run_child
 from triggerer.worker.submit.following import follow
@@ -101,7 +101,14 @@ class ApplicationSubmitter:
             environment=environment,
         )
         if submission.is_cluster_mode:
-            follow(submission, self.settings, task_id, self.order.former, self.on_launch)
+            follow(
+                submission,
+                self.settings,
+                installation,
+                task_id,
+                self.order.former,
+                self.on_launch,
+            )
             return
         variables = submit_environment(submission, self.settings, installation)
         with submit_command(submission, self.settings, installation) as command:
@@ -119,6 +126,7 @@ class ApplicationSubmitter:
         """Run a Python file as a client whose session has the id that belongs to the tag."""
         remote = self.settings.remote or ""
         handle = Handle(tag, session_id_of(tag))
+        launcher = launcher_named(CONNECT_LAUNCHER, self.settings)
 
         def tell(state: AttemptState) -> None:
             self.on_launch(
@@ -128,7 +136,7 @@ class ApplicationSubmitter:
                     state,
                     datetime.now(UTC),
                     task_id=task_id,
-                    place=without_parameters(remote),
+                    place=launcher.place,
                     external_id=handle.external_id,
                 )
             )
@@ -144,7 +152,7 @@ class ApplicationSubmitter:
         finally:
             if state is not AttemptState.SUCCESS:
                 # The server goes on with the operations of a client that is gone.
-                launcher_named(CONNECT_LAUNCHER, self.settings).stop(handle)
+                launcher.stop(handle)
             tell(state)
 
     def _refuse_for_connect(

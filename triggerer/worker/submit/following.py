@@ -21,6 +21,7 @@ from triggerer.worker.launchers import (
     Unknown,
     launcher_named,
 )
+from triggerer.worker.spark.classic import Installation
 from triggerer.worker.spark.settings import master_of
 from triggerer.worker.submit.submission import Submission
 
@@ -53,6 +54,7 @@ def launcher_of_master(master: str) -> str:
 def follow(
     submission: Submission,
     settings: SparkSettings,
+    installation: Installation,
     task_id: str,
     former: Sequence[FormerLaunch],
     on_launch: Callable[[Launch], None],
@@ -79,7 +81,7 @@ def follow(
                 state,
                 datetime.now(UTC),
                 task_id=task_id,
-                place=master,
+                place=launcher.place,
                 external_id=handle.external_id,
                 link=handle.link,
                 reason=reason,
@@ -98,7 +100,8 @@ def follow(
             else:
                 # Stored before the cluster is asked: from here on the application may work.
                 tell(handle, AttemptState.LAUNCHING)
-                intent = Intent(submission.tag, submission.name, {"submission": submission})
+                details = {"submission": submission, "installation": installation}
+                intent = Intent(submission.tag, submission.name, details)
                 handle = launcher.launch(intent)
             logger.info("application %s on %s", handle.external_id or handle.tag, master)
             tell(handle, AttemptState.RUNNING)

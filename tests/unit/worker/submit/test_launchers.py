@@ -1,0 +1,281 @@
+"""Applications in cluster mode: submitted under a tag, found by it, followed, and stopped."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.worker.submit.fake_places import conf_of, fake_installation, serving
+from triggerer.config import SparkSettings
+from triggerer.domain.attempt_states import AttemptState
+from triggerer.domain.launches import FormerLaunch, Launch
+from triggerer.errors import ConfigurationError, RunFailed, SubmitFailed
+from triggerer.worker.launchers import Absent, Ended, Handle, Intent, Running, Unknown
+from triggerer.worker.launchers.kubernetes import KubernetesLauncher, label_of
+from triggerer.worker.launchers.standalone import StandaloneLauncher
+from triggerer.worker.launchers.yarn import YarnLauncher, resource_manager
+from triggerer.worker.submit.following import follow, launcher_of_master
+from triggerer.worker.submit.submission import Submission
+
+TAG = "triggerer-abc-7-1-3-0a1b2c3d-1"
+CLUSTER = {"spark.submit.deployMode": "cluster"}
+
+
+def submission(**values: Any) -> Submission:
+    fields: dict[str, Any] = {"application": "s3a://b/a.jar", "arguments": ("x",), "conf": CLUSTER}
+    fields |= {"main_class": "A", "environment": {"TRIGGERER_RUN_TOKEN": "t0"}}
+    return Submission(TAG, f"d.a {TAG}", **{**fields, **values})
+
+
+def intent(folder: Path, one: Submission | None = None, **installation: Any) -> Intent:
+    details = {"installation": fake_installation(folder, **installation)}
+    return Intent(TAG, "d.a", {"submission": one or submission(), **details})
+
+
+class Yarn:
+    """A resource manager with at most one application."""
+
+    def __init__(self) -> None:
+        self.app: dict[str, Any] | None = None
+        self.asked: list[tuple[str, str, Any]] = []
+
+    def __call__(self, method: str, path: str, body: Any) -> tuple[int, object]:
+        self.asked.append((method, path, body))
+        if method == "PUT" and self.app is not None:
+            self.app |= {"state": body["state"], "finalStatus": body["state"]}
+            return 200, body
+        apps = [self.app] if self.app and path.endswith(f"applicationTags={TAG}") else []
+        return 200, {"apps": {"app": apps} if apps else None}
+
+
+def yarn_at(port: int) -> SparkSettings:
+    key = "spark.hadoop.yarn.resourcemanager.webapp.address"
+    return SparkSettings(master="yarn", conf={key: f"127.0.0.1:{port}"})
+
+
+def test_yarn_gets_the_tag_and_the_environment_and_its_id_is_read(tmp_path: Path) -> None:
+    with serving(Yarn()) as port:
+        said = "INFO Client: Submitted application application_1_0001"
+        handle = YarnLauncher(yarn_at(port)).launch(intent(tmp_path, said=said))
+    assert handle.external_id == "application_1_0001"
+    conf = conf_of(tmp_path)
+    assert conf["spark.yarn.tags"] == TAG
+    assert conf["spark.yarn.submit.waitAppCompletion"] == "false"
+    assert conf["spark.yarn.appMasterEnv.TRIGGERER_RUN_TOKEN"] == "t0"
+    arguments = (tmp_path / "arguments").read_text().split()
+    assert arguments[:4] == ["--master", "yarn", "--deploy-mode", "cluster"]
+
+
+def test_yarn_finds_by_tag_kills_and_tells_the_end() -> None:
+    yarn = Yarn()
+    with serving(yarn) as port:
+        launcher = YarnLauncher(yarn_at(port))
+        assert launcher.find(TAG) == Absent()
+        yarn.app = {"id": "application_1_0001", "state": "ACCEPTED", "diagnostics": "no room"}
+        running = launcher.find(TAG)
+        assert isinstance(running, Running)
+        assert running.progress == "no room"
+        assert running.handle.link == f"http://127.0.0.1:{port}/cluster/app/application_1_0001"
+        stopped = launcher.stop(running.handle)
+        assert isinstance(stopped, Ended)
+        assert stopped.state is AttemptState.KILLED
+        assert ("PUT", "/ws/v1/cluster/apps/application_1_0001/state", {"state": "KILLED"}) in (
+            yarn.asked
+        )
+        yarn.app |= {"finalStatus": "FAILED", "state": "FINISHED", "diagnostics": "exit 13\n"}
+        assert launcher.find(TAG) == Ended(running.handle, AttemptState.FAILED, "exit 13")
+    assert isinstance(launcher.find(TAG), Unknown)
+
+
+def test_the_resource_manager_is_read_from_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "yarn-site.xml").write_text(
+        "<configuration><property><name>yarn.resourcemanager.hostname</name><value> rm </value>"
+        "</property></configuration>"
+    )
+    assert resource_manager({}, {"YARN_CONF_DIR": str(tmp_path)}) == "http://rm:8088"
+    with pytest.raises(ConfigurationError, match="resource manager"):
+        resource_manager({}, {})
+
+
+class Kubernetes:
+    """An API server with at most one pod."""
+
+    def __init__(self) -> None:
+        self.pod: dict[str, Any] | None = None
+        self.deleted: list[Any] = []
+
+    def __call__(self, method: str, path: str, body: Any) -> tuple[int, object]:
+        if method == "DELETE":
+            if self.pod is None or body["preconditions"]["uid"] != self.pod["metadata"]["uid"]:
+                return 409, {"message": "the UID in the precondition does not match"}
+            self.deleted.append(path)
+            self.pod = None
+            return 200, {}
+        found = [self.pod] if self.pod and f"triggerer-tag%3D{label_of(TAG)}" in path else []
+        return 200, {"items": found}
+
+    def set(self, phase: str, uid: str = "u1", **status: Any) -> None:
+        meta = {"name": f"triggerer-{label_of(TAG)}-driver", "uid": uid}
+        self.pod = {"metadata": meta, "status": {"phase": phase, **status}}
+
+
+def kubernetes_at(port: int) -> SparkSettings:
+    return SparkSettings(
+        master=f"k8s://http://127.0.0.1:{port}", conf={"spark.kubernetes.namespace": "jobs"}
+    )
+
+
+def test_a_driver_on_kubernetes_has_a_name_and_a_label_that_belong_to_the_tag(
+    tmp_path: Path,
+) -> None:
+    with serving(Kubernetes()) as port:
+        handle = KubernetesLauncher(kubernetes_at(port)).launch(intent(tmp_path))
+    conf = conf_of(tmp_path)
+    label = conf["spark.kubernetes.driver.label.triggerer-tag"]
+    assert label == label_of(TAG)
+    assert len(label) <= 63
+    assert conf["spark.kubernetes.driver.pod.name"] == handle.external_id
+    assert conf["spark.kubernetes.driver.annotation.triggerer/tag"] == TAG
+    assert conf["spark.kubernetes.driverEnv.TRIGGERER_RUN_TOKEN"] == "t0"
+    assert conf["spark.kubernetes.namespace"] == "jobs"
+
+
+def test_the_pods_phase_is_the_truth() -> None:
+    api = Kubernetes()
+    with serving(api) as port:
+        launcher = KubernetesLauncher(kubernetes_at(port))
+        assert launcher.find(TAG) == Absent()
+        full = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes: Insufficient cpu"}
+        api.set("Pending", conditions=[full])
+        assert _progress(launcher.find(TAG)) == "waits: 0/2 nodes: Insufficient cpu"
+        api.set("Running")
+        assert _progress(launcher.find(TAG)) == "running"
+        ended = {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+        api.set("Failed", containerStatuses=[ended])
+        failed = launcher.find(TAG)
+        assert isinstance(failed, Ended)
+        assert (failed.state, failed.reason) == (AttemptState.FAILED, "exit code 137: OOMKilled")
+        api.set("Succeeded")
+        assert getattr(launcher.find(TAG), "state", None) is AttemptState.SUCCESS
+        api.set("Unknown")
+        assert isinstance(launcher.find(TAG), Unknown)
+
+
+def test_a_pod_is_deleted_only_if_it_is_the_one_that_was_seen() -> None:
+    api = Kubernetes()
+    with serving(api) as port:
+        launcher = KubernetesLauncher(kubernetes_at(port))
+        api.set("Running")
+        assert launcher.stop(Handle(TAG)) == Absent()
+        assert api.deleted == [f"/api/v1/namespaces/jobs/pods/triggerer-{label_of(TAG)}-driver"]
+
+
+class Master:
+    """A standalone master with its REST server and its page on one port."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+        self.request: Any = None
+        self.page: dict[str, Any] = {}
+
+    def __call__(self, method: str, path: str, body: Any) -> tuple[int, object]:
+        if path == "/json/":
+            return 200, self.page
+        if path.endswith("/create"):
+            self.request = body
+            self.states["driver-1"] = "SUBMITTED"
+            return 200, {"success": True, "submissionId": "driver-1"}
+        driver = path.rsplit("/", 1)[-1]
+        if "/kill/" in path:
+            self.states[driver] = "KILLED"
+            return 200, {"success": True}
+        if driver not in self.states:
+            return 200, {"success": False, "driverState": "NOT_FOUND"}
+        return 200, {"success": True, "driverState": self.states[driver]}
+
+
+def master_at(port: int) -> SparkSettings:
+    ports = {"spark.master.rest.port": str(port), "spark.master.ui.port": str(port)}
+    return SparkSettings(master="spark://127.0.0.1:7077", conf=ports)
+
+
+def test_a_standalone_master_gets_a_jar_and_its_driver_is_followed_and_killed(
+    tmp_path: Path,
+) -> None:
+    master = Master()
+    with serving(master) as port:
+        launcher = StandaloneLauncher(master_at(port))
+        handle = launcher.launch(intent(tmp_path))
+        assert handle.external_id == "driver-1"
+        assert master.request["environmentVariables"] == {"TRIGGERER_RUN_TOKEN": "t0"}
+        assert master.request["sparkProperties"]["spark.app.name"] == f"d.a {TAG}"
+        assert _progress(launcher.find(TAG, "driver-1")) == "submitted"
+        stopped = launcher.stop(handle)
+        assert isinstance(stopped, Ended)
+        assert stopped.state is AttemptState.KILLED
+        assert isinstance(launcher.find(TAG, "driver-2"), Unknown)
+        with pytest.raises(SubmitFailed, match="no Python drivers"):
+            launcher.launch(intent(tmp_path / "p", submission(application="a.py")))
+
+
+def test_without_its_drivers_id_an_application_is_known_by_its_name_only() -> None:
+    master = Master()
+    with serving(master) as port:
+        launcher = StandaloneLauncher(master_at(port))
+        assert launcher.find(TAG) == Absent()
+        master.page = {"activedrivers": [{"id": "driver-9"}]}
+        assert isinstance(launcher.find(TAG), Unknown)
+        master.page = {
+            "completedapps": [{"id": "app-1", "name": f"d.a {TAG}", "state": "FINISHED"}]
+        }
+        assert getattr(launcher.find(TAG), "state", None) is AttemptState.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("master", "name"),
+    [("yarn", "yarn"), ("k8s://https://h", "kubernetes"), ("spark://h:7077", "standalone")],
+)
+def test_the_master_decides_who_launches(master: str, name: str) -> None:
+    assert launcher_of_master(master) == name
+    with pytest.raises(SubmitFailed, match="runs no drivers"):
+        launcher_of_master("local[2]")
+
+
+def test_an_application_of_a_former_attempt_is_followed_in_place_of_a_new_one(
+    tmp_path: Path,
+) -> None:
+    yarn = Yarn()
+    launches: list[Launch] = []
+    former = FormerLaunch(TAG, "yarn", 1, AttemptState.RUNNING, task_id="a")
+    with serving(yarn) as port:
+        yarn.app = {"id": "application_1_0001", "state": "FINISHED", "finalStatus": "SUCCEEDED"}
+        one = submission()
+        follow(one, yarn_at(port), fake_installation(tmp_path), "a", [former], launches.append)
+    assert not (tmp_path / "arguments").exists()
+    assert [launch.state for launch in launches] == [AttemptState.SUCCESS]
+
+
+def test_the_reason_of_a_failed_application_is_the_tasks_error(tmp_path: Path) -> None:
+    yarn = Yarn()
+    launches: list[Launch] = []
+    with serving(yarn) as port:
+        yarn.app = {"id": "application_1_0001", "state": "FINISHED", "finalStatus": "FAILED"}
+        yarn.app["diagnostics"] = "User class threw exception: X"
+        one = submission()
+        with pytest.raises(RunFailed, match="application_1_0001 failed: User class threw"):
+            follow(one, yarn_at(port), fake_installation(tmp_path), "a", [], launches.append)
+    states = [AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptState.FAILED]
+    assert [launch.state for launch in launches] == states
+    assert launches[-1].external_id == "application_1_0001"
+
+
+def test_a_refused_submission_says_why(tmp_path: Path) -> None:
+    said = "Exception in thread main java.net.ConnectException: Connection refused"
+    wanted = intent(tmp_path, said=said, code=1)
+    with serving(Yarn()) as port, pytest.raises(SubmitFailed, match="Connection refused"):
+        YarnLauncher(yarn_at(port)).launch(wanted)
+
+
+def _progress(sighting: object) -> str | None:
+    assert isinstance(sighting, Running), sighting
+    return sighting.progress

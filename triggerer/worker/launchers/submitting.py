@@ -1,0 +1,58 @@
+"""Runs `spark-submit` for an application whose driver starts on the cluster."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from triggerer.errors import SubmitFailed
+from triggerer.worker.launchers.protocol import Intent
+from triggerer.worker.spark.classic import Installation
+from triggerer.worker.spark.gateway import reason_in
+from triggerer.worker.submit.submission import Submission, submit_command, submit_environment
+
+if TYPE_CHECKING:
+    from triggerer.config import SparkSettings
+
+logger = logging.getLogger("triggerer.run")
+
+_SUBMIT_S: Final = 600.0
+"""Packages are downloaded and files uploaded meanwhile."""
+
+
+def submit_to_cluster(intent: Intent, settings: SparkSettings, extra: dict[str, str]) -> str:
+    """Submit the application, and return the output of `spark-submit` once the cluster has accepted it.
+
+    Args:
+        intent: Its details have the `submission` and the `installation`.
+        extra: Settings that the launcher adds, such as the tag. The user's own settings cannot replace them.
+    Raises:
+        SubmitFailed: `spark-submit` failed. The message has its reason.
+    """
+    submission: Submission = intent.details["submission"]
+    installation: Installation = intent.details["installation"]
+    whole = replace(submission, conf={**submission.conf, **extra})
+    variables = submit_environment(whole, settings, installation)
+    with submit_command(whole, settings, installation) as command:
+        logger.info("spark-submit %s, as %s", submission.application, submission.name)
+        try:
+            done = subprocess.run(
+                command,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SUBMIT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SubmitFailed(f"spark-submit did not end: {error}") from error
+    output = done.stdout + done.stderr
+    if done.returncode != 0:
+        logger.error("spark-submit said:\n%s", output)
+        reason = reason_in(output.splitlines()) or f"it ended with code {done.returncode}"
+        raise SubmitFailed(f"spark-submit was refused: {reason}")
+    return output
