@@ -24,6 +24,9 @@ DagState = Annotated[
     Literal["active", "paused", "stale"] | None,
     QueryParameter(name="state", description="Only of DAGs in this state."),
 ]
+Prefix = Annotated[
+    str | None, QueryParameter(name="q", max_length=500, description="How the name begins.")
+]
 IdempotencyKey = Annotated[
     str | None,
     HeaderParameter(

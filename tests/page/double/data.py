@@ -264,7 +264,11 @@ class Data:
             "lag": lag if self.size is BIG else 0,
             "lag_seconds": 95.0 + number if lag and self.size is BIG else 0.0,
             "outstanding": 400 + number * 60,
+            "consumed": 90_000,
+            "advanced": 89_600,
+            "behind": 3,
             "paused": "the store is slow" if number == 4 else None,
+            "lane_count": self.size.lanes,
             "lanes": [self.lane(index) for index in range(self.size.lanes)] if lanes else [],
         }
 

@@ -73,6 +73,8 @@ def read(data: Data, parts: list[str], query: dict[str, str]) -> Any:
             return answers.graph(data, query.get("around"))
         case ["assets", "events"]:
             return page_of(data.event, size.events + data.extra_events, query, newest_first=True)
+        case ["assets", "events", "find"]:
+            return {"items": [], "next_cursor": None}
         case ["assets", "events", number, "trace"]:
             return (
                 answers.trace(data, int(number))
@@ -128,6 +130,8 @@ def _dag(data: Data, dag_id: str, rest: list[str], query: dict[str, str]) -> Any
             return run | {"run_id": run_id}
         case ["dagRuns", _, "why"]:
             return answers.why(data, run)
+        case ["dagRuns", _, "events"]:
+            return {"items": [data.emitted(0)], "next_cursor": None}
         case ["dagRuns", _, "tasks"]:
             return {"items": [data.task_run(index, run) for index in range(4)], "next_cursor": None}
         case ["assets", "queuedEvent"]:
@@ -190,6 +194,9 @@ def _service(data: Data, parts: list[str], query: dict[str, str]) -> Any:
                 {
                     "id": f"node-1:41{number}0:9f3c",
                     "kind": kind,
+                    "host": "node-1",
+                    "pid": 4100 + number,
+                    "release": "0.1.0",
                     "state": "silent" if number == 9 else "running",
                     "started_at": data.at(86_000),
                     "heartbeat_at": data.at(2 if number != 9 else 130),

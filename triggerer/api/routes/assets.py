@@ -14,7 +14,15 @@ from triggerer.api.access.roles import Access
 from triggerer.api.gate import part
 from triggerer.api.hiding import without_payloads
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
-from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, IdempotencyKey, InPath
+from triggerer.api.parameters import (
+    Api,
+    AssetFilter,
+    Caller,
+    DagFilter,
+    IdempotencyKey,
+    InPath,
+    Prefix,
+)
 from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import creates, reads
 from triggerer.errors import BadRequest, NothingThere, RoleNeeded, UnknownAsset
@@ -51,6 +59,7 @@ async def assets(
         Literal["declared", "undeclared"] | None,
         QueryParameter(name="state", description="Whether a DAG file declares the asset."),
     ] = None,
+    prefix: Prefix = None,
 ) -> Page[AssetView]:
     """List the assets by name. `dag`: only assets that the DAG waits for."""
     return await page_of(
@@ -63,6 +72,7 @@ async def assets(
         asset=asset,
         dag=dag,
         state=asset_state,
+        prefix=prefix,
     )
 
 

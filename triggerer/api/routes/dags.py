@@ -12,7 +12,15 @@ from msgspec import Struct
 
 from triggerer.api.gate import part
 from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of, whole
-from triggerer.api.parameters import Api, AssetFilter, Caller, DagState, IdempotencyKey, InPath
+from triggerer.api.parameters import (
+    Api,
+    AssetFilter,
+    Caller,
+    DagState,
+    IdempotencyKey,
+    InPath,
+    Prefix,
+)
 from triggerer.api.responses import JsonResponse
 from triggerer.api.routing import alters, creates, reads
 from triggerer.errors import BadRequest, KeyReused, UnknownDag
@@ -49,6 +57,7 @@ async def dags(
     counted: Counted = False,
     asset: AssetFilter = None,
     dag_state: DagState = None,
+    prefix: Prefix = None,
 ) -> Page[DagView]:
     """List the DAGs by id. `asset`: only DAGs that wait for it."""
     return await page_of(
@@ -60,6 +69,7 @@ async def dags(
         known={"asset": asset},
         asset=asset,
         state=dag_state,
+        prefix=prefix,
     )
 
 

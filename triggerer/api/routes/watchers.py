@@ -44,6 +44,9 @@ async def watchers(
         Literal["waiting", "running", "failing", "catching_up"] | None,
         QueryParameter(name="state", description="Only watchers in this state."),
     ] = None,
+    stream_id: Annotated[
+        str | None, QueryParameter(name="stream", description="Only of the stream with this id.")
+    ] = None,
 ) -> Page[WatcherView]:
     """List the watchers by asset and name. `dag`: only watchers of assets that the DAG waits for."""
     return await page_of(
@@ -56,6 +59,7 @@ async def watchers(
         asset=asset,
         dag=dag,
         state=watcher_state,
+        stream=stream_id,
     )
 
 

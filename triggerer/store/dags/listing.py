@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -41,6 +41,7 @@ from triggerer.store.schema.models import (
     Watcher,
 )
 from triggerer.store.schema.models.dags import NEVER
+from triggerer.store.watchers.listing import count_states
 
 
 async def list_assets(
@@ -52,6 +53,7 @@ async def list_assets(
     asset_id: int | None = None,
     dag: str | None = None,
     state: str | None = None,
+    prefix: str | None = None,
 ) -> list[AssetView]:
     """Return assets by name.
 
@@ -59,6 +61,7 @@ async def list_assets(
         after: Only assets after this name.
         dag: Only assets that the DAG waits for.
         state: A key of `ASSET_STATES`: a file declares the asset, or only events have named it.
+        prefix: Only assets whose name or URI begins with this.
     """
     # The newest id rather than max(timestamp), because that is one index look-up for each asset.
     any_event = aliased(AssetEvent)
@@ -79,14 +82,16 @@ async def list_assets(
         .outerjoin(AssetEvent, AssetEvent.id == newest)
         .order_by(Asset.name)
     )
-    query = query.where(*_assets(asset, dag, state))
+    query = query.where(*_assets(asset, dag, state, prefix))
     if asset_id is not None:
         query = query.where(Asset.id == asset_id)
     if after is not None:
         query = query.where(Asset.name > after)
+    rows = (await session.execute(limited(query, limit))).all()
+    states = await count_states(session, [row.id for row, _ in rows])
     return [
-        view_of(row, AssetView, last_event_timestamp=timestamp)
-        for row, timestamp in await session.execute(limited(query, limit))
+        view_of(row, AssetView, last_event_timestamp=timestamp, watchers=states.get(row.id, {}))
+        for row, timestamp in rows
     ]
 
 
@@ -96,17 +101,27 @@ async def count_assets(
     asset: str | None = None,
     dag: str | None = None,
     state: str | None = None,
+    prefix: str | None = None,
 ) -> Count:
     """Count the assets that `list_assets` returns with these filters."""
-    return await count_rows(session, select(Asset.id).where(*_assets(asset, dag, state)))
+    return await count_rows(session, select(Asset.id).where(*_assets(asset, dag, state, prefix)))
 
 
-def _assets(asset: str | None, dag: str | None, state: str | None) -> list[ColumnElement[bool]]:
+def _assets(
+    asset: str | None, dag: str | None, state: str | None, prefix: str | None
+) -> list[ColumnElement[bool]]:
     wanted = [] if asset is None else [is_asset(asset)]
     if dag is not None:
         wanted.append(is_waited_for(Asset.id, dag))
     if state is not None:
         wanted.append(ASSET_STATES[state])
+    if prefix is not None:
+        wanted.append(
+            or_(
+                Asset.name.startswith(prefix, autoescape=True),
+                Asset.uri.startswith(prefix, autoescape=True),
+            )
+        )
     return wanted
 
 
@@ -118,6 +133,7 @@ async def list_dags(
     dag: str | None = None,
     asset: str | None = None,
     state: str | None = None,
+    prefix: str | None = None,
 ) -> list[DagView]:
     """Return DAGs by id. Counting of their waiting events stops at `MOST_COUNTED`.
 
@@ -125,6 +141,7 @@ async def list_dags(
         after: Only DAGs after this id.
         asset: Only DAGs that wait for this asset.
         state: `active`, `paused` or `stale`. A stale DAG is neither active nor paused.
+        prefix: Only DAGs whose id begins with this.
     """
     any_run = aliased(DagRun)
     newest = (
@@ -140,7 +157,7 @@ async def list_dags(
         .outerjoin(DagFile, DagFile.path == Dag.path)
         .order_by(Dag.dag_id)
     )
-    query = query.where(*_dags(dag, asset, state))
+    query = query.where(*_dags(dag, asset, state, prefix))
     if after is not None:
         query = query.where(Dag.dag_id > after)
     found = (await session.execute(limited(query, limit))).all()
@@ -174,17 +191,22 @@ async def count_dags(
     dag: str | None = None,
     asset: str | None = None,
     state: str | None = None,
+    prefix: str | None = None,
 ) -> Count:
     """Count the DAGs that `list_dags` returns with these filters."""
-    return await count_rows(session, select(Dag.dag_id).where(*_dags(dag, asset, state)))
+    return await count_rows(session, select(Dag.dag_id).where(*_dags(dag, asset, state, prefix)))
 
 
-def _dags(dag: str | None, asset: str | None, state: str | None) -> list[ColumnElement[bool]]:
+def _dags(
+    dag: str | None, asset: str | None, state: str | None, prefix: str | None
+) -> list[ColumnElement[bool]]:
     wanted = [] if dag is None else [Dag.dag_id == dag]
     if asset is not None:
         wanted.append(waits_for(Dag.dag_id, asset))
     if state is not None:
         wanted.append(DAG_STATES[state])
+    if prefix is not None:
+        wanted.append(Dag.dag_id.startswith(prefix, autoescape=True))
     return wanted
 
 

@@ -26,6 +26,8 @@ class AssetView:
     declared_in: str | None
     last_event_timestamp: datetime | None
     created_at: datetime | None = None
+    watchers: dict[str, int] = field(default_factory=dict)
+    """The number of its watchers by state."""
 
 
 @dataclass(frozen=True, slots=True)

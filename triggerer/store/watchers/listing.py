@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, case, or_, select
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.observability.redaction import redact, redact_text
@@ -43,12 +43,14 @@ async def list_watchers(
     name: str | None = None,
     dag: str | None = None,
     state: str | None = None,
+    stream: str | None = None,
 ) -> list[WatcherView]:
     """Return watchers by asset and name.
 
     Args:
         after: Only watchers after this asset and name.
         dag: Only watchers of assets that the DAG waits for.
+        stream: Only watchers of the stream with this digest.
     """
     now = await database_now(session)
     instances = await known_instances(session)
@@ -60,7 +62,7 @@ async def list_watchers(
         .join(Stream, Stream.digest == Trigger.stream_digest)
         .order_by(Asset.name, Watcher.name)
     )
-    query = query.where(*_watchers(asset, name, dag))
+    query = query.where(*_watchers(asset, name, dag, stream))
     if state is not None:
         query = query.where(shown_state == state)
     if after is not None:
@@ -97,6 +99,23 @@ async def list_watchers(
     ]
 
 
+async def count_states(session: AsyncSession, assets: Sequence[int]) -> dict[int, dict[str, int]]:
+    """Return, by asset id, how many watchers the asset has in each state. Assets without a watcher are left out."""
+    shown_state = _shown_state(await database_now(session))
+    found: dict[int, dict[str, int]] = {}
+    for chosen in some_of(assets, Watcher.asset_id):
+        query = (
+            select(Watcher.asset_id, shown_state, func.count())
+            .join(Trigger, Trigger.id == Watcher.trigger_id)
+            .join(Stream, Stream.digest == Trigger.stream_digest)
+            .where(chosen)
+            .group_by(Watcher.asset_id, shown_state)
+        )
+        for asset_id, state, count in await session.execute(query):
+            found.setdefault(asset_id, {})[state] = count
+    return found
+
+
 async def count_watchers(
     session: AsyncSession,
     *,
@@ -104,13 +123,14 @@ async def count_watchers(
     name: str | None = None,
     dag: str | None = None,
     state: str | None = None,
+    stream: str | None = None,
 ) -> Count:
     """Count the watchers that `list_watchers` returns with these filters."""
     query = (
         select(Watcher.id)
         .join(Asset, Asset.id == Watcher.asset_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
-        .where(*_watchers(asset, name, dag))
+        .where(*_watchers(asset, name, dag, stream))
     )
     if state is not None:
         query = query.join(Stream, Stream.digest == Trigger.stream_digest)
@@ -118,12 +138,16 @@ async def count_watchers(
     return await count_rows(session, query)
 
 
-def _watchers(asset: str | None, name: str | None, dag: str | None) -> list[ColumnElement[bool]]:
+def _watchers(
+    asset: str | None, name: str | None, dag: str | None, stream: str | None
+) -> list[ColumnElement[bool]]:
     wanted = [] if asset is None else [is_asset(asset)]
     if name is not None:
         wanted.append(Watcher.name == name)
     if dag is not None:
         wanted.append(is_waited_for(Watcher.asset_id, dag))
+    if stream is not None:
+        wanted.append(Trigger.stream_digest == stream)
     return wanted
 
 

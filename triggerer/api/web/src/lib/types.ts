@@ -98,15 +98,16 @@ export type Run = {
 }
 
 export type Attempt = {
-  attempt: number
-  epoch?: number
+  number: number
+  epoch: number
   state: string
-  executor?: string | null
-  started_at?: string | null
-  ended_at?: string | null
-  tag?: string
-  error?: string | null
-  launches?: { kind?: string; external_id?: string | null; link?: string | null; state?: string }[]
+  executor: string
+  tag: string
+  reason: string | null
+  claimed_at: string
+  started_at: string | null
+  ended_at: string | null
+  launches: { tag: string; launcher: string; task_id: string | null; place: string | null; external_id: string | null; link: string | null; state: string; reason: string | null }[]
 }
 
 export type TaskRun = {
@@ -179,12 +180,13 @@ export type Stream = {
   lag: number | null
   lag_seconds: number | null
   outstanding: number | null
-  outstanding_bound?: number | null
-  rate_in?: number | null
-  rate_out?: number | null
+  /** Messages since the owner has the stream. */
+  consumed: number | null
+  advanced: number | null
+  behind: number | null
   paused: string | null
   lanes: Lane[]
-  lane_count?: number
+  lane_count: number | null
 }
 
 export type QueuedEvent = {
@@ -214,7 +216,9 @@ export type Instance = {
   id: string
   kind: string
   state: string
-  release?: string | null
+  host: string
+  pid: number | null
+  release: string
   started_at: string
   heartbeat_at: string | null
   lease_ends_at?: string | null
