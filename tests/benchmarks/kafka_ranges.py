@@ -1,0 +1,139 @@
+"""`python -m tests.benchmarks.kafka_ranges --messages 2000000 --rounds 3`: ranges beside Spark's own reading.
+
+Kafka with four partitions, and Spark in local mode. A watcher of ranges makes the events; then each round reads all
+messages twice, in turn: by Spark's own source from the earliest to the latest offset, and by `kafka_ranges(...).read`.
+Both count the messages and sum the sizes of their values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import anyio
+import psutil
+from confluent_kafka import Producer
+
+from tests.benchmarks.report import Figures, Report, Row, surroundings
+from tests.services.kafka import open_kafka
+from tests.services.spark_jars import find_spark_jars
+from triggerer import kafka_ranges
+from triggerer.testing import StreamHarness
+from watchers.kafka import KafkaRangeTrigger
+
+_PARTITIONS: Final = 4
+_TOPIC: Final = "bench"
+_QUERY: Final = ("count(*) AS n", "sum(length(value)) AS bytes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--max-offsets", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    report = Report(None)
+    report.say(f"{surroundings()}")
+    with open_kafka(heap="512m") as server:
+        server.create_topic(_TOPIC, _PARTITIONS)
+        _write(server.bootstrap_servers, arguments.messages)
+        os.environ["TRIGGERER__CONNECTIONS__KAFKA__BOOTSTRAP_SERVERS"] = server.bootstrap_servers
+        events, seconds = anyio.run(_watch, arguments.messages, arguments.max_offsets)
+        report.say(
+            f"{len(events)} events of ranges in {seconds:.2f} s after the start of the watcher"
+        )
+        rows = _read(server.bootstrap_servers, events, arguments.rounds)
+    ratio = statistics.median(row["ranges/s"] / row["Spark's own/s"] for row in rows)
+    title = f"Ranges of {arguments.messages:,} messages beside Spark's own reading, messages/s"
+    note = f"median of the rounds' ratios: {ratio:.2f}; aim: 0.9"
+    report.show(Figures("kafka-ranges", title, tuple(rows), note))
+
+
+def _write(servers: str, count: int) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "linger.ms": 20,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 200_000,
+        }
+    )
+    for number in range(count):
+        value = b'{"id": %d, "amount": %d.5, "carrier": "UA", "origin": "EWR", "dest": "IAH", "note": "............"}'
+        while True:
+            try:
+                producer.produce(_TOPIC, value % (number, number), partition=number % _PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
+
+
+async def _watch(messages: int, max_offsets: int) -> tuple[list[Any], float]:
+    """Return the events that a watcher makes of everything, and the time that it took."""
+    began = time.monotonic()
+    async with StreamHarness() as streams:
+        view = await streams.add(KafkaRangeTrigger(_TOPIC, interval=0.5, max_offsets=max_offsets))
+        while sum(one.payload["to"] - one.payload["from"] for one in view.events) < messages:
+            if view.error is not None:
+                raise view.error
+            await anyio.sleep(0.01)
+        seconds = time.monotonic() - began
+    return [_Event(one.payload) for one in view.events], seconds
+
+
+class _Event:
+    def __init__(self, extra: dict[str, Any]) -> None:
+        self.extra = extra
+
+
+def _read(servers: str, events: list[Any], rounds: int) -> list[Row]:
+    from pyspark.sql import SparkSession
+
+    jars = ",".join(map(str, find_spark_jars().of("kafka")))
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", jars)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .getOrCreate()
+    )
+    try:
+
+        def own() -> Any:
+            reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers)
+            return reader.option("subscribe", _TOPIC).load()
+
+        def by_ranges() -> Any:
+            return kafka_ranges(events).read(spark, bootstrap_servers=servers)
+
+        _time(own)
+        rows = []
+        for number in range(rounds):
+            ways = {"Spark's own/s": own, "ranges/s": by_ranges}
+            order = list(ways) if number % 2 == 0 else [*reversed(ways)]
+            found = {way: _time(ways[way]) for way in order}
+            rows.append(
+                {
+                    "round": number + 1,
+                    **{way: found[way] for way in ways},
+                    "load": psutil.getloadavg()[0],
+                }
+            )
+        return rows
+    finally:
+        spark.stop()
+
+
+def _time(make: Callable[[], Any]) -> float:
+    began = time.monotonic()
+    row = make().selectExpr(*_QUERY).first()
+    return round(row.n / (time.monotonic() - began))
+
+
+if __name__ == "__main__":
+    main()
