@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from litestar import Litestar, Request, Response
 from litestar.di import Provide
@@ -26,7 +26,7 @@ def make_app(context: ApiContext) -> App:
     """Return the ASGI application."""
     settings = context.settings.api
     return Gate(
-        make_routes(context),
+        cast("App", make_routes(context)),
         hosts=(*settings.allowed_hosts, settings.host),
         behind_proxy=settings.behind_proxy,
     )

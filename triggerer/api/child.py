@@ -69,8 +69,11 @@ async def _run(settings: Settings, listener: socket.socket, channel: ChildChanne
         _log.info("the API stops", signal=signal.Signals(signum).name)
         stop.cancel()
 
+    def tell(signum: int) -> None:
+        loop.call_soon_threadsafe(obey, signum)
+
     with (
-        told_to_stop(lambda signum: loop.call_soon_threadsafe(obey, signum)),
+        told_to_stop(tell),
         anyio.CancelScope() as stop,
     ):
         async with open_database(

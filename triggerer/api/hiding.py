@@ -10,7 +10,7 @@ from triggerer.api.access.roles import Access
 from triggerer.store.listing.views import AssetEventView, ParkedMessageView
 
 T = TypeVar("T")
-_PAYLOADS: Final[Mapping[type[Any], Mapping[str, Any]]] = {
+_PAYLOADS: Final[Mapping[type[Any], dict[str, Any]]] = {
     AssetEventView: {"extra": None},
     ParkedMessageView: {"message": None},
 }

@@ -9,14 +9,13 @@ import typer
 
 from triggerer.cli.terminal import options
 from triggerer.cli.terminal.output import print_answer, print_json, print_note, wrong_use
-from triggerer.cli.terminal.session import read, settings_for, write
+from triggerer.cli.terminal.session import read, settings_for, this_user, write
 from triggerer.cli.terminal.tables import Column, Kind, print_table
 from triggerer.domain.actors import Role
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.domain.actors import Actor
     from triggerer.operations.tokens import NewToken
     from triggerer.store.listing.views import TokenView
 
@@ -53,11 +52,15 @@ def create(
 
 
 def _create(config: options.Config, role: Role, name: str, expires_at: datetime | None) -> NewToken:
-    async def change(session: AsyncSession, actor: Actor) -> NewToken:
+    async def change(session: AsyncSession) -> NewToken:
         from triggerer.operations.tokens import create_token
 
         return await create_token(
-            session, actor, role=role, name=name or f"made by {actor.name}", expires_at=expires_at
+            session,
+            this_user(),
+            role=role,
+            name=name or f"made by {this_user().name}",
+            expires_at=expires_at,
         )
 
     return write(config, change)
@@ -107,10 +110,10 @@ def revoke(
 ) -> None:
     """Revoke a token at once, and end the sessions that it opened."""
 
-    async def change(session: AsyncSession, actor: Actor) -> TokenView:
+    async def change(session: AsyncSession) -> TokenView:
         from triggerer.operations.tokens import revoke_token
 
-        return await revoke_token(session, actor, token_id)
+        return await revoke_token(session, this_user(), token_id)
 
     found = write(config, change)
     print_answer(found, f"the token {found.id} ({found.name}) is revoked", json=json)
@@ -121,10 +124,10 @@ def login(role: RoleOption = "admin", config: options.Config = None) -> None:
     """Print a link that signs a browser in, once, within 15 minutes."""
     wanted = _role(role)
 
-    async def change(session: AsyncSession, actor: Actor) -> str:
+    async def change(session: AsyncSession) -> str:
         from triggerer.operations.tokens import create_login_code
 
-        return await create_login_code(session, actor, role=wanted)
+        return await create_login_code(session, this_user(), role=wanted)
 
     code = write(config, change)
     file = settings_for(config).core.home / "api-address"

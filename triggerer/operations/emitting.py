@@ -87,9 +87,9 @@ async def emit_once(
         stored.id,
         extra,
         idempotency_key=key,
-        source_dag_id=source and source.dag_id,
-        source_run_id=source and source.run_id,
-        source_task_id=source and source.task_id,
+        source_dag_id=None if source is None else source.dag_id,
+        source_run_id=None if source is None else source.run_id,
+        source_task_id=None if source is None else source.task_id,
         partition_key=partition_key,
     )
     known = None if key is None else await find_event_by_key(session, key)

@@ -134,7 +134,7 @@ class Guard:
 
 def is_unsafe(connection: Connection) -> bool:
     """Return whether the request may change something."""
-    return connection.scope["method"] not in ("GET", "HEAD", "OPTIONS")
+    return connection.scope.get("method") not in ("GET", "HEAD", "OPTIONS")
 
 
 def cookie_name(connection: Connection) -> str:

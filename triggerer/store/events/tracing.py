@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, null, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.events.listing import list_asset_events, list_events_by_id
@@ -102,7 +102,7 @@ async def _runs_with(session: AsyncSession, event_id: int) -> list[tuple[int, st
             .order_by(DagRun.id.desc())
             .limit(_RUNS_SHOWN + 1)
         )
-        found |= {tuple(row) for row in await session.execute(query)}
+        found |= {(pk, dag_id, run_id) for pk, dag_id, run_id in await session.execute(query)}
     return sorted(found, reverse=True)
 
 
@@ -115,7 +115,12 @@ async def _traced(
         newest = max(newest, await session.scalar(of_run) or 0)
     emitted = (
         select(AssetEvent.id)
-        .where(AssetEvent.source_dag_id == dag_id, AssetEvent.source_run_id == run_id)
+        .where(
+            AssetEvent.source_dag_id == dag_id,
+            AssetEvent.source_run_id == run_id,
+            # A run emits after it has taken the event. The bound saves reading the DAG's older events.
+            AssetEvent.id > event_id,
+        )
         .order_by(AssetEvent.id)
         .limit(_EVENTS_SHOWN)
     )
@@ -129,20 +134,17 @@ async def _traced(
 
 async def _waiting(session: AsyncSession, event_id: int) -> list[WaitingDag]:
     found: list[WaitingDag] = []
+    no_key: ColumnElement[str | None] = null()
     for entry, key in (
-        (QueuedAssetEvent, None),
+        (QueuedAssetEvent, no_key),
         (DagPartitionEvent, DagPartitionEvent.partition_key),
     ):
-        columns = [Dag.dag_id, Dag.is_paused] + ([] if key is None else [key])
         query = (
-            select(*columns)
+            select(Dag.dag_id, Dag.is_paused, key)
             .join(entry, entry.dag_id == Dag.dag_id)
             .where(entry.asset_event_id == event_id, entry.run_pk.is_(None))
             .order_by(Dag.dag_id)
             .limit(_RUNS_SHOWN)
         )
-        found += [
-            WaitingDag(row[0], row[1], None if key is None else row[2])
-            for row in await session.execute(query)
-        ]
+        found += [WaitingDag(*row) for row in await session.execute(query)]
     return found

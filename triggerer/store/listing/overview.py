@@ -184,5 +184,5 @@ async def _runs(session: AsyncSession, ids: Select[Any]) -> list[RunView]:
     return found
 
 
-async def _grouped(session: AsyncSession, query: Select[Any]) -> dict[Any, int]:
+async def _grouped(session: AsyncSession, query: Select[*tuple[Any, ...]]) -> dict[Any, int]:
     return dict((await session.execute(query)).all())
