@@ -17,7 +17,8 @@ from triggerer.api.app import make_app, make_routes
 from triggerer.api.context import ApiContext, DatabaseUse
 from triggerer.config import Settings, load_settings
 from triggerer.domain.run_logs import log_path
-from triggerer.store.access.run_tokens import create_run_token
+from triggerer.store.access.run_tokens import run_token
+from triggerer.store.access.service_key import service_key
 from triggerer.store.access.tokens import create_token, revoke_token
 from triggerer.store.database.opening import open_database
 from triggerer.store.database.transactions import Database
@@ -85,12 +86,13 @@ async def _filled(database: Database, home: Path) -> Api:
             _, tokens[role] = await create_token(session, name=role, role=role)
         view, tokens["revoked"] = await create_token(session, name="revoked", role="admin")
         await revoke_token(session, view.id)
-        tokens["run"] = await _running(session, home)
+        await _running(session, home)
+    tokens["run"] = run_token(await service_key(database), 1, 1, 1)
     return Api(make_context(settings, database), tokens)
 
 
-async def _running(session: AsyncSession, home: Path) -> str:
-    """Store a DAG with a queued event, and a run that runs; return the run's token."""
+async def _running(session: AsyncSession, home: Path) -> None:
+    """Store a DAG with a queued event, and a run that runs."""
     session.add(
         Asset(id=1, name="orders", uri="x-test://orders", declared_in="a.py", created_at=NOW)
     )
@@ -120,6 +122,7 @@ async def _running(session: AsyncSession, home: Path) -> str:
         queued_at=NOW,
         started_at=NOW,
         attempt=1,
+        epoch=1,
         log_home=str(home),
     )
     session.add(run)
@@ -128,4 +131,3 @@ async def _running(session: AsyncSession, home: Path) -> str:
     log = Path(log_path(str(home), "daily", "manual__1"))
     log.parent.mkdir(parents=True)
     log.write_bytes(b"first line\nsecond line\n")
-    return await create_run_token(session, 1, 1)

@@ -51,6 +51,8 @@ MATRIX: dict[tuple[str, str], tuple[str, bool]] = {
     ("GET", RUN): (VIEWER, True),
     ("GET", f"{RUN}/why"): (VIEWER, True),
     ("GET", f"{RUN}/tasks"): (VIEWER, True),
+    ("GET", f"{RUN}/events"): (VIEWER, True),
+    ("GET", "/assets/events/find"): (VIEWER, False),
     ("GET", f"{RUN}/logs"): (VIEWER, True),
     ("POST", f"{RUN}/cancel"): (OPERATOR, False),
     ("POST", f"{RUN}/retry"): (OPERATOR, False),

@@ -100,7 +100,14 @@ class ApiContext:
     closing: anyio.Event = field(default_factory=anyio.Event)
     """Set when the process begins to stop. Streams of answers end themselves then."""
     _followers: int = 0
+    _key: bytes | None = None
     _oidc: OidcProvider | None = None
+
+    async def service_key(self) -> bytes:
+        """Return the key by which the services of this database trust one another."""
+        if self._key is None:
+            self._key = await service_key(self.database)
+        return self._key
 
     async def oidc(self) -> OidcProvider:
         """Return the OpenID Connect provider.
@@ -113,7 +120,7 @@ class ApiContext:
         if self._oidc is None:
             from triggerer.api.access.oidc import OidcProvider
 
-            self._oidc = OidcProvider(self.settings, await service_key(self.database))
+            self._oidc = OidcProvider(self.settings, await self.service_key())
         return self._oidc
 
     @contextmanager

@@ -80,6 +80,8 @@ class RunOrder(RunDetails):
     """The address of the Spark Connect server where this attempt opens a session. None: it opens none there."""
     former: tuple[FormerLaunch, ...] = ()
     """The launches of former attempts that may still work. They must be gone before the user's code begins."""
+    api_token: str = field(default="", repr=False)
+    """The attempt's token for the HTTP API. Empty: it has none."""
 
     def calls_back(self, state: RunState) -> bool:
         """True if the DAG has callbacks for this state."""

@@ -21,6 +21,7 @@ from triggerer.executor.claims import Claims
 from triggerer.executor.lease_guard_process import LeaseGuard
 from triggerer.executor.log_files import LogFiles
 from triggerer.executor.result_writer import ResultWriter
+from triggerer.executor.run_tokens import RunTokens
 from triggerer.executor.slot import Slot, SlotSettings
 from triggerer.executor.slot_choice import Spark, WarmUp, choose_slot, is_session_near
 from triggerer.executor.spooling.spools import Spools
@@ -106,6 +107,7 @@ class Executor:
             cancel_grace=cancel_grace,
             timeout_grace=timeout_grace,
         )
+        tokens = RunTokens(database)
         self._slots = [
             Slot(
                 database,
@@ -115,6 +117,7 @@ class Executor:
                 self._on_free,
                 self._on_wait,
                 self._spools,
+                tokens,
             )
             for _ in range(workers)
         ]

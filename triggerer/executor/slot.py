@@ -23,6 +23,7 @@ from triggerer.executor.log_files import LogFiles
 from triggerer.executor.lost_worker import RunEnding
 from triggerer.executor.result_writer import ResultWriter
 from triggerer.executor.run_progress import ProgressWriter
+from triggerer.executor.run_tokens import RunTokens
 from triggerer.executor.slot_choice import Spark, WarmUp
 from triggerer.executor.spooling.spools import Spools
 from triggerer.executor.task_timers import TaskTimers
@@ -82,6 +83,8 @@ class Slot:
     on_wait: Callable[[Slot], None]
     spools: Spools | None = None
     """Writes the events of runs into files. None: no files."""
+    tokens: RunTokens | None = None
+    """Gives runs their tokens for the HTTP API. None: they get none."""
     spark: Spark = Spark.COLD
     worker: WorkerProcess | None = None
     run: RunOrder | None = None
@@ -303,7 +306,8 @@ class Slot:
                 await worker.send(message("release"))
             # Anything in the channel now was written by an earlier run. This run's own output comes later.
             is_unclean = worker.has_served and worker.channel.has_more()
-            await worker.send(message("run", run=order))
+            given = order if self.tokens is None else await self.tokens.add_to(order)
+            await worker.send(message("run", run=given))
             while True:
                 frame = await worker.receive()
                 run_pk: int | None = frame.get("run")  # type: ignore[assignment]

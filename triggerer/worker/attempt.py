@@ -20,6 +20,7 @@ from triggerer.domain.runs import RunState
 from triggerer.errors import TriggererError
 from triggerer.plugins.dag_file import LoadedFile, load_dag_file
 from triggerer.plugins.folder import STABLE_AFTER_S, Stamp, has_just_changed, stamp_of
+from triggerer.worker.api_token import offered
 from triggerer.worker.cluster_wait import ClusterWatch
 from triggerer.worker.context import RunContext
 from triggerer.worker.events import QueryEvents
@@ -112,7 +113,8 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
             end = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
             worker.report(order.run_pk, RunReport((), end))
         else:
-            _Attempt(order, worker).execute()
+            with offered(order.api_token, worker.home):
+                _Attempt(order, worker).execute()
 
 
 class _Until(NamedTuple):

@@ -13,7 +13,7 @@ from triggerer.api.access.rates import Rates
 from triggerer.api.access.roles import ORDER, Access, RoleName, RunIdentity
 from triggerer.errors import RoleNeeded, SignInNeeded, StoreUnavailable
 from triggerer.store.access.run_tokens import find_run_token
-from triggerer.store.access.secrets import RUN_PREFIX, digest_of
+from triggerer.store.access.secrets import RUN_PREFIX
 from triggerer.store.access.sessions import find_session
 from triggerer.store.access.tokens import find_token, mark_used
 
@@ -91,7 +91,7 @@ class Guard:
 
     async def _by_token(self, connection: Connection, token: str) -> Access | None:
         if token.startswith(RUN_PREFIX):
-            return await self._by_run_token(connection, digest_of(token.strip()))
+            return await self._by_run_token(connection, token.strip())
         async with self._context.use.reading() as session:
             found = await find_token(session, token.strip())
         if found is None:
@@ -105,9 +105,10 @@ class Guard:
                 _log.debug("the use of a token was not stored", error=str(error))
         return self._access(connection, found.name, found.role, f"token:{found.id}")
 
-    async def _by_run_token(self, connection: Connection, digest: str) -> Access | None:
+    async def _by_run_token(self, connection: Connection, token: str) -> Access | None:
+        key = await self._context.service_key()
         async with self._context.use.reading() as session:
-            found = await find_run_token(session, digest)
+            found = await find_run_token(session, key, token)
         if found is None:
             return None
         name = f"{found.dag_id}/{found.run_id}"
@@ -117,7 +118,7 @@ class Guard:
             via=f"run:{name}",
             sees_payloads=True,
             request_id=connection.scope["state"].get("request_id", ""),
-            run=RunIdentity(found.dag_id, found.run_id, digest),
+            run=RunIdentity(found.dag_id, found.run_id, token),
         )
 
     def _access(self, connection: Connection, name: str, role: str, via: str) -> Access:

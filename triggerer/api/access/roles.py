@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from triggerer.domain.actors import Actor, Role
@@ -19,8 +19,8 @@ class RunIdentity:
 
     dag_id: str
     run_id: str
-    digest: str
-    """The digest of the token, by which a change looks again whether the attempt still runs."""
+    token: str = field(repr=False)
+    """By it, a change looks again whether the attempt still runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,8 +148,9 @@ async def emit(
     The `Idempotency-Key` is stored as the event's own key. A repeat answers 200 with the first event. The token of a
     run may update the outlets of its DAG.
     """
+    key_of_runs = await api.service_key() if access.run is not None else b""
     async with api.use.changing() as session:
-        source = await _source(session, access, data.asset)
+        source = await _source(session, access, key_of_runs, data.asset)
         event, is_new = await emit_once(
             session,
             access.actor(),
@@ -163,7 +164,9 @@ async def emit(
     return JsonResponse(without_payloads(access, event), status_code=201 if is_new else 200)
 
 
-async def _source(session: AsyncSession, access: Access, asset: str) -> EventSource | None:
+async def _source(
+    session: AsyncSession, access: Access, key: bytes, asset: str
+) -> EventSource | None:
     """Return the run and task that emit the event, or None if a person or a program does.
 
     Raises:
@@ -171,7 +174,7 @@ async def _source(session: AsyncSession, access: Access, asset: str) -> EventSou
     """
     if access.run is None:
         return None
-    known = await find_run_token(session, access.run.digest, locks=True)
+    known = await find_run_token(session, key, access.run.token, locks=True)
     if known is None:
         raise RoleNeeded("the attempt of this token is over")
     task_id = (await outlets_of(session, known.dag_id)).get(asset)

@@ -1,15 +1,26 @@
-"""The tokens of runs. No clock ends them: one counts while its attempt is the run's present one, and the run runs."""
+"""The tokens of runs: signed by the services' key, so that nothing is stored, and a claim of a run costs no write more.
+
+No clock ends a token. It counts while its attempt is the run's present one, and the run runs.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import re
 from dataclasses import dataclass
+from typing import Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState
-from triggerer.store.access.secrets import digest_of, new_run_token
-from triggerer.store.schema.models import Dag, DagRun, RunToken
+from triggerer.store.access.secrets import RUN_PREFIX
+from triggerer.store.schema.models import Dag, DagRun
+
+_FORM: Final = re.compile(
+    rf"{RUN_PREFIX}_([0-9]{{1,18}})-([0-9]{{1,9}})-([0-9]{{1,18}})_([0-9a-f]{{64}})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,38 +33,41 @@ class KnownRun:
     attempt: int
 
 
-async def create_run_token(session: AsyncSession, run_pk: int, attempt: int) -> str:
-    """Store a new token for an attempt, in place of the tokens of the run's former attempts; return it."""
-    await session.execute(delete(RunToken).where(RunToken.run_pk == run_pk))
-    token = new_run_token()
-    session.add(RunToken(run_pk=run_pk, attempt=attempt, digest=digest_of(token)))
-    await session.flush()
-    return token
+def run_token(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
+    """Return the token of an attempt, given the key of `triggerer.store.access.service_key`."""
+    return f"{RUN_PREFIX}_{run_pk}-{attempt}-{epoch}_{_mac(key, run_pk, attempt, epoch)}"
 
 
 async def find_run_token(
-    session: AsyncSession, digest: str, *, locks: bool = False
+    session: AsyncSession, key: bytes, token: str, *, locks: bool = False
 ) -> KnownRun | None:
     """Return the attempt of a token, if it is the run's present one and the run runs.
 
     Args:
-        digest: The token's `digest_of`.
         locks: True in a transaction that changes something: the run cannot end, or begin again, before the commit.
     """
-    query = (
-        select(DagRun.id, DagRun.dag_id, DagRun.run_id, DagRun.attempt)
-        .join(RunToken, RunToken.run_pk == DagRun.id)
-        .where(
-            RunToken.digest == digest,
-            RunToken.attempt == DagRun.attempt,
-            DagRun.state == RunState.RUNNING.value,
-            DagRun.cancel_requested.is_(False),
-        )
+    read = _FORM.fullmatch(token)
+    if read is None:
+        return None
+    run_pk, attempt, epoch = (int(number) for number in read.groups()[:3])
+    if not hmac.compare_digest(_mac(key, run_pk, attempt, epoch), read[4]):
+        return None
+    query = select(DagRun.id, DagRun.dag_id, DagRun.run_id, DagRun.attempt).where(
+        DagRun.id == run_pk,
+        DagRun.attempt == attempt,
+        DagRun.epoch == epoch,
+        DagRun.state == RunState.RUNNING.value,
+        DagRun.cancel_requested.is_(False),
     )
     if locks:
-        query = query.with_for_update(of=DagRun)
+        query = query.with_for_update()
     found = (await session.execute(query)).one_or_none()
     return None if found is None else KnownRun(*found)
+
+
+def _mac(key: bytes, run_pk: int, attempt: int, epoch: int) -> str:
+    signed = f"run:{run_pk}-{attempt}-{epoch}".encode()
+    return hmac.new(key, signed, hashlib.sha256).hexdigest()
 
 
 async def outlets_of(session: AsyncSession, dag_id: str) -> dict[str, str]:

@@ -16,11 +16,6 @@ def new_token() -> tuple[str, str]:
     return token_id, f"{PREFIX}_{token_id}_{secrets.token_urlsafe(32)}"
 
 
-def new_run_token() -> str:
-    """Return a new token for one attempt of a run."""
-    return f"{RUN_PREFIX}_{secrets.token_urlsafe(32)}"
-
-
 def new_secret() -> str:
     """Return a new secret for a cookie or a link."""
     return secrets.token_urlsafe(32)

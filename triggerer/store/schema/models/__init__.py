@@ -1,6 +1,6 @@
 """The tables, one module for each aggregate."""
 
-from triggerer.store.schema.models.access import ApiKey, ApiLogin, ApiSession, ApiToken, RunToken
+from triggerer.store.schema.models.access import ApiKey, ApiLogin, ApiSession, ApiToken
 from triggerer.store.schema.models.assets import (
     Asset,
     AssetAlias,
@@ -61,7 +61,6 @@ __all__ = [
     "QueuedAssetEvent",
     "RunAttempt",
     "RunLaunch",
-    "RunToken",
     "Stream",
     "StreamState",
     "TaskRun",

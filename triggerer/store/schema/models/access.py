@@ -1,4 +1,4 @@
-"""Who may use the HTTP API: tokens, sessions of the page, one-time login links, and the tokens of runs.
+"""Who may use the HTTP API: tokens, sessions of the page, one-time login links, and the services' key.
 
 No secret is stored, only its SHA-256. The secrets are random, so a slow hash would protect nothing more.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from triggerer.store.schema.models.base import Base, BigId, UtcDateTime
+from triggerer.store.schema.models.base import Base, UtcDateTime
 
 
 class ApiToken(Base):
@@ -58,17 +58,6 @@ class ApiLogin(Base):
     name: Mapped[str] = mapped_column(Text)
     role: Mapped[str] = mapped_column(String(20))
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
-
-
-class RunToken(Base):
-    """The token of a run's attempt. It counts only while that attempt is the run's present one, and the run runs."""
-
-    __tablename__ = "run_token"
-    __table_args__ = (Index("ix_run_token_digest", "digest", unique=True),)
-
-    run_pk: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
-    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    digest: Mapped[str] = mapped_column(String(64))
 
 
 class ApiKey(Base):

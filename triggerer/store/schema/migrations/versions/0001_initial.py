@@ -71,14 +71,6 @@ def upgrade() -> None:
     op.create_index(op.f("ix_api_session_expires_at"), "api_session", ["expires_at"], unique=False)
     op.create_index(op.f("ix_api_session_token_id"), "api_session", ["token_id"], unique=False)
     op.create_table(
-        "run_token",
-        sa.Column("run_pk", BIG_ID, autoincrement=False, nullable=False),
-        sa.Column("attempt", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.PrimaryKeyConstraint("run_pk", "attempt", name=op.f("pk_run_token")),
-    )
-    op.create_index("ix_run_token_digest", "run_token", ["digest"], unique=True)
-    op.create_table(
         "asset",
         sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
         sa.Column("name", sa.Text(), nullable=False),

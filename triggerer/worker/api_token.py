@@ -1,0 +1,41 @@
+"""Gives a run its token for the HTTP API, in a file: neither a command line nor Spark's settings may show it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger("triggerer.run")
+
+FILE_VARIABLE: Final = "TRIGGERER_RUN_TOKEN_FILE"
+"""The environment variable with the path of the file."""
+
+
+@contextmanager
+def offered(token: str, folder: Path) -> Iterator[None]:
+    """Within the block, the environment names a file in `folder` with the token, which only this user can read."""
+    path = folder / f"run-token-{os.getpid()}"
+    try:
+        if token:
+            _write(path, token)
+            os.environ[FILE_VARIABLE] = str(path)
+    except OSError as error:
+        # Few runs use the token; a full disk must not fail the others.
+        logger.warning("the run gets no token for the API: %s", error)
+    try:
+        yield
+    finally:
+        os.environ.pop(FILE_VARIABLE, None)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _write(path: Path, token: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token)
