@@ -317,8 +317,9 @@ class Slot:
                 has_begun |= run_pk is not None
                 match frame["type"]:
                     case "results":
-                        self._timers.stop()
                         report = frame["report"]
+                        ended = [] if report.end else [task.task_id for task in report.tasks]
+                        self._timers.stop(*ended)
                         self.result_writer.submit_nowait(
                             AttemptUpdate(
                                 order,

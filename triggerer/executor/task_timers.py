@@ -1,4 +1,4 @@
-"""Timers for a running task."""
+"""Timers for running tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
 
 @dataclass(slots=True)
 class TaskTimers:
-    """Shows a running task as running, and reports a task that outlives its timeout.
+    """Shows running tasks as running, and reports a task that outlives its timeout.
 
     It uses timers instead of an async task, because most tasks end before anything is due.
 
@@ -30,26 +30,27 @@ class TaskTimers:
 
     result_writer: ResultWriter
     on_overdue: Callable[[str], None]
-    _due: list[asyncio.TimerHandle] = field(default_factory=list)
+    _due: dict[str, list[asyncio.TimerHandle]] = field(default_factory=dict)
 
     def follow(self, order: RunOrder, start: TaskStart, grace: timedelta) -> None:
-        """Start the timers of this task, in place of the previous task's. It may outlive its timeout by `grace`."""
-        self.stop()
+        """Start the timers of this try of a task. It may outlive its timeout by `grace`."""
+        self.stop(start.task_id)
         call_later = asyncio.get_running_loop().call_later
-        self._due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, order, start))
+        due = self._due.setdefault(start.task_id, [])
+        due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, order, start))
         if start.timeout_s is not None:
             grace_s = grace.total_seconds()
             reason = (
                 f"task {start.task_id} did not stop within {grace_s:g} s after its timeout of"
                 f" {start.timeout_s:g} s; its worker was killed"
             )
-            self._due.append(call_later(start.timeout_s + grace_s, self.on_overdue, reason))
+            due.append(call_later(start.timeout_s + grace_s, self.on_overdue, reason))
 
-    def stop(self) -> None:
-        """Stop all timers, because no task runs."""
-        for timer in self._due:
-            timer.cancel()
-        self._due.clear()
+    def stop(self, *task_ids: str) -> None:
+        """Stop the timers of these tasks, which have ended. Without ids: of all tasks, because none runs."""
+        for task_id in task_ids or tuple(self._due):
+            for timer in self._due.pop(task_id, ()):
+                timer.cancel()
 
     def _show(self, order: RunOrder, start: TaskStart) -> None:
         task = TaskResult(

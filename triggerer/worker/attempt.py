@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -27,9 +28,12 @@ from triggerer.worker.events import QueryEvents
 from triggerer.worker.failures import WorkerStopped, explain, storable
 from triggerer.worker.kept_tasks import kept_tasks
 from triggerer.worker.logs import Output
+from triggerer.worker.parallel.side_by_side import execute_side_by_side
+from triggerer.worker.parallel.threads import own_task
 from triggerer.worker.protocol import RunReport, TaskStart
 from triggerer.worker.session import SparkHolder
 from triggerer.worker.spark.progress import ProgressWatch
+from triggerer.worker.spark.threads import cancel_task, enter_thread
 from triggerer.worker.task_outcomes import TaskOutcomes
 from triggerer.worker.tasks import TaskRunner
 
@@ -217,12 +221,16 @@ class _Attempt:
         self, dag: DAG, modules: tuple[ModuleType, ...], watch: ClusterWatch
     ) -> tuple[list[TaskResult], list[str]]:
         """Execute the tasks. Return the results that are not reported yet, and the failures."""
+        opening = threading.Lock()
 
         def spark() -> Any:
-            if self._worker.spark.needs_cluster:
-                watch.start()
-            session = self._open_spark(modules)
-            self._progress.follow(session)
+            with opening:
+                if self._worker.spark.needs_cluster:
+                    watch.start()
+                session = self._open_spark(modules)
+                self._progress.follow(session)
+            if (task_id := own_task.get()) is not None:
+                enter_thread(session, task_id)
             return session
 
         query: QueryEvents = functools.partial(self._worker.query, self._order.run_pk)
@@ -231,15 +239,24 @@ class _Attempt:
             context,
             self._worker.dags_folder,
             on_start=functools.partial(self._worker.on_start, self._order.run_pk),
+            cancel_work=self._cancel_task,
             on_abandoned=self._abandon,
             on_out_of_memory=self._retire_worker,
         )
         outcomes = TaskOutcomes()
         kept = kept_tasks(dag, self._order.repeat.kept)
+        if dag.max_parallel_tasks > 1:
+            execute_side_by_side(
+                dag.tasks_in_order(),
+                kept,
+                outcomes,
+                limit=dag.max_parallel_tasks,
+                execute=runner.execute,
+                report=functools.partial(self._report_tasks, outcomes),
+            )
+            return outcomes.unreported, outcomes.failures
         for task in dag.tasks_in_order():
-            if outcomes.unreported:
-                self._report(RunReport(tuple(outcomes.unreported), None))
-                outcomes.unreported.clear()
+            self._report_tasks(outcomes)
             if (state := kept.get(task.task_id)) is not None:
                 outcomes.keep(task, state)
             elif not outcomes.leave_out(task):
@@ -284,6 +301,16 @@ class _Attempt:
         else:
             logger.warning("the run waits for %s", reason)
         self._worker.on_wait(self._order.run_pk, Wait(reason, datetime.now(UTC)))
+
+    def _report_tasks(self, outcomes: TaskOutcomes) -> None:
+        if outcomes.unreported:
+            self._report(RunReport(tuple(outcomes.unreported), None))
+            outcomes.unreported.clear()
+
+    def _cancel_task(self, task_id: str) -> None:
+        session = self._progress.session
+        if session is not None:
+            cancel_task(session, task_id)
 
     def _abandon(self) -> None:
         if self._worker.spark.is_open:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from triggerer.observability.redaction import hide_known
+from triggerer.worker.parallel.threads import own_task
 
 
 def tail(path: str | Path, size: int = 4000) -> str:
@@ -96,7 +97,9 @@ class _Formatter(logging.Formatter):
     """Hides the secrets that this process knows. Text that a run prints itself is not changed."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return hide_known(super().format(record))
+        text = hide_known(super().format(record))
+        task_id = own_task.get()
+        return text if task_id is None else f"[{task_id}] {text}"
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)
         try:

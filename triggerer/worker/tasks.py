@@ -7,9 +7,10 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import FrameType, GeneratorType
 from typing import Any
@@ -27,6 +28,7 @@ from triggerer.worker.failures import (
     storable,
 )
 from triggerer.worker.outlets import OutletEvents
+from triggerer.worker.parallel.threads import own_task, thread_time_limit
 from triggerer.worker.protocol import TaskStart
 from triggerer.worker.spark.explanations import explain_spark
 
@@ -47,6 +49,8 @@ class TaskRunner:
     Args:
         on_start: Called at each try before the user's code starts. Called again, without a timeout, when the try has
             failed and the next one waits for its time.
+        cancel_work: Called with the id of a task whose time is up and that is one of several, from another thread. It
+            ends the task's work on Spark.
         on_abandoned: Called when a try has timed out, because it may have left work behind, for instance on Spark.
         on_out_of_memory: Called when a try has run out of memory, because its memory may never be freed.
     """
@@ -57,12 +61,14 @@ class TaskRunner:
         dags_folder: Path,
         *,
         on_start: Callable[[TaskStart], None],
+        cancel_work: Callable[[str], None],
         on_abandoned: Callable[[], None],
         on_out_of_memory: Callable[[], None],
     ) -> None:
         self._context = context
         self._dags_folder = dags_folder
         self._on_start = on_start
+        self._cancel_work = cancel_work
         self._on_abandoned = on_abandoned
         self._on_out_of_memory = on_out_of_memory
 
@@ -80,7 +86,7 @@ class TaskRunner:
             start = TaskStart(task.task_id, try_number, started_at, timeout_s)
             self._on_start(start)
             try:
-                with time_limit(task.timeout):
+                with self._time_limit(task):
                     value, events = self._attempt(task, results, outlet_events)
             except WorkerStopped:
                 raise
@@ -90,7 +96,7 @@ class TaskRunner:
                 )
                 return Finished(skipped(task, skip.reason, try_number, started_at))
             except BaseException as error:
-                if isinstance(error, TaskTimeout):
+                if isinstance(error, TaskTimeout) and own_task.get() is None:
                     self._on_abandoned()
                 if is_out_of_memory(error):
                     self._on_out_of_memory()
@@ -116,6 +122,11 @@ class TaskRunner:
         return Finished(
             TaskResult(task.task_id, TaskState.FAILED, try_number, started_at, ended_at, failure)
         )
+
+    def _time_limit(self, task: Task) -> AbstractContextManager[None]:
+        if own_task.get() is None:
+            return time_limit(task.timeout)
+        return thread_time_limit(task.timeout, partial(self._cancel_work, task.task_id))
 
     def _attempt(
         self, task: Task, results: Mapping[str, Any], outlet_events: OutletEvents

@@ -52,7 +52,8 @@ def SparkSql(  # noqa: N802  (it reads as the kind of a task)
         DagError: An argument is invalid, or the call is outside a DAG.
     """
     owner = f"SparkSql {task_id!r}"
-    if not isinstance(sql, str) or not sql.strip():
+    given: object = sql
+    if not isinstance(given, str) or not given.strip():
         raise DagError(f"{owner}: sql must be text with at least one statement, not {sql!r}")
     if not (templated and "{" in sql):
         try:
@@ -104,7 +105,8 @@ def SparkApplication(  # noqa: N802
         DagError: An argument is invalid, or the call is outside a DAG.
     """
     owner = f"SparkApplication {task_id!r}"
-    if not isinstance(application, str) or not application.strip():
+    given: object = application
+    if not isinstance(given, str) or not given.strip():
         raise DagError(f"{owner}: application must be a path or a URL, not {application!r}")
     if "{" not in application and kind_of(application) is None:
         raise DagError(f"{owner}: {application!r} is neither a Python file (.py) nor a jar (.jar)")

@@ -32,13 +32,16 @@ class ProgressWatch:
 
     Args:
         tell: Receives the progress when it has changed. Called from the thread.
+
+    Attributes:
+        session: The session that is watched.
     """
 
     def __init__(self, tell: Callable[[Progress], None], *, every_s: float = _EVERY_S) -> None:
         self._tell = tell
         self._every_s = every_s
         self._stages: dict[object, _Stage] = {}
-        self._session: SparkSession | None = None
+        self.session: SparkSession | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._told: Progress | None = None
@@ -46,9 +49,9 @@ class ProgressWatch:
 
     def follow(self, session: SparkSession) -> None:
         """Start watching this session, in place of a former one. Can be repeated."""
-        if session is self._session:
+        if session is self.session:
             return
-        self._session = session
+        self.session = session
         if is_connect(session):
             register: Any = session.registerProgressHandler  # type: ignore[attr-defined,unused-ignore]
             register(self._on_connect)
@@ -92,7 +95,7 @@ class ProgressWatch:
 
     def _look(self) -> None:
         """Read the stages that are active, and once more the stages that were active before."""
-        session = self._session
+        session = self.session
         assert session is not None
         context: Any = session.sparkContext
         active = set(context.statusTracker().getActiveStageIds())

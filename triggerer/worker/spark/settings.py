@@ -152,6 +152,8 @@ def classic_conf(
         # A progress bar is for a person at a terminal. In a log it is noise.
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Tasks of a run that are executed side by side have a pool each. Without pools this changes nothing.
+        "spark.scheduler.mode": "FAIR",
     }
     if python_daemon is not None:
         defaults["spark.python.daemon.module"] = python_daemon

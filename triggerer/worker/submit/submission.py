@@ -152,7 +152,7 @@ def submit_environment(
     variables["JAVA_HOME"] = str(installation.java_home)
     if is_local(master_of(settings)):
         variables.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return variables | submission.environment
+    return {**variables, **submission.environment}
 
 
 def _escaped(value: str) -> str:

@@ -1,0 +1,140 @@
+"""Executes tasks that do not wait for one another at the same time, in threads of the run's process."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TextIO
+
+from triggerer.domain.runs import TaskState
+from triggerer.domain.tasks import Task
+from triggerer.worker.failures import WorkerStopped
+from triggerer.worker.parallel.threads import own_task, raise_in
+from triggerer.worker.task_outcomes import TaskOutcomes
+from triggerer.worker.tasks import Finished
+
+_UNWIND_S: Final = 3.0
+"""How long the `finally` blocks of tasks may take when the run is stopped. Then the process ends."""
+
+
+def execute_side_by_side(
+    tasks: tuple[Task, ...],
+    kept: Mapping[str, TaskState],
+    outcomes: TaskOutcomes,
+    *,
+    limit: int,
+    execute: Callable[[Task, Mapping[str, Any]], Finished],
+    report: Callable[[], None],
+) -> None:
+    """Execute the tasks, each once all its upstream tasks are settled, and at most `limit` at once.
+
+    Args:
+        tasks: Each after the tasks that it waits for.
+        kept: See `kept_tasks`.
+        execute: Called in a thread for each task.
+        report: Called when there are unreported outcomes and further tasks.
+    Raises:
+        WorkerStopped: The executor wants the worker to stop. The tasks were stopped as well.
+    """
+    pending, settled = list(tasks), set[str]()
+    running: dict[str, threading.Thread] = {}
+    ended: queue.SimpleQueue[tuple[Task, Finished | BaseException]] = queue.SimpleQueue()
+
+    def is_ready(task: Task) -> bool:
+        # The run has one slot of each pool.
+        taken = {one.pool for one in tasks if one.task_id in running}
+        has_slot = task.pool is None or task.pool not in taken
+        return has_slot and all(one.task_id in settled for one in task.upstream)
+
+    def settle_or_start(task: Task) -> None:
+        pending.remove(task)
+        if (state := kept.get(task.task_id)) is not None:
+            outcomes.keep(task, state)
+            settled.add(task.task_id)
+        elif outcomes.leave_out(task):
+            settled.add(task.task_id)
+        else:
+            running[task.task_id] = _start(task, dict(outcomes.values), execute, ended)
+
+    with _named_output():
+        try:
+            while pending or running:
+                for task in tuple(pending):
+                    if len(running) < limit and is_ready(task):
+                        settle_or_start(task)
+                if outcomes.unreported and (pending or running):
+                    report()
+                if running:
+                    task, result = ended.get()
+                    del running[task.task_id]
+                    settled.add(task.task_id)
+                    if isinstance(result, BaseException):
+                        raise result
+                    outcomes.add(task, result)
+        except WorkerStopped:
+            _stop(running)
+            raise
+
+
+def _start(
+    task: Task,
+    values: Mapping[str, Any],
+    execute: Callable[[Task, Mapping[str, Any]], Finished],
+    ended: queue.SimpleQueue[tuple[Task, Finished | BaseException]],
+) -> threading.Thread:
+    def work() -> None:
+        own_task.set(task.task_id)
+        result: Finished | BaseException
+        try:
+            result = execute(task, values)
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it
+            result = error
+        ended.put((task, result))
+
+    thread = threading.Thread(target=work, name=f"task-{task.task_id}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _stop(running: Mapping[str, threading.Thread]) -> None:
+    for thread in running.values():
+        raise_in(thread, WorkerStopped)
+    until = time.monotonic() + _UNWIND_S
+    for thread in running.values():
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+class _NamedLines:
+    """A stream that begins each line with the id of the task whose thread writes it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lines = threading.local()
+
+    def write(self, text: str) -> int:
+        task_id = own_task.get()
+        if task_id is None:
+            return self._stream.write(text)
+        # Whole lines only. Otherwise tasks would write into one another's lines.
+        *lines, rest = (getattr(self._lines, "rest", "") + text).split("\n")
+        self._lines.rest = rest
+        if lines:
+            self._stream.write("".join(f"[{task_id}] {line}\n" for line in lines))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _named_output() -> Iterator[None]:
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _NamedLines(sys.stdout), _NamedLines(sys.stderr)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

@@ -1,0 +1,63 @@
+"""The thread of one task among others, and its time limit."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Final
+
+from triggerer.worker.failures import TaskTimeout
+
+logger = logging.getLogger("triggerer.run")
+
+own_task: Final[ContextVar[str | None]] = ContextVar("triggerer_own_task", default=None)
+"""The id of the task that this thread executes. None: the thread is not one of several."""
+
+
+def raise_in(thread: threading.Thread, kind: type[BaseException] | None) -> None:
+    """Raise an exception in another thread once it executes Python code. None: withdraw one that is not raised."""
+    value = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), value)
+
+
+@contextmanager
+def thread_time_limit(limit: timedelta | None, on_expiry: Callable[[], None]) -> Iterator[None]:
+    """Raise `TaskTimeout` in this thread when the time is up, as `time_limit` does in the main thread.
+
+    Args:
+        on_expiry: Ends the calls that keep the thread from executing Python code. Called in another thread.
+    """
+    if limit is None:
+        yield
+        return
+    thread, lock = threading.current_thread(), threading.Lock()
+    is_over = False
+
+    def expire() -> None:
+        with lock:
+            if is_over:
+                return
+            raise_in(thread, TaskTimeout)
+        try:
+            on_expiry()
+        except Exception:
+            logger.exception("the work of a task that is over its timeout could not be stopped")
+
+    timer = threading.Timer(limit.total_seconds(), expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except TaskTimeout as timeout:
+        timeout.args = timeout.args or (f"the task did not end within {limit}",)
+        raise
+    finally:
+        timer.cancel()
+        with lock:
+            is_over = True
+            raise_in(thread, None)

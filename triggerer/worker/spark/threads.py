@@ -1,0 +1,38 @@
+"""What a thread needs to use a run's session beside other threads: its own pool, and a tag for its jobs alone."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from triggerer.worker.spark.connect import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def enter_thread(session: SparkSession, task_id: str) -> None:
+    """Prepare this thread for one task: its jobs share the cores fairly with those of the other tasks."""
+    if is_connect(session):
+        session.addTag(_tag(task_id))
+        return
+    context: Any = session.sparkContext
+    context.addJobTag(_tag(task_id))
+    context.setLocalProperty("spark.scheduler.pool", task_id)
+    context.setLocalProperty("spark.job.description", f"task {task_id}")
+    # Java's thread for this one knows no session yet.
+    remote: Any = session
+    jvm = remote._jvm  # noqa: SLF001
+    remote._get_j_spark_session_class(jvm).setActiveSession(remote._jsparkSession)  # noqa: SLF001
+
+
+def cancel_task(session: SparkSession, task_id: str) -> None:
+    """Cancel the jobs of one task, from any thread. The other tasks go on."""
+    if is_connect(session):
+        session.interruptTag(_tag(task_id))
+    else:
+        session.sparkContext.cancelJobsWithTag(_tag(task_id))
+
+
+def _tag(task_id: str) -> str:
+    return f"task-{sha256(task_id.encode()).hexdigest()[:16]}"
