@@ -123,6 +123,15 @@ class ApiContext:
             self._oidc = OidcProvider(self.settings, await self.service_key())
         return self._oidc
 
+    def refuse_followers(self, most: int) -> None:
+        """Refuse a further stream of answers, before the answer begins.
+
+        Raises:
+            ServerBusy: There are `most` streams already.
+        """
+        if self._followers >= most:
+            raise ServerBusy(f"{most} streams are open already", hint="close another page")
+
     @contextmanager
     def following(self, most: int) -> Iterator[None]:
         """Count a stream of answers within the block.
@@ -130,8 +139,7 @@ class ApiContext:
         Raises:
             ServerBusy: There are `most` streams already.
         """
-        if self._followers >= most:
-            raise ServerBusy(f"{most} streams are open already", hint="close another page")
+        self.refuse_followers(most)
         self._followers += 1
         try:
             yield

@@ -163,6 +163,9 @@ class ExecutorSettings:
     """Whether to start Spark before the first run asks for it, if a known DAG needs it."""
     broken_file: Literal["hold", "fail"] = "hold"
     """A run whose DAG file does not load stays queued until the file loads ("hold"), or fails ("fail")."""
+    log_address: str = ""
+    """`host:port` at which other machines' API reads the logs of this executor's runs. Empty: none. Port 0: a free
+    port. PostgreSQL only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,11 @@ async def _start_executor(
         partial(_stay_registered, registration, settings.database.start_timeout),
     )
     await workers.start(unless_it_returns, "executor", executor.run)
+    if settings.executor.log_address:
+        from triggerer.executor.log_server import LogServer
+
+        server = LogServer(database, instance_id, settings.core.home, settings.executor.log_address)
+        await workers.start(unless_it_returns, "logs", server.run)
 
 
 async def _stay_registered(

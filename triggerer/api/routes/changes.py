@@ -39,6 +39,7 @@ async def changes(api: Api) -> ServerSentEvent:
     "backfills": [...]}` with DAG ids, or ids of streams; `["*"]` means any. An event `alive` comes every 15 seconds.
     The stream ends after an hour, or when the server stops; ask again.
     """
+    api.refuse_followers(_MOST_STREAMS)
     return ServerSentEvent(hints(api))
 
 

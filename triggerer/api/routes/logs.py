@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Annotated, Final
 
 import anyio
-from anyio import to_thread
 from litestar import Response, Router
 from litestar.params import QueryParameter
 from litestar.response import Stream
@@ -17,9 +14,9 @@ from triggerer.api.context import ApiContext
 from triggerer.api.gate import part
 from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import reads
+from triggerer.api.run_log import read_part, read_whole
 from triggerer.domain.runs import RunState
 from triggerer.errors import ServerBusy, TriggererError, UnknownRun
-from triggerer.operations.run_logs import no_log, unreadable
 from triggerer.store.listing.views import RunView
 from triggerer.store.runs.listing import list_runs
 
@@ -59,19 +56,26 @@ async def logs(
     access.require_payloads()
     access.require_run(part(dag_id), part(run_id))
     row = await _find(api, part(dag_id), part(run_id))
-    size = await to_thread.run_sync(_size_of, row)
-    start = offset if tail is None else max(0, size - tail)
-    headers = {"X-Log-Size": str(size), "X-Run-State": row.state, "X-Log-Offset": str(start)}
+    first = await read_part(
+        api,
+        row,
+        0 if download else offset if tail is None else -tail,
+        0 if follow or download else limit if tail is None else tail,
+    )
+    headers = {
+        "X-Log-Size": str(first.size),
+        "X-Run-State": row.state,
+        "X-Log-Offset": str(first.start),
+    }
     if follow:
-        stream = _following(api, row, start)
+        api.refuse_followers(_MOST_FOLLOWERS)
+        stream = _following(api, row, first.start)
         return Stream(stream, media_type=_MEDIA_TYPE, headers=headers)  # type: ignore[return-value]
     if download:
-        headers["X-Log-Offset"] = "0"
         headers["Content-Disposition"] = 'attachment; filename="run.log"'
-        return Stream(_whole(row, size), media_type=_MEDIA_TYPE, headers=headers)  # type: ignore[return-value]
-    wanted = limit if tail is None else tail
-    body = await to_thread.run_sync(_read, row, start, wanted)
-    return Response(body, media_type=_MEDIA_TYPE, headers=headers)
+        whole = read_whole(api, row, size=first.size, chunk_bytes=_CHUNK_BYTES)
+        return Stream(whole, media_type=_MEDIA_TYPE, headers=headers)  # type: ignore[return-value]
+    return Response(first.body, media_type=_MEDIA_TYPE, headers=headers)
 
 
 async def _find(api: ApiContext, dag_id: str, run_id: str) -> RunView:
@@ -82,49 +86,13 @@ async def _find(api: ApiContext, dag_id: str, run_id: str) -> RunView:
     return found[0]
 
 
-def _size_of(row: RunView) -> int:
-    """Return the size of the log.
-
-    Raises:
-        TriggererError: There is no log here, or it cannot be read.
-    """
-    if row.log_path is None:
-        raise no_log(row)
-    try:
-        return Path(row.log_path).stat().st_size
-    except FileNotFoundError as error:
-        raise no_log(row) from error
-    except OSError as error:
-        raise unreadable(row, error) from error
-
-
-def _read(row: RunView, start: int, most: int) -> bytes:
-    assert row.log_path is not None
-    try:
-        with Path(row.log_path).open("rb") as log:
-            log.seek(start)
-            return log.read(most)
-    except OSError as error:
-        raise unreadable(row, error) from error
-
-
-async def _whole(row: RunView, size: int) -> AsyncIterator[bytes]:
-    sent = 0
-    while sent < size:
-        chunk = await to_thread.run_sync(_read, row, sent, min(_CHUNK_BYTES, size - sent))
-        if not chunk:
-            return
-        sent += len(chunk)
-        yield chunk
-
-
 async def _following(api: ApiContext, row: RunView, start: int) -> AsyncIterator[bytes]:
     """Yield what the log has from `start` on, until the run has ended, the process stops, or an hour is over."""
     with api.following(_MOST_FOLLOWERS):
         looks = 0
         deadline = anyio.current_time() + _LONGEST_S
         while True:
-            while chunk := await to_thread.run_sync(_read_if_there, row, start):
+            while chunk := await _read_if_there(api, row, start):
                 start += len(chunk)
                 yield chunk
             if RunState(row.state).is_final or anyio.current_time() > deadline:
@@ -143,10 +111,12 @@ async def _following(api: ApiContext, row: RunView, start: int) -> AsyncIterator
                     return
 
 
-def _read_if_there(row: RunView, start: int) -> bytes:
-    if row.log_path is None or not os.path.exists(row.log_path):  # noqa: PTH110
+async def _read_if_there(api: ApiContext, row: RunView, start: int) -> bytes:
+    try:
+        return (await read_part(api, row, start, _CHUNK_BYTES)).body
+    except TriggererError:
+        # A run that is queued again has no log yet, and an executor may be away for a moment.
         return b""
-    return _read(row, start, _CHUNK_BYTES)
 
 
 ROUTER = Router("/", route_handlers=[logs], tags=["Runs"])

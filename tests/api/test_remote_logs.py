@@ -1,0 +1,106 @@
+"""The log of a run that an executor on another machine has."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+from sqlalchemy import update
+
+from tests.api.conftest import Api
+from triggerer.domain.log_requests import LogRequest, read_request
+from triggerer.domain.run_logs import log_path
+from triggerer.errors import ConfigurationError
+from triggerer.executor.log_server import LogServer
+from triggerer.store.runs.log_addresses import log_address_for
+from triggerer.store.schema.models import DagRun
+from triggerer.store.streams.leases import register_instance
+
+HERE, THERE = "elsewhere:1:ended", "elsewhere:2:alive"
+LOGS = "/api/v1/dags/daily/dagRuns/manual__1/logs"
+
+
+@asynccontextmanager
+async def other_machine(api: Api, home: Path) -> AsyncIterator[None]:
+    """Let the run's executor be on another machine, where a later one serves the logs."""
+    log = Path(log_path(str(home), "daily", "manual__1"))
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"".join(b"line %d\n" % number for number in range(50_000)))
+    async with api.database.transaction() as session:
+        await session.execute(
+            update(DagRun).values(executor=HERE, log_home="/not/here", state="success")
+        )
+        await register_instance(session, THERE, kind="executor")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(LogServer(api.database, THERE, home, "127.0.0.1:0").run)
+        while True:
+            async with api.database.reading() as session:
+                if await log_address_for(session, HERE) is not None:
+                    break
+            await anyio.sleep(0.01)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_api_passes_on_the_log_of_another_machine(api: Api, tmp_path: Path) -> None:
+    whole = b"".join(b"line %d\n" % number for number in range(50_000))
+    async with other_machine(api, tmp_path / "there"), api.client("viewer") as client:
+        part = await client.get(LOGS, params={"offset": 7, "limit": 14})
+        tail = await client.get(LOGS, params={"tail": 11})
+        followed = await client.get(LOGS, params={"follow": True})
+        download = await client.get(LOGS, params={"download": True})
+    assert part.content == b"line 1\nline 2\n"
+    assert tail.content == b"line 49999\n"
+    assert tail.headers["x-log-size"] == str(len(whole))
+    assert followed.content == download.content == whole
+
+
+async def test_a_log_that_no_machine_serves_names_the_machine_that_has_it(api: Api) -> None:
+    async with api.database.transaction() as session:
+        await session.execute(update(DagRun).values(executor=HERE, log_home="/not/here"))
+    async with api.client("viewer") as client:
+        answer = await client.get(LOGS)
+    assert answer.status_code == 409
+    assert HERE in answer.json()["hint"]
+
+
+async def test_an_executor_refuses_a_request_that_is_not_signed(api: Api, tmp_path: Path) -> None:
+    async with other_machine(api, tmp_path / "there"):
+        async with api.database.reading() as session:
+            address = await log_address_for(session, HERE)
+        assert address is not None
+        port = int(address.rpartition(":")[2])
+        forged = LogRequest("daily", "manual__1", 0, 100, 2e9).signed(b"another key")
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(forged)
+            assert b"refused" in await stream.receive()
+
+
+@pytest.mark.parametrize(
+    ("change", "is_read"),
+    [({}, True), ({"valid_until": 99.0}, False), ({"valid_until": 1e9}, False)],
+)
+def test_a_request_counts_for_a_short_time(change: dict[str, float], is_read: bool) -> None:
+    request = replace(LogRequest("d", "r", 0, 10, 130.0), **change)  # type: ignore[arg-type]
+    assert (read_request(request.signed(b"key"), b"key", now=100.0) == request) is is_read
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b"[]", b"null", b'{"mac": 1}', b"\xff"])
+def test_a_malformed_request_is_none(line: bytes) -> None:
+    assert read_request(line, b"key", now=0.0) is None
+
+
+async def test_an_address_that_is_taken_or_malformed_is_a_wrong_setting(
+    api: Api, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match="host:port"):
+        LogServer(api.database, THERE, tmp_path, "nonsense")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match="cannot be bound"):
+            await LogServer(api.database, THERE, tmp_path, address).run()

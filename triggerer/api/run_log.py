@@ -1,0 +1,115 @@
+"""One run's log, on this machine or on the executor's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio import to_thread
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from triggerer.api.context import ApiContext
+from triggerer.domain.log_requests import LONGEST_REQUEST, VALID_S, LogRequest
+from triggerer.errors import ServerBusy
+from triggerer.operations.run_logs import no_log, unreadable
+from triggerer.processes.instance_ids import is_on_this_host
+from triggerer.store.database.transactions import database_now
+from triggerer.store.listing.views import RunView
+from triggerer.store.runs.log_addresses import log_address_for
+
+_CONNECT_S: Final = 5.0
+_READ_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Some bytes of a log."""
+
+    start: int
+    size: int
+    """The length of the whole log."""
+    body: bytes
+
+
+async def read_part(api: ApiContext, row: RunView, start: int, limit: int) -> LogPart:
+    """Return bytes of the run's log.
+
+    Args:
+        start: The first byte. Negative: from the end.
+    Raises:
+        TriggererError: There is no log, or it cannot be read.
+        ServerBusy: The executor that has it does not answer.
+    """
+    if row.log_path is None:
+        raise no_log(row)
+    try:
+        return await to_thread.run_sync(_read_here, row.log_path, start, limit)
+    except FileNotFoundError as error:
+        if row.executor is None or is_on_this_host(row.executor):
+            raise no_log(row) from error
+    except OSError as error:
+        raise unreadable(row, error) from error
+    return await _read_there(api, row, start, limit)
+
+
+def _read_here(path: str, start: int, limit: int) -> LogPart:
+    with Path(path).open("rb") as log:
+        size = log.seek(0, 2)
+        first = max(0, size + start) if start < 0 else start
+        log.seek(first)
+        return LogPart(first, size, log.read(limit))
+
+
+async def _read_there(api: ApiContext, row: RunView, start: int, limit: int) -> LogPart:
+    assert row.executor is not None
+    async with api.use.reading() as session:
+        address = await log_address_for(session, row.executor)
+        now = (await database_now(session)).timestamp()
+    if address is None:
+        raise no_log(row)
+    host, _, port = address.rpartition(":")
+    request = LogRequest(row.dag_id, row.run_id, start, limit, now + VALID_S)
+    try:
+        with anyio.fail_after(_CONNECT_S):
+            stream = await anyio.connect_tcp(host.strip("[]"), int(port))
+        async with stream:
+            with anyio.fail_after(_READ_S):
+                await stream.send(request.signed(await api.service_key()))
+                received = BufferedByteReceiveStream(stream)
+                head = json.loads(await received.receive_until(b"\n", LONGEST_REQUEST))
+                if "error" in head:
+                    raise no_log(row)
+                body = (
+                    await received.receive_exactly(int(head["length"])) if head["length"] else b""
+                )
+    except (
+        OSError,
+        TimeoutError,
+        ValueError,
+        anyio.BrokenResourceError,
+        anyio.EndOfStream,
+        anyio.IncompleteRead,
+        anyio.DelimiterNotFound,
+    ) as error:
+        raise ServerBusy(
+            f"the executor at {address} does not send the log of {row.run_id!r}: {error!r}",
+            hint="see [executor] log_address on its machine",
+        ) from error
+    return LogPart(int(head["start"]), int(head["size"]), body)
+
+
+async def read_whole(
+    api: ApiContext, row: RunView, *, size: int, chunk_bytes: int
+) -> AsyncIterator[bytes]:
+    """Yield the first `size` bytes of the log in chunks."""
+    sent = 0
+    while sent < size:
+        part = await read_part(api, row, sent, min(chunk_bytes, size - sent))
+        if not part.body:
+            return
+        sent += len(part.body)
+        yield part.body

@@ -1,0 +1,57 @@
+"""A request for a part of a run's log, which one service sends to an executor on another machine.
+
+It is one line of JSON, signed with the key that the services share by the database. The answer is one line of JSON and
+then bytes. Instants are the database's, so that the machines' clocks do not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+LONGEST_REQUEST: Final = 4_096
+VALID_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogRequest:
+    """Bytes of a run's log from `start` on, at most `limit`. A negative start counts from the end."""
+
+    dag_id: str
+    run_id: str
+    start: int
+    limit: int
+    valid_until: float
+    """Seconds since 1970, by the database's clock."""
+
+    def signed(self, key: bytes) -> bytes:
+        """Return the line that asks for it."""
+        body = asdict(self)
+        return json.dumps({**body, "mac": _mac(key, body)}).encode() + b"\n"
+
+
+def read_request(line: bytes, key: bytes, now: float) -> LogRequest | None:
+    """Return the request in a line; None if it is malformed, too old, or not signed with the key."""
+    try:
+        document: dict[str, Any] = json.loads(line)
+        mac = str(document.pop("mac"))
+        request = LogRequest(**document)
+        is_signed = hmac.compare_digest(_mac(key, document), mac)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    is_valid = (
+        is_signed
+        and now <= request.valid_until <= now + 2 * VALID_S
+        and isinstance(request.start, int)
+        and isinstance(request.limit, int)
+        and request.limit >= 0
+    )
+    return request if is_valid else None
+
+
+def _mac(key: bytes, body: dict[str, Any]) -> str:
+    signed = b"log:" + json.dumps(body, sort_keys=True).encode()
+    return hmac.new(key, signed, hashlib.sha256).hexdigest()
