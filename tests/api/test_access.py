@@ -1,4 +1,4 @@
-"""Who may do what: every route with every kind of sender."""
+"""The matrix of access: every route with every kind of sender."""
 
 from __future__ import annotations
 

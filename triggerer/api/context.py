@@ -1,4 +1,4 @@
-"""What every handler needs: the settings, the database within its limits, and the wake-ups."""
+"""The context of the handlers: the settings, and the database within its limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from triggerer.store.database.transactions import Database
 
 MOST_INSIDE: Final = 16
-"""Requests that use the database, or wait for one of its connections. Further requests are told to come again."""
+"""Requests that use the database, or wait for one of its connections. Further requests get 503."""
 POOL_SIZE: Final = 4
 STATEMENT_TIMEOUT: Final = timedelta(seconds=5)
 

@@ -46,7 +46,7 @@ class Gate:
     """Wraps the application.
 
     Args:
-        hosts: The names that `Host` may have, besides those of the loopback interface.
+        hosts: The names that `Host` may have, besides the names of the loopback interface.
         behind_proxy: True to believe the `X-Forwarded-` headers.
     """
 
@@ -93,7 +93,7 @@ def _request_id(given: str | None) -> str:
 
 
 def _apply_forwarded(scope: Scope, headers: MutableMapping[bytes, str]) -> None:
-    """Replace scheme, host and client by those that the proxy saw. The first of several values is the outermost."""
+    """Replace the scheme and the host by the proxy's. The first of several values is the outermost."""
 
     def first(name: bytes) -> str:
         return headers.get(name, "").partition(",")[0].strip()

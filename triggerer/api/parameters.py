@@ -1,4 +1,4 @@
-"""What handlers ask for: the context, the sender, and query parameters that several lists share."""
+"""The parameters that several handlers take: the context, the sender, and filters of lists."""
 
 from __future__ import annotations
 

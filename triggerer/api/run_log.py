@@ -15,7 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from triggerer.api.context import ApiContext
 from triggerer.domain.log_requests import LONGEST_REQUEST, VALID_S, LogRequest
 from triggerer.errors import ServerBusy
-from triggerer.operations.run_logs import no_log, unreadable
+from triggerer.operations.reading.run_logs import no_log, unreadable
 from triggerer.processes.instance_ids import is_on_this_host
 from triggerer.store.database.transactions import database_now
 from triggerer.store.listing.views import RunView

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import structlog
 import uvicorn
 
 from triggerer.api.app import make_app
+from triggerer.api.connections import MOST_CONNECTIONS, BoundedProtocol
 from triggerer.api.context import ApiContext, DatabaseUse
 from triggerer.config import Settings
 from triggerer.store.database.transactions import Database
@@ -35,6 +37,7 @@ async def serve(settings: Settings, database: Database, listener: socket.socket)
     """Answer requests until cancelled. Then let the requests at work finish, for some seconds."""
     # It would log its own start and end, beside our own lines.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    _allow_descriptors()
     context = ApiContext(settings, database, DatabaseUse(database))
     server = _Server(_config(settings, make_app(context)))
     async with anyio.create_task_group() as tasks:
@@ -45,6 +48,15 @@ async def serve(settings: Settings, database: Database, listener: socket.socket)
         finally:
             serving.cancel()
         tasks.cancel_scope.cancel()
+
+
+def _allow_descriptors() -> None:
+    """Raise the limit of open files if it is below what the connections may need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * MOST_CONNECTIONS
+    if soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _stop_when_cancelled(context: ApiContext, server: _Server) -> None:
@@ -60,6 +72,8 @@ def _config(settings: Settings, app: Any) -> uvicorn.Config:
     api = settings.api
     return uvicorn.Config(
         app,
+        http=BoundedProtocol,
+        ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 @app.command()
 def show(json: options.Json = False, config: options.Config = None) -> None:
     """Print every setting and its origin. Secrets are hidden; references such as env:NAME are shown."""
-    from triggerer.operations.configuration import list_settings
+    from triggerer.operations.reading.configuration import list_settings
 
     settings = settings_for(config)
     shown = list_settings(settings)

@@ -42,7 +42,7 @@ def why(
     found = read(config, ask)
     run = found.run
     if json:
-        from triggerer.operations.reasons import view_of_why
+        from triggerer.operations.reading.reasons import view_of_why
 
         print_json(view_of_why(found))
         return

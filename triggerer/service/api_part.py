@@ -1,4 +1,4 @@
-"""The API as a part of the service: a child process beside the other parts, or this process by itself."""
+"""The API as a part of the service. It is a child process, or the whole process if it is the only part."""
 
 from __future__ import annotations
 

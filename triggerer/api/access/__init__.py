@@ -1,1 +1,1 @@
-"""Who may do what: tokens, sessions, roles, rates."""
+"""Access to the API: tokens, sessions, roles and rates."""

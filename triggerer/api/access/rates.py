@@ -1,4 +1,4 @@
-"""Limits the requests of each token by a bucket in memory, for each process of the API by itself."""
+"""Limits the requests of each token. Each process of the API counts in its own memory."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def assets(
 
 
 def _is_like(text: str, pattern: str | None) -> bool:
-    """Return whether the text contains the pattern, in which `%` is any text."""
+    """Return whether the text contains the pattern. In a pattern, `%` is any text."""
     if pattern is None:
         return True
     pieces = [re.escape(piece) for piece in pattern.split("%")]

@@ -1,4 +1,4 @@
-"""One stream of hints for each page: what changed, so that the page asks again."""
+"""One stream of hints for each page. A hint names what changed, and the page asks for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOPICS: Final = {
     Signal.DAGS_CHANGED: "dags",
     Signal.STREAMS_CHANGED: "streams",
 }
-"""What a hint names: DAG ids, or the ids of streams."""
+"""The key of a hint by signal. The values are DAG ids, or the ids of streams."""
 
 
 @reads("/changes", media_type="text/event-stream")

@@ -122,7 +122,7 @@ async def delete_of_asset(api: Api, access: Caller, uri: InPath) -> Deleted:
 
 @deletes("/dags/{dag_id:str}/assets/queuedEvent")
 async def delete_for_dag(api: Api, access: Caller, dag_id: InPath, uri: Uri = None) -> Deleted:
-    """Delete the events that wait for a DAG, or those of one asset. No run will take them."""
+    """Delete the events that wait for a DAG, or only the events of one asset. No run will take them."""
     return await _delete(api, access, part(dag_id), uri)
 
 

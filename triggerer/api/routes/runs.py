@@ -15,7 +15,7 @@ from triggerer.api.paging import Counted, Cursor, Limit, Page, page_of
 from triggerer.api.parameters import Api, AssetFilter, Caller, DagFilter, InPath
 from triggerer.api.routing import creates, reads
 from triggerer.errors import UnknownRun
-from triggerer.operations.reasons import WhyView, view_of_why
+from triggerer.operations.reading.reasons import WhyView, view_of_why
 from triggerer.operations.runs import cancel_run, clear_run, retry_run
 from triggerer.scheduler.explaining import why
 from triggerer.store.listing.pages import RUNS, TASKS

@@ -16,7 +16,7 @@ from triggerer.api.parameters import Api, Caller, InPath
 from triggerer.api.routing import creates, deletes, reads
 from triggerer.domain.actors import Role
 from triggerer.errors import BadRequest
-from triggerer.operations.configuration import SettingView, list_settings
+from triggerer.operations.reading.configuration import SettingView, list_settings
 from triggerer.operations.tokens import NewToken, create_token, revoke_token
 from triggerer.store.access.tokens import list_tokens
 from triggerer.store.listing.overview import Overview, read_overview

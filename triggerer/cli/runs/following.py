@@ -13,7 +13,7 @@ import anyio
 from triggerer.cli.runs.choice import find
 from triggerer.cli.terminal.output import print_note
 from triggerer.domain.runs import RunState
-from triggerer.operations.run_logs import no_log, unreadable
+from triggerer.operations.reading.run_logs import no_log, unreadable
 from triggerer.processes.instance_ids import is_on_this_host
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Who may use the HTTP API: tokens, sessions, login links and the tokens of runs."""
+"""Access to the HTTP API: tokens, sessions, login links and the tokens of runs."""

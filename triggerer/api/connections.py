@@ -1,0 +1,60 @@
+"""Bounds the connections of the API: their number, and the time that a request may take to arrive.
+
+uvicorn has a limit for requests and none for connections that send nothing. This is the only module that touches its
+protocol class; a test fails if a later version changes what is used here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST_CONNECTIONS: Final = 1_000
+FIRST_REQUEST_S: Final = 15.0
+"""How long a new connection may take to send its first request."""
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection that is closed if it is one too many, or sends no request in time."""
+
+    open_now: ClassVar[int] = 0
+    _counts = False
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Accept the connection, or close it at once."""
+        if BoundedProtocol.open_now >= MOST_CONNECTIONS:
+            transport.abort()
+            return
+        BoundedProtocol.open_now += 1
+        self._counts = True
+        super().connection_made(transport)
+        self._patience = self.loop.call_later(FIRST_REQUEST_S, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count the connection no longer."""
+        if not self._counts:
+            return
+        self._counts = False
+        BoundedProtocol.open_now -= 1
+        self._stop_patience()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what arrived. The patience ends once a request is complete enough to be answered."""
+        if not self._counts:
+            return
+        super().data_received(data)
+        if self.cycle is not None:
+            self._stop_patience()
+
+    def _give_up(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
+
+    def _stop_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
