@@ -18,6 +18,12 @@ def demo(
             "--all", help="Use the whole year of data instead of two months. Takes some minutes."
         ),
     ] = False,
+    stay: Annotated[
+        bool,
+        typer.Option(
+            "--stay", help="Keep the service and its page running after the report, until Ctrl-C."
+        ),
+    ] = False,
     home: Annotated[
         Path | None,
         typer.Option(
@@ -70,4 +76,4 @@ def demo(
     check_prerequisites()
     from triggerer.demo.main import run_demo
 
-    sys.exit(run_demo(home, whole_year=everything))
+    sys.exit(run_demo(home, whole_year=everything, stays=stay))

@@ -21,6 +21,10 @@ home = "."
 dags_folder = "dags"
 shutdown_grace = 10
 
+[api]
+# A free port: other demos and services may run beside this one.
+port = 0
+
 [executor]
 # Both DAGs use one Spark session in turns. Two sessions would share the cores and start twice.
 workers = 1

@@ -12,6 +12,7 @@ import anyio
 from anyio import to_thread
 from rich.console import Console
 
+from triggerer.api.listening import ADDRESS_FILE
 from triggerer.demo.accounts import ASSETS, committed_offsets, parquet_checks, store_checks
 from triggerer.demo.broker import MockBroker
 from triggerer.demo.checks import Check
@@ -24,14 +25,17 @@ from triggerer.demo.report import print_answer, print_checks, print_latencies
 from triggerer.errors import TriggererError
 from triggerer.observability.logging_setup import set_up_logging
 from triggerer.service import ALL_PARTS, Service, StopReason, run
+from triggerer.store.access.sessions import create_login
 
 _COMMIT_WAIT_S: Final = 10.0
 INTERRUPTED: Final = 130
 
 
-def run_demo(home: Path | None, *, whole_year: bool) -> int:
+def run_demo(home: Path | None, *, whole_year: bool, stays: bool = False) -> int:
     """Run the demo to its end; return the exit code: 1 if a count is wrong, 130 after Ctrl-C.
 
+    Args:
+        stays: Keep the service running after the report, until Ctrl-C.
     Raises:
         TriggererError: The demo could not be prepared, or a part of it failed.
     """
@@ -39,7 +43,7 @@ def run_demo(home: Path | None, *, whole_year: bool) -> int:
     path = choose_home(home)
     broker = MockBroker()
     try:
-        return _run(console, path, broker, whole_year=whole_year)
+        return _run(console, path, broker, whole_year=whole_year, stays=stays)
     except KeyboardInterrupt:
         # Ctrl-C came before the service listened for signals.
         return _interrupted(console, path)
@@ -47,7 +51,7 @@ def run_demo(home: Path | None, *, whole_year: bool) -> int:
         broker.close()
 
 
-def _run(console: Console, path: Path, broker: MockBroker, *, whole_year: bool) -> int:
+def _run(console: Console, path: Path, broker: MockBroker, *, whole_year: bool, stays: bool) -> int:
     partitions = {topic: broker.create_topic(topic) for topic in ASSETS}
     home = make_home(path, bootstrap_servers=broker.bootstrap_servers)
     _say(console, f"[bold]triggerer demo[/] in {path}")
@@ -56,7 +60,7 @@ def _run(console: Console, path: Path, broker: MockBroker, *, whole_year: bool) 
         console,
         f"broker: Kafka protocol in this process, {broker.bootstrap_servers}; topics: {topics}",
     )
-    demo = Demo(console, home, broker, partitions, whole_year=whole_year)
+    demo = Demo(console, home, broker, partitions, whole_year=whole_year, stays=stays)
     with home.log.open("w", encoding="utf-8") as log:
         set_up_logging(home.settings.core, log)
         try:
@@ -64,6 +68,8 @@ def _run(console: Console, path: Path, broker: MockBroker, *, whole_year: bool) 
         except (TriggererError, BaseExceptionGroup):
             _say(console, f"The service's log is {home.log}")
             raise
+    if demo.exit_code is not None:
+        return demo.exit_code
     return demo.finish() if stopped is StopReason.WORK_DONE else _interrupted(console, path)
 
 
@@ -83,12 +89,16 @@ class Demo:
         partitions: dict[str, int],
         *,
         whole_year: bool,
+        stays: bool,
     ) -> None:
         self._console = console
         self._home = home
         self._broker = broker
         self._partitions = partitions
         self._whole_year = whole_year
+        self._stays = stays
+        self.exit_code: int | None = None
+        """Set once the report was printed while the service goes on."""
         self._checks: list[Check] = []
         self._latencies: Latencies | None = None
         self._flow: Flow | None = None
@@ -96,13 +106,25 @@ class Demo:
     async def work(self, service: Service) -> None:
         """Publish the messages, wait for their runs, and count."""
         try:
+            await self._say_where_the_page_is(service)
             await self._publish_and_count(service)
+            if self._stays:
+                self.exit_code = self.finish()
+                await self._say_where_the_page_is(service)
+                _say(self._console, "The service goes on. Ctrl-C stops it.")
+                await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
             _say(
                 self._console,
                 "Stopping, after the work in flight has ended. Ctrl-C again stops at once.",
             )
             raise
+
+    async def _say_where_the_page_is(self, service: Service) -> None:
+        address = (self._home.path / ADDRESS_FILE).read_text().strip()
+        async with service.database.transaction() as session:
+            code = await create_login(session, name="demo", role="admin")
+        _say(self._console, f"page:    {address}/login?code={code} (opens once)")
 
     async def _publish_and_count(self, service: Service) -> None:
         dataset = await to_thread.run_sync(
@@ -149,7 +171,7 @@ class Demo:
             await anyio.sleep(0.2)
 
     def finish(self) -> int:
-        """Print the report and return the exit code. Call it after the service has stopped."""
+        """Print the report and return the exit code. Call it after the counts."""
         assert self._flow is not None
         assert self._latencies is not None
         console = self._console
