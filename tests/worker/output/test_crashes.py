@@ -1,0 +1,122 @@
+"""A task's process and its JVM are killed at planted points and at random moments: each output is there once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.services.postgres import PostgresServer
+from tests.services.spark_jars import SparkJars
+from tests.worker.output.crashing import POINTS, ROWS
+
+pytestmark = pytest.mark.timeout(1800)
+
+KINDS = ("parquet", "delta", "iceberg", "jdbc")
+
+
+class Scene:
+    """Attempts of tasks that write to the targets of one folder and one database."""
+
+    def __init__(self, folder: Path, url: str, conf: dict[str, str]) -> None:
+        self._given = {"folder": str(folder), "url": url, "conf": conf}
+        self._folder = folder
+
+    def start(
+        self, token: str, point: str | None = None, *, count: bool = False
+    ) -> subprocess.Popen[str]:
+        given = json.dumps({**self._given, "token": token, "point": point, "count": count})
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.worker.output.crashing", given],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=(self._folder / "errors").open("a"),
+            text=True,
+        )
+
+    def attempt(self, token: str, point: str | None = None, *, count: bool = False) -> list[str]:
+        """Return what an attempt said; `done` is missing if it was killed."""
+        with self.start(token, point, count=count) as process:
+            shown, _ = process.communicate(timeout=300)
+        assert process.returncode in (0, -signal.SIGKILL), (self._folder / "errors").read_text()
+        return shown.splitlines()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, spark_jars: SparkJars, postgres_server: PostgresServer) -> Any:
+    conf = spark_jars.conf(("delta", "iceberg", "jdbc"), tmp_path / "ice")
+    conf |= {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
+    database = f"crashing{os.getpid()}"
+    postgres_server.create_database(database)
+    url = f"jdbc:postgresql://127.0.0.1:{postgres_server.port}/{database}?user=postgres"
+    yield Scene(tmp_path, url, conf)
+    postgres_server.drop_database(database)
+
+
+def _once(*tokens: str) -> dict[str, dict[str, int]]:
+    return {kind: dict.fromkeys(tokens, ROWS) for kind in KINDS}
+
+
+def _die_at(scene: Scene, *points: str) -> None:
+    """Let one task die at each of the points in turn, and then succeed."""
+    for point in points:
+        shown = scene.attempt("task", point)
+        assert "done" not in shown, f"nothing was killed {point}"
+    assert scene.attempt("task")[-1] == "done"
+    *repeated, counts = scene.attempt("task", count=True)
+    assert repeated == ["open", *(f"{kind} was_there" for kind in KINDS), "done"]
+    assert json.loads(counts) == _once("task")
+
+
+@pytest.mark.full
+def test_a_task_that_dies_in_the_middle_of_a_commit_writes_once(scene: Scene) -> None:
+    _die_at(scene, "parquet: after the first move", "iceberg: after the pick")
+
+
+@pytest.mark.soak
+def test_a_task_that_dies_at_every_planted_point_writes_once(scene: Scene) -> None:
+    _die_at(scene, *POINTS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(5400)
+def test_tasks_that_are_killed_at_random_moments_write_once(scene: Scene) -> None:
+    seed = int(os.environ.get("TRIGGERER_SEED", time.time_ns() % 1_000_000))
+    print(f"TRIGGERER_SEED={seed}")
+    chance = random.Random(seed)
+    kills, tokens = 0, []
+    wanted = int(os.environ.get("TRIGGERER_KILLS", "50"))
+    while kills < wanted:
+        token = f"task{len(tokens)}"
+        tokens.append(token)
+        is_done = False
+        while not is_done:
+            with scene.start(token) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "open\n"
+                try:
+                    process.wait(timeout=chance.uniform(0, 12) if kills < wanted else None)
+                except subprocess.TimeoutExpired:
+                    _kill(process.pid)
+                    kills += 1
+                is_done = "done\n" in process.stdout.readlines()
+    *_, counts = scene.attempt("", count=True)
+    assert json.loads(counts) == _once(*tokens)
+
+
+def _kill(pid: int) -> None:
+    """Kill a process with its JVM and Spark's Python workers."""
+    process = psutil.Process(pid)
+    for one in [*process.children(recursive=True), process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
