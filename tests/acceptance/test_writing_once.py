@@ -19,7 +19,6 @@ import pyarrow.dataset
 import pytest
 
 from tests.acceptance.standalone import Standalone, serving
-from tests.services.spark import TrainedHome
 
 ROWS: Final = 40
 
@@ -64,8 +63,7 @@ with DAG("writes", schedule=None):
 
 
 @pytest.fixture
-def service(tmp_path: Path, trained_home: TrainedHome) -> Iterator[Standalone]:
-    trained_home.lend_archive(tmp_path)
+def service(tmp_path: Path) -> Iterator[Standalone]:
     with serving(tmp_path, DAGS, count=1) as service:
         service.run("dags", "unpause", "writes")
         yield service

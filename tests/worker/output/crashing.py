@@ -96,7 +96,7 @@ def _kill() -> NoReturn:
 
 
 def _plant(point: str | None) -> Callable[[str], None]:
-    """Make the attempt kill itself at the point; return what is to be called at the points outside the writers."""
+    """Make the attempt kill itself at the point. The caller calls the result at the points outside the writers."""
 
     def mark(name: str) -> None:
         if name == point:
