@@ -135,7 +135,7 @@ def _kill(service: Standalone, victim: str) -> bool:
     sign = "triggerer.worker.main" if victim == "worker" else "java"
     for process in psutil.Process(service.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if any(sign in part for part in process.cmdline()[:3]):
+            if any(sign in part for part in process.cmdline()[:4]):
                 process.kill()
                 return True
     return False

@@ -69,6 +69,8 @@ class HadoopFiles:
         return self._rename_to_new(by_way_of, path)
 
     def move(self, source: str, target: str) -> None:
+        from py4j.protocol import Py4JJavaError
+
         if not self.exists(source):
             return
         if self.exists(target):
@@ -76,7 +78,13 @@ class HadoopFiles:
             self.delete(source)
             return
         self._fs.mkdirs(self._path(target).getParent())
-        renamed = self._fs.rename(self._path(source), self._path(target))
+        try:
+            renamed = self._fs.rename(self._path(source), self._path(target))
+        except Py4JJavaError:
+            # Another try may have moved it in between. Some file systems then answer False, others raise.
+            if self.exists(source):
+                raise
+            return
         if not renamed and self.exists(source):
             raise OSError(f"{source} cannot be renamed to {target}")
 
