@@ -50,6 +50,7 @@ from triggerer.store.schema.models import (
     TaskRun,
     Trigger,
     Watcher,
+    WatcherBookmark,
 )
 
 
@@ -74,6 +75,8 @@ async def test_an_undeclared_asset_goes_with_its_events_and_nothing_else_does(
     async with database.transaction() as session:
         session.add(AssetAliasMember(alias_id=5, asset_id=1))
         session.add(Watcher(id=1, asset_id=1, name="w", trigger_id=None, path="d", updated_at=NOW))
+        await session.flush()
+        session.add(WatcherBookmark(watcher_id=1, classpath="m.T", change="c", value="1"))
     await emit(database, 1, 7)
     (kept,) = await emit(database, 2)
     deleted = await delete_asset(database, TESTER, "x-test://gone")
@@ -81,6 +84,7 @@ async def test_an_undeclared_asset_goes_with_its_events_and_nothing_else_does(
     assert [row.id for row in await events_in(database)] == [kept]
     assert [row.name for row in await rows(database, Asset)] == ["stays"]
     assert await count(database, AssetAliasMember) == await count(database, Watcher) == 0
+    assert await count(database, WatcherBookmark) == 0
 
 
 async def test_an_asset_that_is_not_there_is_unknown(database: Database) -> None:

@@ -189,6 +189,32 @@ async def test_a_class_that_a_dag_file_defines_can_drive_watchers(tmp_path: Path
     assert one.stream_digest == other.stream_digest
 
 
+async def test_watchers_with_a_bookmark_share_no_trigger_and_keep_their_stream(
+    tmp_path: Path,
+) -> None:
+    text = """
+from triggerer import Asset, AssetWatcher, BaseEventTrigger, TriggerEvent
+class Reads(BaseEventTrigger):
+    def __init__(self, n):
+        self.n = n
+    def serialize(self):
+        return "ranges.Reads", {"n": self.n}
+    async def run_from(self, bookmark):
+        yield [TriggerEvent({})], 1
+a = Asset("a", watchers=[AssetWatcher("w", Reads(1)), AssetWatcher("v", Reads(1))])
+"""
+    before = await parse(tmp_path, ranges=text)
+    after = await parse(tmp_path, ranges=text.replace('"w", Reads(1)', '"w", Reads(2)'))
+    assert (before.errors, after.errors) == ((), ())
+    w, v = (watcher for watcher, _ in before.folder.watchers.values())
+    changed, same = (watcher for watcher, _ in after.folder.watchers.values())
+    assert w.trigger_digest != v.trigger_digest
+    assert w.stream_digest != v.stream_digest
+    assert changed.trigger_digest != w.trigger_digest
+    assert changed.stream_digest == w.stream_digest
+    assert same == v
+
+
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
