@@ -108,6 +108,9 @@ class LogEnds:
         self, bookmark: RangeBookmark, places: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """Return where topics without a place begin. A topic that a pattern finds later begins at its beginning."""
+        if self._start == Start():
+            # The oldest offsets are known.
+            return {}
         is_later = self._topics.pattern is not None and bool(bookmark.topics)
         new = [one for one in places if not (is_later or bookmark.knows(one.topic))]
         return await self._start.find(self._consumer, new, self._what)
