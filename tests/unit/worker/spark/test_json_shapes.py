@@ -140,3 +140,41 @@ def test_events_of_one_kind_are_read_once_and_others_again(
     files = EventFiles(tmp_path)
     anyio.run(files.write, read)
     assert files.passes == passes
+
+
+class Frame:
+    """A DataFrame of a stand-in: the tables that it was made of."""
+
+    def __init__(self, tables: list[Any]) -> None:
+        self.tables = tables
+
+    def unionAll(self, other: Frame) -> Frame:  # noqa: N802  (Spark's name)
+        return Frame(self.tables + other.tables)
+
+
+class RemoteSession:
+    """A session over Connect, as far as files are uploaded to it."""
+
+    def createDataFrame(self, table: Any) -> Frame:  # noqa: N802  (Spark's name)
+        return Frame([table])
+
+
+RemoteSession.__module__ = "pyspark.sql.connect.session"
+
+
+def test_files_are_uploaded_in_pieces_where_spark_does_not_see_them(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyarrow import parquet
+
+    from triggerer.worker.spark import dataframe
+
+    monkeypatch.setattr(dataframe, "_UPLOADED_AT_ONCE", 10)
+    files = []
+    for start in (0, 25):
+        table = arrow.table({"id": list(range(start, start + 25))})
+        files.append(str(tmp_path / f"{start}.parquet"))
+        parquet.write_table(table, files[-1])
+    frame: Any = dataframe.read_files(RemoteSession(), files)  # type: ignore[arg-type]
+    assert [table.num_rows for table in frame.tables] == [10, 10, 5, 10, 10, 5]
+    assert [n for table in frame.tables for n in table["id"].to_pylist()] == list(range(50))

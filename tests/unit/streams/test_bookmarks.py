@@ -1,0 +1,84 @@
+"""Triggers with a bookmark under the runtime: what they may yield, and when they go on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.domain.watchers.guarantees import Guarantee, promise
+from triggerer.errors import PluginError
+from triggerer.isolation import Isolation, IsolationSettings
+from triggerer.testing import StreamHarness
+
+
+class Yielding(BaseEventTrigger):
+    """Yields what a test tells it to."""
+
+    batches: ClassVar[list[Any]] = []
+    reached: ClassVar[list[Any]] = []
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tests.Yielding", {}
+
+    async def run_from(self, bookmark: Any) -> AsyncIterator[Any]:
+        Yielding.reached.append(bookmark)
+        for batch in Yielding.batches:
+            yield batch
+            Yielding.reached.append(batch)
+
+
+@pytest.fixture(autouse=True)
+def nothing_yet() -> None:
+    Yielding.batches, Yielding.reached = [], []
+
+
+async def test_it_goes_on_only_after_its_bookmark_is_durable() -> None:
+    Yielding.batches = [([TriggerEvent(1)], 1), ([], 2)]
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(Yielding())
+        await streams.quiesce()
+        assert Yielding.reached == [None]
+        assert [event.payload for event in one.unpersisted] == [1]
+        await streams.persist()
+        await streams.quiesce()
+        assert streams.bookmarks == {1: 1}
+        await streams.persist()
+        await streams.quiesce()
+        assert streams.bookmarks == {1: 2}
+        assert [event.payload for event in one.events] == [1]
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (TriggerEvent(1), "not a list of TriggerEvents and a bookmark"),
+        (([1], 1), "not a list of TriggerEvents and a bookmark"),
+        (([TriggerEvent(n) for n in range(1001)], 1), "1001 events with one bookmark"),
+        (([], {1, 2}), "a bookmark is not JSON"),
+        (([], "x" * 2**20), "a bookmark has 1048578 bytes"),
+    ],
+)
+async def test_what_it_may_not_yield_is_its_error(batch: Any, said: str) -> None:
+    Yielding.batches = [batch]
+    async with StreamHarness() as streams:
+        one = await streams.add(Yielding())
+        await streams.quiesce()
+        assert isinstance(one.error, PluginError)
+        assert said in str(one.error)
+        assert (one.events, streams.bookmarks) == ([], {})
+
+
+async def test_it_promises_effectively_once() -> None:
+    facts = await Yielding().describe_delivery(ask=False)
+    promised = promise(facts, ack_timeout=timedelta(seconds=300))
+    assert promised.guarantee is Guarantee.EFFECTIVELY_ONCE
+
+
+async def test_it_cannot_be_isolated() -> None:
+    isolation = Isolation(IsolationSettings({}))
+    with pytest.raises(PluginError, match="cannot be isolated"):
+        isolation.proxy_class(Yielding, "thread", classpath="tests.Yielding", name="one")
